@@ -18,7 +18,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'None' || !(has(self.deviceClassName) || has(self.selectors) || has(self.resourceName) || has(self.runtimeClassName) || has(self.sharedMemory))",message="accelerator.type None has no device. Set accelerator.type to NVIDIA, or remove the other fields of accelerator."
 // +kubebuilder:validation:XValidation:rule="!has(self.resourceName) || !has(self.deviceClassName)",message="resourceName (device plugin) and deviceClassName (dynamic resource allocation) exclude each other. Remove one of them."
-// +kubebuilder:validation:XValidation:rule="!has(self.resourceName) || !has(self.selectors)",fieldPath=".selectors",message="A device plugin has no selectors. Use deviceClassName, or remove selectors and choose nodes with scheduling.nodeSelector."
+// +kubebuilder:validation:XValidation:rule="!has(self.resourceName) || !has(self.selectors)",fieldPath=".selectors",message="A device plugin has no selectors. Use deviceClassName, or remove selectors and choose nodes with template.spec.nodeSelector."
 type Accelerator struct {
 	// type of accelerator. With None, weights and KV cache are in the memory of the pods. Engines must support the type. Immutable.
 	// +kubebuilder:default=None

@@ -14,17 +14,14 @@ type Gateway struct {
 	// +kubebuilder:default={}
 	// +optional
 	Service GatewayService `json:"service,omitempty"`
-	// resources of the gateway container. Without a request for processors it requests 200m, because every stream waits for it. A change rolls the
-	// gateways.
-	// +optional
-	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
-	// terminationGracePeriodSeconds of a gateway pod. A gateway that terminates accepts requests for 10 more seconds, until clients no longer reach it; the
+	// template is merged over the pods of gateways, by Kubernetes' strategic merge. Its containers are gateway and text. A change rolls the gateways. The
+	// default of terminationGracePeriodSeconds is 600: a gateway that terminates accepts requests for 10 more seconds, until clients no longer reach it; the
 	// rest, less 5 seconds, is the time that running streams have to end.
-	// +kubebuilder:validation:Minimum=20
-	// +kubebuilder:validation:Maximum=86400
-	// +kubebuilder:default=600
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.containers) || self.spec.containers.all(c, c.name in ['gateway', 'text'])",fieldPath=".spec.containers",message="The containers of a pod of gateways are gateway and text. Others are not supported."
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.initContainers)",fieldPath=".spec.initContainers",message="Pods of gateways have no init containers. Remove initContainers."
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.terminationGracePeriodSeconds) || self.spec.terminationGracePeriodSeconds >= 20",fieldPath=".spec.terminationGracePeriodSeconds",message="terminationGracePeriodSeconds of a gateway must be at least 20, because it accepts requests for 10 seconds after the start of its termination."
 	// +optional
-	TerminationGracePeriodSeconds int64 `json:"terminationGracePeriodSeconds,omitempty"`
+	Template PodTemplate `json:"template,omitempty"`
 	// text configures how gateways convert between text and tokens. Without it clients send and receive token ids, and there is no chat.
 	// +optional
 	Text *Text `json:"text,omitempty"`
@@ -62,14 +59,14 @@ const (
 // Text is a text server in each gateway pod: vLLM's own OpenAI server, without weights, with the tokenizer and the chat template of the checkpoint. A change
 // rolls the gateways.
 //
-// +kubebuilder:validation:XValidation:rule="self.tokenizer != 'Bytes' || !(has(self.image) || has(self.toolCallParser) || has(self.reasoningParser) || has(self.chatTemplate) || has(self.args) || has(self.resources))",message="Tokenizer Bytes has no text server. Remove the other fields of text."
+// +kubebuilder:validation:XValidation:rule="self.tokenizer != 'Bytes' || !(has(self.image) || has(self.toolCallParser) || has(self.reasoningParser) || has(self.chatTemplate) || has(self.args))",message="Tokenizer Bytes has no text server. Remove the other fields of text."
 // +kubebuilder:validation:XValidation:rule="!has(self.args) || self.args.all(a, !a.matches('^--(model|tokenizer|served-model-name|max-model-len|host|port|uds|tokens-socket|text-socket|ready-file|tool-call-parser|enable-auto-tool-choice|reasoning-parser|chat-template)(=.*)?$'))",fieldPath=".args",message="The operator sets --model, --tokenizer, --served-model-name, --max-model-len, --host, --port, --uds and the sockets, and parsers and the chat template have their own fields. Remove them from args."
 type Text struct {
 	// tokenizer: Checkpoint uses that of the checkpoint. Bytes is for test models with a vocabulary of 256 tokens: a token is a byte.
 	// +kubebuilder:default=Checkpoint
 	// +optional
 	Tokenizer Tokenizer `json:"tokenizer,omitempty"`
-	// image of the text server: the vLLM image. The default is engine.image.
+	// image of the text server: the vLLM image. The default is that of the installation, or of the engine vllm.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Image string `json:"image,omitempty"`
@@ -90,7 +87,4 @@ type Text struct {
 	// +listType=atomic
 	// +optional
 	Args []string `json:"args,omitempty"`
-	// resources of the text server. The default is requests of 200m and 1Gi, and a limit of 2Gi.
-	// +optional
-	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 }

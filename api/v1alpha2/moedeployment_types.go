@@ -15,7 +15,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="self.accelerator.type == 'None' || self.ranksPerPod == 1",fieldPath=".ranksPerPod",message="On accelerators a pod has one rank. Set ranksPerPod to 1, and more replicas."
 // +kubebuilder:validation:XValidation:rule="self.accelerator.type == 'None' || self.memory.pageSize == '4Ki'",fieldPath=".memory.pageSize",message="pageSize is for the memory of pods, and accelerators have their own. Remove memory.pageSize."
 // +kubebuilder:validation:XValidation:rule="self.accelerator.type != 'None' || !has(self.tuning.handleSize)",fieldPath=".tuning.handleSize",message="handleSize is for the memory of accelerators. Remove tuning.handleSize, or set accelerator.type."
-// +kubebuilder:validation:XValidation:rule="!has(self.gateway) || !has(self.gateway.text) || self.gateway.text.tokenizer == 'Bytes' || has(self.gateway.text.image) || has(self.engine.image)",fieldPath=".gateway.text",message="The image of the reference engine has no text server. Set gateway.text.image to the vLLM image, or set engine.image."
+// +kubebuilder:validation:XValidation:rule="!has(self.gateway) || !has(self.gateway.text) || self.gateway.text.tokenizer == 'Bytes' || has(self.gateway.text.image) || self.engine.name == 'vllm'",fieldPath=".gateway.text",message="Only the image of the engine vllm has a text server. Set gateway.text.image to the vLLM image."
 type MoEDeploymentSpec struct {
 	// replicas is the number of pods of the world. `kubectl scale` and autoscalers write it. Left out, the number stays as it is: the operator writes it
 	// back, or for a new world 1 or minReplicas. With autoscaling it is the number to start with. To stop serving, delete the MoEDeployment: 0 is rejected. A change
@@ -82,10 +82,12 @@ type MoEDeploymentSpec struct {
 	// +optional
 	Accelerator Accelerator `json:"accelerator,omitempty"`
 
-	// scheduling of the pods of ranks.
-	// +kubebuilder:default={}
+	// template is merged over the pods of ranks, by Kubernetes' strategic merge. Its containers are agent and engine. Pods keep the values that they were
+	// created with.
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.containers) || self.spec.containers.all(c, c.name in ['agent', 'engine'])",fieldPath=".spec.containers",message="The containers of a pod of ranks are agent and engine. Others are not supported."
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.containers) || !self.spec.containers.exists(c, c.name == 'agent' && has(c.resources) && ((has(c.resources.requests) && c.resources.requests.exists(k, k == 'memory' || k.startsWith('hugepages-'))) || (has(c.resources.limits) && c.resources.limits.exists(k, k == 'memory' || k.startsWith('hugepages-')))))",fieldPath=".spec.containers",message="The memory of the agent follows from spec.memory. Remove memory and huge pages from the resources of container agent."
 	// +optional
-	Scheduling Scheduling `json:"scheduling,omitempty"`
+	Template PodTemplate `json:"template,omitempty"`
 
 	// gateway in front of the world.
 	// +kubebuilder:default={}

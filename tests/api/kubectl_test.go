@@ -61,10 +61,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, v1alpha2.Network{Encryption: v1alpha2.EncryptionRequired, NodeMemorySharing: v1alpha2.NodeMemorySharingDisabled}, world.Spec.Network)
 	require.Equal(t, v1alpha2.Page4Ki, world.Spec.Memory.PageSize)
 	require.Zero(t, world.Spec.Tuning.GranuleRows, "the agents choose it for the checkpoint")
-	require.Equal(t, "IfNotPresent", string(world.Spec.Engine.ImagePullPolicy))
-	require.Equal(t, int64(300), world.Spec.Scheduling.TerminationGracePeriodSeconds)
 	require.Equal(t, int32(2), world.Spec.Gateway.Replicas)
-	require.Equal(t, int64(600), world.Spec.Gateway.TerminationGracePeriodSeconds)
 	require.Equal(t, "ClusterIP", string(world.Spec.Gateway.Service.Type))
 	require.Equal(t, v1alpha2.Transition{Strategy: v1alpha2.StrategySmooth, TimeoutSeconds: 60, BandwidthPercent: 100}, world.Spec.Transition)
 	require.Equal(t, v1alpha2.Tuning{SlabFormat: v1alpha2.GranuleMajor, SpareBanks: 2, MaxStepStretchPercent: 100, HistoryLimit: 10}, world.Spec.Tuning)
@@ -122,7 +119,7 @@ func TestKubectlGetShowsTransitions(t *testing.T) {
 func TestKubectlExplain(t *testing.T) {
 	out := kubectl(t, "explain", "moedeployment", "--recursive")
 	require.Contains(t, out, "GROUP:      serving.tangram.dev")
-	for _, field := range []string{"spec", "spec.replicas", "spec.parallelism.mode", "spec.model.source", "spec.engine.args", "spec.scheduling",
+	for _, field := range []string{"spec", "spec.replicas", "spec.parallelism.mode", "spec.model.source", "spec.engine.args", "spec.template.spec.containers.resources",
 		"spec.gateway.service.type", "spec.transition.strategy", "spec.memory.weights", "status.members", "status.recentTransitions"} {
 		description := regexp.MustCompile(`(?s)DESCRIPTION:\s+(.*)`).FindStringSubmatch(kubectl(t, "explain", "moedeployment."+field))
 		require.Len(t, description, 2, field)

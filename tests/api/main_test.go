@@ -50,7 +50,7 @@ spec:
   model:
     source:
       persistentVolumeClaim: {claimName: checkpoints}
-  engine: {}
+  engine: {name: reference}
   memory: {weights: 64Mi, kvCache: 16Mi}
 `
 

@@ -133,10 +133,10 @@ func TestCreateIsRefused(t *testing.T) {
 		"unknown sharing":        {fields{"spec.network": map[string]any{"nodeMemorySharing": "allowed"}}, []string{"spec.network.nodeMemorySharing", `"Disabled", "Enabled"`}},
 		"faults":                 {fields{"spec.engine.args": []any{"-v", "--faults=engine.before_emit=kill"}}, []string{"spec.engine.args", "Flags that start with --fault"}},
 		"fault directory":        {fields{"spec.engine.args": []any{"--fault-dir", "/models"}}, []string{"spec.engine.args", "Flags that start with --fault"}},
-		"too many variables":     {fields{"spec.engine.env": items(65, map[string]any{"name": "A"})}, []string{"spec.engine.env", "64"}},
-		"too many tolerations":   {fields{"spec.scheduling.tolerations": items(33, map[string]any{"key": "a"})}, []string{"spec.scheduling.tolerations", "32"}},
-		"long priority class":    {fields{"spec.scheduling.priorityClassName": strings.Repeat("n", 254)}, []string{"priorityClassName", "253"}},
-		"grace period too long":  {fields{"spec.scheduling.terminationGracePeriodSeconds": int64(86401)}, []string{"terminationGracePeriodSeconds", "86400"}},
+		"too many variables":     {container(map[string]any{"name": "engine", "env": items(65, map[string]any{"name": "A"})}), []string{"env", "64"}},
+		"too many tolerations":   {fields{"spec.template.spec.tolerations": items(33, map[string]any{"key": "a"})}, []string{"spec.template.spec.tolerations", "32"}},
+		"long priority class":    {fields{"spec.template.spec.priorityClassName": strings.Repeat("n", 254)}, []string{"priorityClassName", "253"}},
+		"grace period too long":  {fields{"spec.template.spec.terminationGracePeriodSeconds": int64(86401)}, []string{"terminationGracePeriodSeconds", "86400"}},
 		"timeout too long":       {fields{"spec.transition.timeoutSeconds": int64(86401)}, []string{"spec.transition.timeoutSeconds", "86400"}},
 		"unknown strategy":       {fields{"spec.transition.strategy": "Slow"}, []string{"spec.transition.strategy", `"Smooth"`}},
 		"redundant below 0":      {fields{"spec.experts.redundant": map[string]any{"count": int64(-1)}, "spec.experts.rebalance.mode": "Apply"}, []string{"spec.experts.redundant.count", "greater than or equal to 1"}},
@@ -148,7 +148,7 @@ func TestCreateIsRefused(t *testing.T) {
 		"no longer step":         {fields{"spec.tuning.maxStepStretchPercent": int64(0)}, []string{"spec.tuning.maxStepStretchPercent"}},
 		"nothing to stage with":  {fields{"spec.transition.bandwidthPercent": int64(0)}, []string{"spec.transition.bandwidthPercent"}},
 		"no history":             {fields{"spec.tuning.historyLimit": int64(0)}, []string{"spec.tuning.historyLimit"}},
-		"hasty gateway":          {fields{"spec.gateway.terminationGracePeriodSeconds": int64(19)}, []string{"spec.gateway.terminationGracePeriodSeconds", "20"}},
+		"hasty gateway":          {fields{"spec.gateway.template.spec.terminationGracePeriodSeconds": int64(19)}, []string{"spec.gateway.template", "at least 20"}},
 		"no gateway":             {fields{"spec.gateway.replicas": int64(0)}, []string{"spec.gateway.replicas"}},
 		"no text server":         {fields{"spec.gateway.text": map[string]any{}}, []string{"spec.gateway.text", "Set gateway.text.image to the vLLM image"}},
 		"bytes by a server":      {fields{"spec.gateway.text": map[string]any{"tokenizer": "Bytes", "toolCallParser": "hermes"}}, []string{"spec.gateway.text", "Tokenizer Bytes has no text server"}},
@@ -156,16 +156,15 @@ func TestCreateIsRefused(t *testing.T) {
 		"no tokenizer":           {fields{"spec.gateway.text": map[string]any{"tokenizer": "Words"}}, []string{"spec.gateway.text.tokenizer", `"Bytes"`}},
 		"gateway by name":        {fields{"spec.gateway.service.type": "ExternalName"}, []string{"spec.gateway.service.type", `"NodePort"`}},
 		"class of no balancer":   {fields{"spec.gateway.service.loadBalancerClass": "example.com/x"}, []string{"spec.gateway.service.loadBalancerClass", "loadBalancerClass is for services of type LoadBalancer"}},
-		"unknown pull policy":    {fields{"spec.engine.imagePullPolicy": "Sometimes"}, []string{"spec.engine.imagePullPolicy", `"IfNotPresent"`}},
-		"grace period 0":         {fields{"spec.scheduling.terminationGracePeriodSeconds": int64(0)}, []string{"terminationGracePeriodSeconds"}},
-		"memory of the agent": {fields{"spec.scheduling.agentResources.limits": map[string]any{"memory": "1Gi"}},
-			[]string{"spec.scheduling.agentResources", "follows from spec.memory"}},
-		"request of the agent": {fields{"spec.scheduling.agentResources.requests": map[string]any{"memory": "1Gi"}},
-			[]string{"spec.scheduling.agentResources", "follows from spec.memory"}},
-		"pages of the agent": {fields{"spec.scheduling.agentResources.limits": map[string]any{"hugepages-2Mi": "1Gi"}},
-			[]string{"spec.scheduling.agentResources", "follows from spec.memory"}},
-		"two of one variable": {fields{"spec.engine.env": []any{map[string]any{"name": "A"}, map[string]any{"name": "A"}}},
-			[]string{"spec.engine.env[1]", "Duplicate"}},
+		"unknown pull policy":    {container(map[string]any{"name": "engine", "imagePullPolicy": "Sometimes"}), []string{"imagePullPolicy", `"IfNotPresent"`}},
+		"unknown engine":         {fields{"spec.engine.name": "abacus"}, []string{"spec.engine.name", `"vllm", "reference", "custom"`}},
+		"custom of no image":     {fields{"spec.engine.name": "custom"}, []string{"spec.engine.image", "Set engine.image"}},
+		"grace period 0":         {fields{"spec.template.spec.terminationGracePeriodSeconds": int64(0)}, []string{"terminationGracePeriodSeconds"}},
+		"memory of the agent":    {agent("limits", "memory"), []string{"spec.template.spec.containers", "follows from spec.memory"}},
+		"request of the agent":   {agent("requests", "memory"), []string{"spec.template.spec.containers", "follows from spec.memory"}},
+		"pages of the agent":     {agent("limits", "hugepages-2Mi"), []string{"spec.template.spec.containers", "follows from spec.memory"}},
+		"two of one variable": {container(map[string]any{"name": "engine", "env": []any{map[string]any{"name": "A"}, map[string]any{"name": "A"}}}),
+			[]string{"env[1]", "Duplicate"}},
 		"unknown accelerator":   {fields{"spec.accelerator.type": "ROCm"}, []string{"spec.accelerator.type", `"NVIDIA"`}},
 		"a GPU for the host":    {fields{"spec.accelerator": map[string]any{"resourceName": "nvidia.com/gpu"}}, []string{"spec.accelerator", "Set accelerator.type to NVIDIA"}},
 		"handles on the host":   {fields{"spec.tuning.handleSize": "4Mi"}, []string{"spec.tuning.handleSize", "Remove tuning.handleSize"}},
@@ -201,6 +200,16 @@ func cuda(path string, value any) fields {
 	return fields{"spec.accelerator.type": "NVIDIA", path: value}
 }
 
+// container of the pods of ranks in a template.
+func container(c map[string]any) fields {
+	return fields{"spec.template.spec.containers": []any{c}}
+}
+
+// agent with an amount of a resource.
+func agent(list, resource string) fields {
+	return container(map[string]any{"name": "agent", "resources": map[string]any{list: map[string]any{resource: "1Gi"}}})
+}
+
 // items is a list of n times the same.
 func items(n int, item any) []any {
 	list := make([]any, n)
@@ -218,7 +227,7 @@ func TestCreateIsAccepted(t *testing.T) {
 		"numbers of bytes": {"spec.memory.weights": int64(1 << 30), "spec.memory.kvCache": int64(1)},
 		"longest name":     {"metadata.name": strings.Repeat("n", 40)},
 		"dots in a folder": {"spec.model.source.persistentVolumeClaim.path": "models/..demo/v1.5"},
-		"agent's CPU":      {"spec.scheduling.agentResources.limits": map[string]any{"cpu": "2"}},
+		"agent's CPU":      agent("limits", "cpu"),
 		"huge pages":       {"spec.memory.pageSize": "2Mi"},
 		"mode Auto":        {"spec.parallelism.mode": "Auto"},
 		"mode Hybrid":      hybrid(layers(0, 3, int64(2)), layers(5, -1, "All"), map[string]any{"firstLayer": int64(4), "lastLayer": int64(4), "attentionGroup": "All"}),
@@ -270,14 +279,6 @@ func TestChangeIsRefused(t *testing.T) {
 		"image":       {fields{"spec.engine.image": "other"}, []string{"spec.engine", "The engine is immutable", anotherName}},
 		"args":        {fields{"spec.engine.args": []any{"-v"}}, []string{"spec.engine", anotherName}},
 		"no args":     {fields{"spec.engine.args": nil}, []string{"spec.engine", anotherName}},
-		"env":         {fields{"spec.engine.env": []any{map[string]any{"name": "A"}}}, []string{"spec.engine", anotherName}},
-		"value":       {fields{"spec.engine.env": []any{map[string]any{"name": "LEVEL", "value": "2"}}}, []string{"spec.engine", anotherName}},
-		"request":     {fields{"spec.engine.resources.requests": map[string]any{"cpu": "300m"}}, []string{"spec.engine", anotherName}},
-		"no request":  {fields{"spec.engine.resources": nil}, []string{"spec.engine", anotherName}},
-		"a request":   {fields{"spec.engine.resources.requests": map[string]any{"cpu": "200m", "memory": "1Gi"}}, []string{"spec.engine", anotherName}},
-		"another one": {fields{"spec.engine.resources.requests": map[string]any{"memory": "200m"}}, []string{"spec.engine", anotherName}},
-		"limit":       {fields{"spec.engine.resources.limits": map[string]any{"cpu": "1"}}, []string{"spec.engine", anotherName}},
-		"claim of it": {fields{"spec.engine.resources.claims": []any{map[string]any{"name": "rdma"}}}, []string{"spec.engine", anotherName}},
 		"memory":      {fields{"spec.memory.weights": "65Mi"}, []string{"spec.memory", anotherName}},
 		"KV":          {fields{"spec.memory.kvCache": "17Mi"}, []string{"spec.memory", anotherName}},
 		"spareBanks":  {fields{"spec.tuning.spareBanks": int64(3)}, []string{"spec.tuning", anotherName}},
@@ -291,8 +292,7 @@ func TestChangeIsRefused(t *testing.T) {
 	c := newClient(t)
 	namespace := newNamespace(t, c)
 	created := smallestIn(t, namespace)
-	set(t, created, "spec.engine", map[string]any{"args": []any{"-q"}, "env": []any{map[string]any{"name": "LEVEL", "value": "1"}},
-		"resources": map[string]any{"requests": map[string]any{"cpu": "200m"}}})
+	set(t, created, "spec.engine", map[string]any{"args": []any{"-q"}, "name": "reference"})
 	require.NoError(t, c.Create(t.Context(), created))
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -313,10 +313,10 @@ func TestChangeIsAccepted(t *testing.T) {
 		"replicas":          {"spec.replicas": int64(6)},
 		"model name":        {"spec.model.name": "other"},
 		"gateway":           {"spec.gateway.replicas": int64(3)},
-		"text":              {"spec.gateway.text": map[string]any{"image": "vllm", "reasoningParser": "qwen3", "resources": map[string]any{"limits": map[string]any{"memory": "4Gi"}}}},
+		"text":              {"spec.gateway.text": map[string]any{"image": "vllm", "reasoningParser": "qwen3"}},
 		"tuning":            {"spec.tuning.historyLimit": int64(5), "spec.tuning.maxStepStretchPercent": int64(50)},
 		"transition":        {"spec.transition.timeoutSeconds": int64(5)},
-		"scheduling":        {"spec.scheduling.nodeSelector": map[string]any{"disk": "fast"}},
+		"template":          {"spec.template.spec.nodeSelector": map[string]any{"disk": "fast"}},
 		"same, other words": {"spec.memory.weights": "65536Ki"},
 		"same, in bytes":    {"spec.memory.kvCache": int64(16 << 20)},
 	}
@@ -333,19 +333,10 @@ func TestChangeIsAccepted(t *testing.T) {
 	}
 }
 
-// What says the same in other words is no change of the engine: amounts by value, and an empty list as none.
+// An empty list and an empty image say the same as none.
 func TestTheSameEngineInOtherWordsIsNoChange(t *testing.T) {
-	said := map[string]any{"requests": map[string]any{"cpu": "200m", "memory": "1Gi"}}
-	tests := map[string]struct{ was, is map[string]any }{
-		"a fraction":         {map[string]any{"resources": said}, map[string]any{"resources": map[string]any{"requests": map[string]any{"cpu": "0.2", "memory": "1Gi"}}}},
-		"another unit":       {map[string]any{"resources": said}, map[string]any{"resources": map[string]any{"requests": map[string]any{"cpu": "200m", "memory": "1024Mi"}}}},
-		"a number":           {map[string]any{"resources": said}, map[string]any{"resources": map[string]any{"requests": map[string]any{"cpu": "200m", "memory": int64(1 << 30)}}}},
-		"no limits":          {map[string]any{"resources": said}, map[string]any{"resources": map[string]any{"requests": said["requests"], "limits": map[string]any{}}}},
-		"no resources":       {map[string]any{}, map[string]any{"resources": map[string]any{"limits": map[string]any{}, "requests": map[string]any{}, "claims": []any{}}}},
-		"no args, no env":    {map[string]any{}, map[string]any{"args": []any{}, "env": []any{}, "image": ""}},
-		"none any more":      {map[string]any{"args": []any{}, "env": []any{}, "resources": map[string]any{}}, map[string]any{}},
-		"env in other order": {map[string]any{"env": []any{map[string]any{"name": "A"}, map[string]any{"name": "B"}}}, map[string]any{"env": []any{map[string]any{"name": "B"}, map[string]any{"name": "A"}}}},
-	}
+	plain, empty := map[string]any{"name": "reference"}, map[string]any{"name": "reference", "args": []any{}, "image": ""}
+	tests := map[string]struct{ was, is map[string]any }{"none, and empty": {plain, empty}, "empty, and none": {empty, plain}}
 	c := newClient(t)
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -391,13 +382,13 @@ func TestLayoutTransitionSpecIsNeverChanged(t *testing.T) {
 	refused(t, c.Status().Update(t.Context(), transition), "status.phase", `"Succeeded"`)
 }
 
-// The operator reads typed objects, in which amounts are spelt anew (1024Mi: 1Gi). Its writes, a merge patch of
-// the metadata and an update of the status, must not look like a change of the engine.
-func TestWritesOfTheOperatorAreNoChangeOfTheEngine(t *testing.T) {
+// The operator reads typed objects, in which amounts have another spelling (65536Ki: 64Mi). Its writes, a merge patch of the metadata and an update of the
+// status, must not look like a change of an immutable field.
+func TestWritesOfTheOperatorAreNoChange(t *testing.T) {
 	c := newClient(t)
 	namespace := newNamespace(t, c)
 	object := smallestIn(t, namespace)
-	set(t, object, "spec.engine.resources", map[string]any{"limits": map[string]any{"cpu": int64(1), "memory": "1024Mi"}})
+	set(t, object, "spec.memory.weights", "65536Ki")
 	set(t, object, "spec.engine.args", []any{})
 	require.NoError(t, c.Create(t.Context(), object))
 
@@ -410,7 +401,7 @@ func TestWritesOfTheOperatorAreNoChangeOfTheEngine(t *testing.T) {
 	require.NoError(t, c.Status().Update(t.Context(), world))
 
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), object))
-	memory, _, err := unstructured.NestedString(object.Object, "spec", "engine", "resources", "limits", "memory")
+	memory, _, err := unstructured.NestedString(object.Object, "spec", "memory", "weights")
 	require.NoError(t, err)
-	require.Equal(t, "1024Mi", memory, "the user's words are kept")
+	require.Equal(t, "65536Ki", memory, "the user's words are kept")
 }

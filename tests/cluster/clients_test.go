@@ -31,8 +31,9 @@ func TestVllmClients(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 2, func(s *v1alpha2.MoEDeploymentSpec) {
 		s.Model.Source.PersistentVolumeClaim.Path = filepath.Base(checkpoint)
-		s.Engine = v1alpha2.Engine{Image: "tangram.dev/vllm:dev", ImagePullPolicy: corev1.PullNever, Args: []string{"--max-batch-tokens", "256", "--max-model-len", "1024"},
-			Resources: v1alpha2.Resources{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}}
+		s.Engine = v1alpha2.Engine{Name: v1alpha2.EngineVLLM, Args: []string{"--max-batch-tokens", "256", "--max-model-len", "1024"}}
+		s.Template.Spec.Containers = []v1alpha2.ContainerTemplate{{Name: "engine",
+			Resources: v1alpha2.Resources{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}}}
 		s.Gateway.Text = &v1alpha2.Text{ToolCallParser: clients.ToolParser}
 		s.Memory.Weights = resource.MustParse("1Gi")
 	})

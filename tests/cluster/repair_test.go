@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/utils/ptr"
 
 	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/kube"
@@ -123,7 +124,7 @@ func TestNamespaceDeleted(t *testing.T) {
 	k := namespace(t, "")
 	const grace = 7200 * time.Second // so long that no machine is as slow
 	serve(t, k, 2, func(s *v1alpha2.MoEDeploymentSpec) {
-		s.Scheduling.TerminationGracePeriodSeconds = int64(grace / time.Second)
+		s.Template.Spec.TerminationGracePeriodSeconds = ptr.To(int64(grace / time.Second))
 	})
 	pods := ranks(t, k)
 	require.EqualValues(t, grace/time.Second, *pods[0].Spec.TerminationGracePeriodSeconds)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"k8s.io/utils/ptr"
+
 	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
@@ -16,7 +18,7 @@ import (
 func TestSmoke(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 3, func(spec *v1alpha2.MoEDeploymentSpec) {
-		spec.Gateway.TerminationGracePeriodSeconds = 20 // the least that the API accepts
+		spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20) // the least that the API accepts
 		// On a busy machine the engines must leave time for the agents, and a phase may take long.
 		spec.Engine.Args = append(spec.Engine.Args, "--least-step-ms", "20")
 		spec.Transition.TimeoutSeconds = 600

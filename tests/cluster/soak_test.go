@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness/cluster"
@@ -39,7 +40,7 @@ func TestSoak(t *testing.T) {
 	}
 	k := namespace(t, "")
 	serve(t, k, 3, func(spec *v1alpha2.MoEDeploymentSpec) {
-		spec.Gateway.TerminationGracePeriodSeconds = 20
+		spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20)
 		spec.Engine.Args = append(spec.Engine.Args, "--least-step-ms", "20")
 		spec.Transition.TimeoutSeconds = 600
 	})

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness/cluster"
@@ -67,11 +68,11 @@ func manifest(replicas int32, change func(*v1alpha2.MoEDeploymentSpec)) *v1alpha
 			Model: v1alpha2.Model{Source: v1alpha2.ModelSource{
 				PersistentVolumeClaim: &v1alpha2.ClaimSource{ClaimName: cluster.ModelsClaim, Path: "demo"}}},
 			// Nobody hangs here: only who closes its connections is gone, however slow the machine is.
-			Engine: v1alpha2.Engine{ImagePullPolicy: corev1.PullNever, Args: []string{"--max-batch-tokens", "24", "--max-model-len", "512",
+			Engine: v1alpha2.Engine{Name: v1alpha2.EngineReference, Args: []string{"--max-batch-tokens", "24", "--max-model-len", "512",
 				"--exchange-timeout-ms", "60000", "--least-timeout-ms", "60000"}},
-			Scheduling: v1alpha2.Scheduling{TerminationGracePeriodSeconds: 60},
+			Template: v1alpha2.PodTemplate{Spec: v1alpha2.PodTemplateSpec{TerminationGracePeriodSeconds: ptr.To[int64](60)}},
 			Gateway: v1alpha2.Gateway{Replicas: 1, Service: v1alpha2.GatewayService{Type: corev1.ServiceTypeNodePort}, Text: &v1alpha2.Text{Tokenizer: v1alpha2.TokenizerBytes},
-				TerminationGracePeriodSeconds: 30},
+				Template: v1alpha2.PodTemplate{Spec: v1alpha2.PodTemplateSpec{TerminationGracePeriodSeconds: ptr.To[int64](30)}}},
 			Transition: v1alpha2.Transition{Strategy: v1alpha2.StrategySmooth, TimeoutSeconds: 60},
 			Memory:     v1alpha2.Memory{Weights: resource.MustParse("512Mi"), KVCache: resource.MustParse("64Mi")},
 			Tuning:     v1alpha2.Tuning{GranuleRows: 16, SpareBanks: 3, HistoryLimit: 10},

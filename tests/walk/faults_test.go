@@ -10,7 +10,7 @@ import (
 	"tangram.dev/e2e/harness"
 )
 
-// Fault points are on where a flag of the process says so. The environment, which spec.engine.env sets, turns nothing
+// Fault points are on where a flag of the process says so. The environment, which a template sets, turns nothing
 // on: no point fails, and none leaves a trace.
 func TestTheEnvironmentTurnsNoFaultPointOn(t *testing.T) {
 	dir := t.TempDir()

@@ -88,7 +88,7 @@ func TestTheWorldOfVLLM(t *testing.T) {
 	o := options{root: "../../..", vllm: true}
 	d, _, err := readManifest(o.manifest())
 	require.NoError(t, err)
-	require.Equal(t, "tangram.dev/vllm:dev", d.Spec.Engine.Image)
+	require.Equal(t, v1alpha2.EngineVLLM, d.Spec.Engine.Name)
 	require.Equal(t, vllmFlags, d.Spec.Engine.Args[:len(vllmFlags)])
 	require.Equal(t, vllmPreset+"-"+vllmTokenizer, d.Spec.Model.Source.PersistentVolumeClaim.Path)
 	o.vllm = false
@@ -96,7 +96,7 @@ func TestTheWorldOfVLLM(t *testing.T) {
 	require.NoError(t, err)
 	for _, s := range []*v1alpha2.MoEDeployment{d, plain} {
 		s.Spec.Replicas, s.Spec.Engine, s.Spec.Model.Source.PersistentVolumeClaim.Path = 0, v1alpha2.Engine{}, ""
-		s.Spec.Gateway.Text, s.Spec.Memory.Weights = nil, resource.Quantity{}
+		s.Spec.Gateway.Text, s.Spec.Memory.Weights, s.Spec.Template = nil, resource.Quantity{}, v1alpha2.PodTemplate{}
 	}
 	require.Equal(t, plain.Spec, d.Spec)
 	require.Equal(t, []string{vllmImage}, (&options{vllm: true}).cluster().Archives)

@@ -65,7 +65,8 @@ func run() int {
 	p := root.Flags()
 	p.StringVar(&f.images.Agent, "agent-image", "", "image of the agents")
 	p.StringVar(&f.images.AgentGPU, "agent-gpu-image", "", "image of the agents of worlds on GPUs, which also has NCCL; empty: that of the agents")
-	p.StringVar(&f.images.Engine, "engine-image", "", "image of the reference engine, where a MoEDeployment names none")
+	p.StringVar(&f.images.Engine, "engine-image", "", "image of the engine reference")
+	p.StringVar(&f.images.VLLM, "vllm-image", "", "image of the engine vllm and of text servers")
 	p.StringVar(&f.images.Gateway, "gateway-image", "", "image of the gateways")
 	p.StringSliceVar(&f.namespaces, "namespaces", nil, "the namespaces to look at; none: all")
 	p.StringVar(&f.metrics, "metrics-bind-address", ":8080", "host:port of /metrics, by HTTPS, for whom the cluster lets get /metrics; 0: none")
@@ -80,7 +81,7 @@ func run() int {
 	p.StringVar(&f.custom.service, "custom-metrics-service", "", "in --own-namespace, which the APIService names")
 	p.StringVar(&f.custom.secret, "custom-metrics-secret", "", "in --own-namespace, for the authority of its certificates; it must be there, and may be empty")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
-	for _, name := range []string{"agent-image", "engine-image", "gateway-image"} {
+	for _, name := range []string{"agent-image", "engine-image", "vllm-image", "gateway-image"} {
 		if err := root.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file
 		}

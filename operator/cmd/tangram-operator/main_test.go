@@ -136,7 +136,7 @@ func get(ctx context.Context, url, token string) (string, error) {
 // The program leads, answers its probes, shows metrics, and gives its lease back at the end.
 func TestServe(t *testing.T) {
 	c := startServer(t)
-	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"}, metrics: freePort(t), health: freePort(t), elect: true, ownNamespace: "default",
+	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", VLLM: "vllm:test", Gateway: "gateway:test"}, metrics: freePort(t), health: freePort(t), elect: true, ownNamespace: "default",
 		custom: behindTheServer(t, c)}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -154,7 +154,7 @@ func TestServe(t *testing.T) {
 		require.Eventually(t, func() bool { _, err := get(t.Context(), "http://"+f.health+"/"+path, ""); return err == nil }, wait, tick, path)
 	}
 	require.Eventually(t, func() bool { return holder() != "" }, wait, tick, "it holds the lease")
-	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "default"}, Spec: api.MoEDeploymentSpec{Replicas: 2,
+	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "default"}, Spec: api.MoEDeploymentSpec{Replicas: 2, Engine: api.Engine{Name: api.EngineReference},
 		Model:  api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models"}}},
 		Memory: api.Memory{Weights: resource.MustParse("64Mi"), KVCache: resource.MustParse("16Mi")}}}
 	require.NoError(t, c.Create(t.Context(), d))

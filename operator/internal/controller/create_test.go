@@ -142,7 +142,7 @@ func TestObjectsOfAWorld(t *testing.T) {
 func TestGatewaysComeAndGoOneByOne(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
-	d.Spec.Gateway.TerminationGracePeriodSeconds = 100
+	d.Spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](100)
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d = b.ready("w")
 	gateway, budget := &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}
@@ -207,7 +207,7 @@ func TestAnAutoscalerOwnsTheNumberOfGateways(t *testing.T) {
 	known(1)
 	scale(7)
 	// The grace period shows that the Deployment was written meanwhile, and that its number was not.
-	b.change(`{"spec":{"gateway":{"terminationGracePeriodSeconds":120}}}`)
+	b.change(`{"spec":{"gateway":{"template":{"spec":{"terminationGracePeriodSeconds":120}}}}}`)
 	require.Eventually(t, func() bool { return *gateway().Spec.Template.Spec.TerminationGracePeriodSeconds == 120 }, wait, tick)
 	require.EqualValues(t, 7, *gateway().Spec.Replicas)
 	require.NoError(t, b.c.Delete(t.Context(), hpa))
@@ -259,7 +259,7 @@ func TestHugePages(t *testing.T) {
 func TestContainersAskForProcessors(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
-	d.Spec.Engine.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}
+	d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Resources: api.Resources{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}}}}
 	require.NoError(t, b.c.Create(t.Context(), d))
 	b.ready("w")
 	agent, engine := b.pod("w-0").Spec.Containers[0].Resources, b.pod("w-0").Spec.Containers[1].Resources
@@ -350,11 +350,12 @@ func TestEngineKeepsWhatTheOperatorGivesIt(t *testing.T) {
 	}
 	for _, env := range given.Env {
 		d := b.deployment("w", 1)
-		d.Spec.Engine.Env = []corev1.EnvVar{{Name: "A"}, {Name: env.Name, Value: "x"}}
-		require.ErrorContains(t, b.c.Create(t.Context(), d), "is given by the operator: leave it out of env", env.Name)
+		d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Env: []corev1.EnvVar{{Name: "A"}, {Name: env.Name, Value: "x"}}}}
+		require.ErrorContains(t, b.c.Create(t.Context(), d), "Remove them from env", env.Name)
 	}
 	d := b.deployment("w", 1)
-	d.Spec.Engine.Args, d.Spec.Engine.Env = []string{"--max-model-len", "512", "--devices", "--tls"}, []corev1.EnvVar{{Name: "POD"}}
+	d.Spec.Engine.Args = []string{"--max-model-len", "512", "--devices", "--tls"}
+	d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Env: []corev1.EnvVar{{Name: "POD"}}}}
 	require.NoError(t, b.c.Create(t.Context(), d))
 }
 

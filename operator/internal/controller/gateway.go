@@ -24,8 +24,9 @@ import (
 // no load balancer sends anything to it any more. It does this by itself at SIGTERM, so that there is no preStop hook.
 // Then requests have what is left of the pod's grace period, but for endMargin, in which they are told that it is over.
 const (
-	lameDuck  = 10
-	endMargin = 5
+	gatewayGrace = 600
+	lameDuck     = 10
+	endMargin    = 5
 )
 
 // gatewayService is what clients and load balancers connect to.
@@ -55,7 +56,11 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 	if there, err := r.find(ctx, d, engines); err != nil || !there || engines.Spec.ClusterIP == "" {
 		return 0, err // the Service's own event brings us here again
 	}
-	wanted, made := r.gatewayDeployment(d, engines.Spec.ClusterIP), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: gatewayName(d), Namespace: d.Namespace}}
+	wanted, err := r.gatewayDeployment(d, engines.Spec.ClusterIP)
+	if err != nil {
+		return 0, err
+	}
+	made := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: gatewayName(d), Namespace: d.Namespace}}
 	if there, err := r.find(ctx, d, made); err != nil {
 		return 0, err
 	} else if there && scaledByOthers(made) {
@@ -116,7 +121,7 @@ func (r *Reconciler) gatewayProblems(ctx context.Context, d *api.MoEDeployment, 
 	return nil
 }
 
-func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *appsv1.Deployment {
+func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) (*appsv1.Deployment, error) {
 	model := d.Spec.Model.Name
 	if model == "" {
 		model = d.Name
@@ -128,9 +133,9 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 		return corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.ScheduleAnyway,
 			LabelSelector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentGateway)}, MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey}}
 	}
-	grace := d.Spec.Gateway.TerminationGracePeriodSeconds
+	grace := ptr.Deref(d.Spec.Gateway.Template.Spec.TerminationGracePeriodSeconds, gatewayGrace)
 	container := corev1.Container{
-		Name: "gateway", Image: r.Images.Gateway, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		Name: "gateway", Image: r.Images.Gateway, ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: []string{"/bin/tangram-gateway"},
 		Args: []string{"--world=" + worldName(d), "--model=" + model, fmt.Sprintf("--listen=:%d", portGateway),
 			fmt.Sprintf("--metrics-listen=:%d", portGatewayMetrics), fmt.Sprintf("--telemetry-listen=:%d", portGatewayTelemetry), fmt.Sprintf("--lame-duck=%ds", lameDuck), fmt.Sprintf("--grace=%ds", grace-lameDuck-endMargin), "--name=$(POD_UID)",
@@ -142,7 +147,7 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 			{Name: "telemetry", ContainerPort: portGatewayTelemetry, Protocol: corev1.ProtocolTCP}},
 		ReadinessProbe:  probe("/readyz", 1),
 		LivenessProbe:   probe("/livez", 10),
-		Resources:       withProcessor(d.Spec.Gateway.Resources, gatewayProcessor),
+		Resources:       withProcessor(resourcesOf(d.Spec.Gateway.Template.Spec.Containers, "gateway"), gatewayProcessor),
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: "tls", MountPath: dirTLS, ReadOnly: true}},
 	}
@@ -153,7 +158,6 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 		Replicas: ptr.To(d.Spec.Gateway.Replicas), Selector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentGateway)},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels(d, api.ComponentGateway)}, Spec: corev1.PodSpec{
 			ServiceAccountName: d.Name, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-			NodeSelector: d.Spec.Scheduling.NodeSelector, Tolerations: d.Spec.Scheduling.Tolerations, PriorityClassName: d.Spec.Scheduling.PriorityClassName,
 			TerminationGracePeriodSeconds: ptr.To(grace),
 			TopologySpreadConstraints:     []corev1.TopologySpreadConstraint{spread(corev1.LabelHostname), spread(corev1.LabelTopologyZone)},
 			SecurityContext:               restrictedPod(), Containers: []corev1.Container{container},
@@ -161,8 +165,9 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 				SecretName: gatewayTLSName(d), DefaultMode: ptr.To[int32](0o440)}}}},
 		}},
 	}}
-	withText(d, model, &deployment.Spec.Template.Spec)
-	return deployment
+	pod := &deployment.Spec.Template
+	r.withText(d, model, &pod.Spec)
+	return deployment, fromTemplate(&d.Spec.Gateway.Template, &pod.ObjectMeta, &pod.Spec)
 }
 
 // gatewayBudget lets evictions take one gateway at a time. A single one may go, too: that it is the only one was somebody's

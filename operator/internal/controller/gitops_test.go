@@ -34,7 +34,7 @@ metadata: {name: w, labels: {kustomize.toolkit.fluxcd.io/name: worlds, kustomize
 spec:
   parallelism: {mode: Auto, auto: {policy: Threshold, action: Apply}}
   model: {source: {persistentVolumeClaim: {claimName: models, path: demo}}}
-  engine: {args: [--max-model-len, "512"]}
+  engine: {name: reference, args: [--max-model-len, "512"]}
   transition: {timeoutSeconds: 86400}
   memory: {weights: 64Mi, kvCache: 16Mi}
   tuning: {spareBanks: 1, granuleRows: 8}

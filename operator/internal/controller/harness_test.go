@@ -246,7 +246,7 @@ func (b *bed) operator() {
 	worlds := &world.Worlds{Log: log, LookEvery: 200 * time.Millisecond, AnswerWithin: wait}
 	b.worlds = worlds
 	b.metrics = NewMetrics(prometheus.NewRegistry())
-	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: cmp.Or(b.keepEnded, 3*time.Second), DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", AgentGPU: "agent-gpu:test", Engine: "engine:test", Gateway: "gateway:test"},
+	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: cmp.Or(b.keepEnded, 3*time.Second), DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", AgentGPU: "agent-gpu:test", Engine: "engine:test", VLLM: "vllm:test", Gateway: "gateway:test"},
 		Certificates: b.certificates,
 		Dial: func(d *api.MoEDeployment, i *pki.Identity) world.Dialer {
 			b.driver.Store(i)
@@ -270,10 +270,19 @@ func (b *bed) operator() {
 	})
 }
 
+// must have no error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // deployment of n pods of one rank each.
 func (b *bed) deployment(name string, n int32) *api.MoEDeployment {
 	return &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.namespace}, Spec: api.MoEDeploymentSpec{
 		Replicas:   n,
+		Engine:     api.Engine{Name: api.EngineReference},
 		Model:      api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models", Path: "demo"}}},
 		Transition: api.Transition{TimeoutSeconds: 86400}, // nothing is given up because the machine is busy
 		Memory:     api.Memory{Weights: resource.MustParse("64Mi"), KVCache: resource.MustParse("16Mi")},

@@ -71,7 +71,7 @@ func (b *bed) gatewayRuns(d *api.MoEDeployment, at net.Addr) {
 	ip, _, err := net.SplitHostPort(at.String())
 	require.NoError(b.t, err)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w-gateway-1", Namespace: b.namespace, Labels: labels(d, api.ComponentGateway)},
-		Spec: b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec}
+		Spec: must(b.r.gatewayDeployment(d, "10.0.0.1")).Spec.Template.Spec}
 	require.NoError(b.t, b.c.Create(b.t.Context(), pod))
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}}
 	require.NoError(b.t, b.c.Status().Update(b.t.Context(), pod))

@@ -61,7 +61,8 @@ func (r *Reconciler) shareNode(d *api.MoEDeployment, pod *corev1.PodSpec) {
 	giver := restricted()
 	giver.RunAsNonRoot, giver.RunAsUser = ptr.To(false), ptr.To[int64](0)
 	giver.Capabilities.Add = []corev1.Capability{"CHOWN"}
-	pod.InitContainers = append(pod.InitContainers, corev1.Container{Name: name, Image: r.Images.agent(d), ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
-		Command: []string{"/bin/tangram-hook", "own", dirNode, user}, SecurityContext: giver,
+	pod.InitContainers = append(pod.InitContainers, corev1.Container{Name: name, Image: r.Images.agent(d), ImagePullPolicy: corev1.PullIfNotPresent,
+		Resources: initTemplateOf(&d.Spec.Template.Spec, name).Resources.Requirements(),
+		Command:   []string{"/bin/tangram-hook", "own", dirNode, user}, SecurityContext: giver,
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, VolumeMounts: []corev1.VolumeMount{mount}})
 }

@@ -47,7 +47,7 @@ func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
 	r := &Reconciler{NodeFolder: DefaultNodeFolder}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns", UID: "0a1b"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
-	without, plain := r.rankPod(d, 0, "config").Spec, r.gatewayDeployment(d, "10.0.0.1")
+	without, plain := must(r.rankPod(d, 0, "config")).Spec, must(r.gatewayDeployment(d, "10.0.0.1"))
 	folder := func() any {
 		config, err := agentConfig(d)
 		require.NoError(t, err)
@@ -57,8 +57,8 @@ func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
 	}
 	require.Nil(t, folder())
 	d.Spec.Network.NodeMemorySharing = api.NodeMemorySharingEnabled
-	with := r.rankPod(d, 0, "config").Spec
-	require.Equal(t, plain, r.gatewayDeployment(d, "10.0.0.1"), "a gateway has nothing to do with it")
+	with := must(r.rankPod(d, 0, "config")).Spec
+	require.Equal(t, plain, must(r.gatewayDeployment(d, "10.0.0.1")), "a gateway has nothing to do with it")
 
 	require.Equal(t, without.Volumes, with.Volumes[:len(without.Volumes)])
 	require.Len(t, with.Volumes, len(without.Volumes)+1)
@@ -91,7 +91,7 @@ func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
 
 	other := d.DeepCopy()
 	other.UID = "0a1c"
-	require.NotEqual(t, volume.HostPath.Path, r.rankPod(other, 0, "config").Spec.Volumes[len(without.Volumes)].HostPath.Path, "another world of the same name")
+	require.NotEqual(t, volume.HostPath.Path, must(r.rankPod(other, 0, "config")).Spec.Volumes[len(without.Volumes)].HostPath.Path, "another world of the same name")
 }
 
 // Without the namespace's label nothing of the world is made; with it, Pod Security has its say, too.

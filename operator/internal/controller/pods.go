@@ -140,7 +140,10 @@ func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *aut
 	if err != nil {
 		return err
 	}
-	pod := r.rankPod(d, ordinal, config.Name)
+	pod, err := r.rankPod(d, ordinal, config.Name)
+	if err != nil {
+		return err
+	}
 	if standsBy {
 		pod.Labels[api.StandbyLabel] = "true"
 	}

@@ -58,10 +58,10 @@ func TestAWorldOnGPUsKeepsItsOwnClaims(t *testing.T) {
 	d := b.deployment("w", 1)
 	d.Spec.Accelerator = api.Accelerator{Type: api.AcceleratorNVIDIA, DeviceClassName: "gpu.nvidia.com"}
 	d.Spec.Network.NodeMemorySharing, d.Spec.RanksPerPod = api.NodeMemorySharingEnabled, 1
-	d.Spec.Engine.Resources.Claims = []corev1.ResourceClaim{{Name: "rdma"}}
-	pod := b.r.rankPod(d, 0, "config")
+	d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Resources: api.Resources{Claims: []corev1.ResourceClaim{{Name: "rdma"}}}}}
+	pod := must(b.r.rankPod(d, 0, "config"))
 	require.Equal(t, []corev1.ResourceClaim{{Name: "rdma"}, {Name: gpuRequest}}, pod.Spec.Containers[1].Resources.Claims)
-	require.Equal(t, []corev1.ResourceClaim{{Name: "rdma"}}, d.Spec.Engine.Resources.Claims, "the spec is not changed")
+	require.Equal(t, []corev1.ResourceClaim{{Name: "rdma"}}, d.Spec.Template.Spec.Containers[0].Resources.Claims, "the spec is not changed")
 	for _, c := range pod.Spec.InitContainers {
 		require.Equal(t, "agent-gpu:test", c.Image, c.Name)
 	}

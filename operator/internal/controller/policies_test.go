@@ -78,7 +78,7 @@ func TestPoliciesOpenThePortsThatPodsListenOn(t *testing.T) {
 	require.Len(t, declared(pod.Spec.Containers), 3+2*3)
 	require.ElementsMatch(t, declared(pod.Spec.Containers), listening(t, text), text)
 	require.ElementsMatch(t, declared(pod.Spec.Containers), opened(ranks))
-	deployment := b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec.Containers
+	deployment := must(b.r.gatewayDeployment(d, "10.0.0.1")).Spec.Template.Spec.Containers
 	require.ElementsMatch(t, declared(deployment), listening(t, strings.Join(deployment[0].Args, "\n")))
 	require.ElementsMatch(t, declared(deployment), opened(gateways))
 

