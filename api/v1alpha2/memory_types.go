@@ -14,17 +14,18 @@ const (
 
 // Memory of a rank for weights and KV cache. Amounts are compared by value: a change from 1Gi to 1024Mi is no change.
 //
-// +kubebuilder:validation:XValidation:rule="quantity(string(self.weights)).compareTo(quantity(string(oldSelf.weights))) == 0 && quantity(string(self.kvCache)).compareTo(quantity(string(oldSelf.kvCache))) == 0 && self.pageSize == oldSelf.pageSize",message="The memory is immutable. To change it, create a MoEDeployment with another name."
+// +kubebuilder:validation:XValidation:rule="(!has(self.weights) || !has(oldSelf.weights) || quantity(string(self.weights)).compareTo(quantity(string(oldSelf.weights))) == 0) && (!has(self.kvCache) || !has(oldSelf.kvCache) || quantity(string(self.kvCache)).compareTo(quantity(string(oldSelf.kvCache))) == 0) && (!has(self.pageSize) || !has(oldSelf.pageSize) || self.pageSize == oldSelf.pageSize)",message="The memory is immutable. To change it, create a MoEDeployment with another name."
 type Memory struct {
 	// weights is the memory for weights of each rank. It must hold the experts of the rank, all weights outside experts, and tuning.spareBanks layers of
-	// experts; to survive the loss of a rank, also its share of that rank's experts. `tangram plan` computes it. Immutable.
+	// experts; to survive the loss of a rank, also its share of that rank's experts. Left out, the operator computes it from the checkpoint, for minReplicas
+	// (default: replicas) to maxReplicas (default: twice replicas), and writes it here; status.memory.budget shows its items. Immutable.
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="The memory for weights must be above 0, e.g. 16Gi."
-	// +required
-	Weights resource.Quantity `json:"weights"`
-	// kvCache is the memory for the KV cache of each rank. Immutable.
+	// +optional
+	Weights resource.Quantity `json:"weights,omitzero"`
+	// kvCache is the memory for the KV cache of each rank. Left out, it is that of 65,536 tokens, and the operator writes it here. Immutable.
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="The memory for the KV cache must be above 0, e.g. 16Gi."
-	// +required
-	KVCache resource.Quantity `json:"kvCache"`
+	// +optional
+	KVCache resource.Quantity `json:"kvCache,omitzero"`
 	// pageSize of both, in the memory of pods. With 2Mi, pods request as many huge pages (hugepages-2Mi), which nodes must have reserved, and each expert
 	// starts on a page boundary. Transitions are two to three times as fast, because pages are mapped and not copied. For models with experts of several
 	// MiB. Immutable.
@@ -45,10 +46,11 @@ const (
 
 // Tuning has settings for experts of Tangram. The defaults suit most worlds.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.granuleRows) ? self.granuleRows : 0) == (has(oldSelf.granuleRows) ? oldSelf.granuleRows : 0) && (!has(self.slabFormat) || !has(oldSelf.slabFormat) || self.slabFormat == oldSelf.slabFormat) && (!has(self.spareBanks) || !has(oldSelf.spareBanks) || self.spareBanks == oldSelf.spareBanks) && has(self.handleSize) == has(oldSelf.handleSize) && (!has(self.handleSize) || quantity(string(self.handleSize)).compareTo(quantity(string(oldSelf.handleSize))) == 0)",message="granuleRows, slabFormat, spareBanks and handleSize are immutable. To change them, create a MoEDeployment with another name."
+// +kubebuilder:validation:XValidation:rule="(!has(self.granuleRows) || !has(oldSelf.granuleRows) || self.granuleRows == oldSelf.granuleRows) && (!has(self.slabFormat) || !has(oldSelf.slabFormat) || self.slabFormat == oldSelf.slabFormat) && (!has(self.spareBanks) || !has(oldSelf.spareBanks) || self.spareBanks == oldSelf.spareBanks) && (!has(self.handleSize) || !has(oldSelf.handleSize) || quantity(string(self.handleSize)).compareTo(quantity(string(oldSelf.handleSize))) == 0)",message="granuleRows, slabFormat, spareBanks and handleSize are immutable. To change them, create a MoEDeployment with another name."
 type Tuning struct {
 	// granuleRows is the smallest shard of an expert, in rows of moe_intermediate_size: a multiple of the quantization block. An expert can be sharded over
-	// at most moe_intermediate_size / granuleRows ranks. The default is at most 128, and small enough for 8 ranks. Immutable.
+	// at most moe_intermediate_size / granuleRows ranks. Left out, the operator
+	// chooses it for maxReplicas when it computes the memory; else it is at most 128, and small enough for 8 ranks. Immutable.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1048576
 	// +optional
@@ -86,8 +88,28 @@ type Tuning struct {
 	HistoryLimit int32 `json:"historyLimit,omitempty"`
 }
 
+// MemoryItem of a budget.
+type MemoryItem struct {
+	// item, e.g. experts.
+	// +kubebuilder:validation:MaxLength=128
+	Item string `json:"item"`
+	// bytes of each rank.
+	Bytes int64 `json:"bytes"`
+}
+
 // MemoryStatus is where weights and KV cache are. If agents differ, each text lists all values, separated by commas.
 type MemoryStatus struct {
+	// weightsBytes of each rank: spec.memory.weights.
+	// +optional
+	WeightsBytes int64 `json:"weightsBytes,omitempty"`
+	// kvCacheBytes of each rank: spec.memory.kvCache.
+	// +optional
+	KVCacheBytes int64 `json:"kvCacheBytes,omitempty"`
+	// budget of a rank, if the operator computed spec.memory: its items add up to weights and kvCache.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Budget []MemoryItem `json:"budget,omitempty"`
 	// platform: host or cuda.
 	// +optional
 	Platform string `json:"platform,omitempty"`

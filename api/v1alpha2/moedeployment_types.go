@@ -73,9 +73,10 @@ type MoEDeploymentSpec struct {
 	// +required
 	Engine Engine `json:"engine"`
 
-	// memory of each rank for weights and KV cache.
-	// +required
-	Memory Memory `json:"memory"`
+	// memory of each rank for weights and KV cache. What is left out is computed from the checkpoint.
+	// +kubebuilder:default={}
+	// +optional
+	Memory Memory `json:"memory,omitempty"`
 
 	// accelerator of each rank.
 	// +kubebuilder:default={}

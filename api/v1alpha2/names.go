@@ -11,6 +11,7 @@ const (
 
 	ComponentRank    = "rank"
 	ComponentGateway = "gateway"
+	ComponentSize    = "size" // the pod that reads the checkpoint to compute the memory
 
 	// DeletionCostAnnotation on a pod of ranks: a scale-down removes the pods with the lowest cost first (an integer, default 0), as ReplicaSets do.
 	DeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"
@@ -90,6 +91,7 @@ const (
 	ReasonLayoutDoesNotFit   = "LayoutDoesNotFit"   // Degraded, Progressing=False: spec.parallelism does not fit the ranks, the model or the engine; the active layout stays
 	ReasonInvalidSpec        = "InvalidSpec"        // Degraded: a value of the spec that only the operator can check is invalid
 	ReasonSharingNotAllowed  = "SharingNotAllowed"  // Degraded: the namespace does not allow spec.network.nodeMemorySharing; no pod is created
+	ReasonSizing             = "Sizing"             // Progressing: a pod reads the checkpoint, from which the memory is computed
 	ReasonDeleting           = "Deleting"           // Progressing: the MoEDeployment is being deleted
 	ReasonValid              = "Valid"              // CertificatesValid
 	ReasonUnencrypted        = "Unencrypted"        // PlaintextNetwork: weights, KV cache and steps can be read and forged on the network

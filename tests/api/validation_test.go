@@ -108,7 +108,6 @@ func TestCreateIsRefused(t *testing.T) {
 		"unknown rebalancing":    {fields{"spec.experts.rebalance": map[string]any{"mode": "Some"}}, []string{"spec.experts.rebalance.mode", `"Off", "Recommend", "Apply"`}},
 		"no model":               {fields{"spec.model": nil}, []string{"spec.model: Required"}},
 		"no engine":              {fields{"spec.engine": nil}, []string{"spec.engine: Required"}},
-		"no memory":              {fields{"spec.memory": nil}, []string{"spec.memory: Required"}},
 		"no source":              {fields{"spec.model.source": map[string]any{}}, []string{"spec.model.source", "Set model.source.persistentVolumeClaim to a claim"}},
 		"no claim name":          {fields{"spec.model.source.persistentVolumeClaim.claimName": ""}, []string{"claimName"}},
 		"absolute path":          {claim("/etc"), []string{"path", "path must be relative to the volume, without '..'"}},
@@ -222,6 +221,8 @@ func items(n int, item any) []any {
 func TestCreateIsAccepted(t *testing.T) {
 	tests := map[string]fields{
 		"the smallest":     {},
+		"no memory":        {"spec.memory": nil},
+		"KV alone":         {"spec.memory": map[string]any{"kvCache": "1Gi"}},
 		"mode Tensor":      {"spec.parallelism.mode": "TensorParallel"},
 		"8192 ranks":       {"spec.replicas": int64(1024), "spec.ranksPerPod": int64(8)},
 		"numbers of bytes": {"spec.memory.weights": int64(1 << 30), "spec.memory.kvCache": int64(1)},
@@ -273,7 +274,7 @@ func TestChangeIsRefused(t *testing.T) {
 	}{
 		"claim":       {fields{"spec.model.source.persistentVolumeClaim.claimName": "other"}, []string{"spec.model", anotherName}},
 		"path":        {fields{"spec.model.source.persistentVolumeClaim.path": "other"}, []string{"spec.model", anotherName}},
-		"granuleRows": {fields{"spec.tuning.granuleRows": int64(64)}, []string{"spec.tuning", anotherName}},
+		"granuleRows": {fields{"spec.tuning.granuleRows": int64(32)}, []string{"spec.tuning", anotherName}},
 		"handleSize":  {fields{"spec.accelerator.type": "NVIDIA", "spec.tuning.handleSize": "4Mi"}, []string{"spec.tuning", anotherName}},
 		"slabFormat":  {fields{"spec.tuning.slabFormat": "RowMajor"}, []string{"spec.tuning", "slabFormat", anotherName}},
 		"image":       {fields{"spec.engine.image": "other"}, []string{"spec.engine", "The engine is immutable", anotherName}},
@@ -293,6 +294,7 @@ func TestChangeIsRefused(t *testing.T) {
 	namespace := newNamespace(t, c)
 	created := smallestIn(t, namespace)
 	set(t, created, "spec.engine", map[string]any{"args": []any{"-q"}, "name": "reference"})
+	set(t, created, "spec.tuning.granuleRows", int64(64))
 	require.NoError(t, c.Create(t.Context(), created))
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

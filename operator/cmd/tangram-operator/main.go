@@ -68,6 +68,7 @@ func run() int {
 	p.StringVar(&f.images.Engine, "engine-image", "", "image of the engine reference")
 	p.StringVar(&f.images.VLLM, "vllm-image", "", "image of the engine vllm and of text servers")
 	p.StringVar(&f.images.Gateway, "gateway-image", "", "image of the gateways")
+	p.StringVar(&f.images.Operator, "operator-image", "", "image of the operator, for pods that read checkpoints")
 	p.StringSliceVar(&f.namespaces, "namespaces", nil, "the namespaces to look at; none: all")
 	p.StringVar(&f.metrics, "metrics-bind-address", ":8080", "host:port of /metrics, by HTTPS, for whom the cluster lets get /metrics; 0: none")
 	p.StringVar(&f.health, "health-probe-bind-address", ":8081", "host:port of /healthz and /readyz")
@@ -81,11 +82,12 @@ func run() int {
 	p.StringVar(&f.custom.service, "custom-metrics-service", "", "in --own-namespace, which the APIService names")
 	p.StringVar(&f.custom.secret, "custom-metrics-secret", "", "in --own-namespace, for the authority of its certificates; it must be there, and may be empty")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
-	for _, name := range []string{"agent-image", "engine-image", "vllm-image", "gateway-image"} {
+	for _, name := range []string{"agent-image", "engine-image", "vllm-image", "gateway-image", "operator-image"} {
 		if err := root.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file
 		}
 	}
+	root.AddCommand(sizeCommand())
 	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
 		fmt.Fprintln(os.Stderr, "tangram-operator:", err)
 		return 1

@@ -136,7 +136,7 @@ func get(ctx context.Context, url, token string) (string, error) {
 // The program leads, answers its probes, shows metrics, and gives its lease back at the end.
 func TestServe(t *testing.T) {
 	c := startServer(t)
-	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", VLLM: "vllm:test", Gateway: "gateway:test"}, metrics: freePort(t), health: freePort(t), elect: true, ownNamespace: "default",
+	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", VLLM: "vllm:test", Gateway: "gateway:test", Operator: "operator:test"}, metrics: freePort(t), health: freePort(t), elect: true, ownNamespace: "default",
 		custom: behindTheServer(t, c)}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

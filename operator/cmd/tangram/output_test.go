@@ -67,7 +67,7 @@ func TestTable_WhenHeadsDiffer(t *testing.T) {
 		"plan --geometry Mixtral-8x7B --from-ranks 2 --ranks 3":                       "rank ",
 		"simulate --rates 5x5 --policy Tensor --ttft 1":                               "policy ",
 		"simulate recommend --rates 5x2 --model Qwen3-30B-A3B --ranks 2 --ttft 5":     "mode ",
-		"plan --geometry Mixtral-8x7B --from-ranks 4 --ranks 4 --mode TensorParallel":         "rank ",
+		"plan --geometry Mixtral-8x7B --from-ranks 4 --ranks 4 --mode TensorParallel": "rank ",
 		"plan --geometry Mixtral-8x7B --from-ranks 4 --ranks 6 --ranks-per-pod 2":     "rank ",
 		"simulate --rates 5x5 --hybrids all/1 --policy g8,t1 --concurrency 3":         "policy ",
 		"simulate --rates 5x5 --hybrids all/1 --policy Expert,g8,t1 --concurrency 12": "policy ",

@@ -2,11 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"text/template"
 
@@ -14,15 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"tangram.dev/operator/internal/plancli"
-	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/layout"
 )
 
+// hugePage is the unit of GPU memory.
+const hugePage = 2 << 20
+
 type sizeFlags struct {
-	model, engine, claim, path, name, memory, mode string
-	ranks, least, most, podSize                    int
-	spareBanks                                     uint32
-	kvTokens, denseBytes                           uint64
+	model, engine, accelerator, claim, path, name, memory, mode string
+	ranks, least, most, podSize                                 int
+	spareBanks                                                  uint32
+	kvTokens, denseBytes                                        uint64
 }
 
 func sizeCommand() *cobra.Command {
@@ -48,9 +49,10 @@ for --kv-tokens.`,
 	fs.IntVar(&f.podSize, "ranks-per-pod", 1, "ranks of a pod")
 	fs.StringVar(&f.memory, "memory", "", "memory of a rank for weights and KV cache, e.g. 70Gi; empty: what weights and --kv-tokens need")
 	fs.Uint64Var(&f.kvTokens, "kv-tokens", 65536, "tokens of KV cache on a rank, without --memory")
-	fs.StringVar(&f.mode, "mode", "Auto", "modes that the world may have: ExpertParallel, TensorParallel, or Auto for both")
+	fs.StringVar(&f.mode, "mode", "Both", "modes that the world may have: ExpertParallel, TensorParallel, or Both")
 	fs.Uint32Var(&f.spareBanks, "spare-banks", 2, "layers that one flip can rewrite")
 	fs.Uint64Var(&f.denseBytes, "dense-bytes", 0, "bytes of the weights outside routed experts; 0: read from the safetensors of --model")
+	fs.StringVar(&f.accelerator, "accelerator", "NVIDIA", "memory of weights and KV cache: NVIDIA, or None for the memory of pods")
 	fs.StringVar(&f.engine, "engine", "vllm", "engine: vllm or reference")
 	fs.StringVar(&f.name, "name", "", "name of the MoEDeployment; empty: from the model")
 	fs.StringVar(&f.claim, "claim", "checkpoints", "PersistentVolumeClaim with the checkpoint")
@@ -62,12 +64,12 @@ for --kv-tokens.`,
 
 // modes of --mode.
 func (f *sizeFlags) modes() ([]layout.Mode, error) {
-	if f.mode == "Auto" {
+	if f.mode == "Both" {
 		return []layout.Mode{layout.Expert, layout.Tensor}, nil
 	}
 	m, err := layout.ParseMode(f.mode)
 	if err != nil || m == layout.Hybrid {
-		return nil, fmt.Errorf("--mode %q; want ExpertParallel, TensorParallel or Auto", f.mode)
+		return nil, fmt.Errorf("--mode %q; want ExpertParallel, TensorParallel or Both", f.mode)
 	}
 	return []layout.Mode{m}, nil
 }
@@ -77,53 +79,16 @@ func (f *sizeFlags) widths() ([]int, error) {
 	if f.ranks < 1 || f.podSize < 1 {
 		return nil, fmt.Errorf("--ranks %d, --ranks-per-pod %d; want at least 1", f.ranks, f.podSize)
 	}
-	out := []int{f.ranks}
-	for _, n := range []int{f.least, f.most} {
-		if n != 0 {
-			out = append(out, n)
-		}
+	low, high := cmp.Or(f.least, f.ranks), cmp.Or(f.most, f.ranks)
+	if low < 1 || f.ranks < low || f.ranks > high {
+		return nil, fmt.Errorf("--ranks %d is not between --min-ranks %d and --max-ranks %d", f.ranks, low, high)
 	}
-	slices.Sort(out)
-	if out = slices.Compact(out); f.least != 0 && out[0] != f.least || f.most != 0 && out[len(out)-1] != f.most {
-		return nil, fmt.Errorf("--ranks %d is not between --min-ranks %d and --max-ranks %d", f.ranks, f.least, f.most)
-	}
-	for _, n := range out {
-		if n < 1 || n%f.podSize != 0 {
+	for _, n := range []int{low, f.ranks, high} {
+		if n%f.podSize != 0 {
 			return nil, fmt.Errorf("%d ranks are not a whole number of pods of %d", n, f.podSize)
 		}
 	}
-	return out, nil
-}
-
-// view of the model, with granules that the widest world can share, and with the bytes of its dense weights.
-func (f *sizeFlags) view(widest int, sharded bool) (v *geometry.View, err error) {
-	if v, err = plancli.Geometry(f.model, 0, 0, f.denseBytes); err != nil {
-		return nil, err
-	}
-	g := v.Proto
-	rows := g.GranuleRows
-	if sharded && int(g.MoeInner/rows) < widest {
-		if rows = geometry.RowsFor(g.MoeInner, geometry.BlockRows(g.Dtype), uint32(widest), 128); rows == 0 {
-			return nil, fmt.Errorf("no granule size lets %d ranks share an expert of %s, which has %d rows in blocks of %d: use fewer ranks, or --mode ExpertParallel", widest, g.Model,
-				g.MoeInner, geometry.BlockRows(g.Dtype))
-		}
-	}
-	dense := f.denseBytes
-	if dense == 0 {
-		folder := f.model
-		if strings.HasSuffix(folder, ".json") {
-			folder = filepath.Dir(folder)
-		}
-		if info, statErr := os.Stat(folder); statErr == nil && info.IsDir() {
-			if dense, err = geometry.DenseBytes(folder); err != nil {
-				return nil, fmt.Errorf("--model: %w; give --dense-bytes if the weights are elsewhere", err)
-			}
-		} else {
-			return nil, fmt.Errorf("--model %s is the name of a public model, which does not tell the bytes of its weights outside experts: give --dense-bytes, or the folder of the checkpoint", f.model)
-		}
-	}
-	v, err = plancli.Geometry(f.model, rows, 0, dense)
-	return v, err
+	return plancli.WidthsBetween(low/f.podSize, f.ranks/f.podSize, high/f.podSize, f.podSize), nil
 }
 
 var manifest = template.Must(template.New("manifest").Parse(`# Memory of a rank of {{.Model}}, in GB, for {{.For}}:
@@ -155,12 +120,19 @@ spec:
         path: {{.Path}}
   engine:
     name: {{.Engine}}
+{{- if eq .Accelerator "NVIDIA"}}
+  accelerator:
+    type: NVIDIA
+{{- end}}
   memory:
     weights: {{.Weights}}
     kvCache: {{.KV}}
   tuning:
     granuleRows: {{.Rows}}
     spareBanks: {{.SpareBanks}}
+{{- if eq .Accelerator "NVIDIA"}}
+    handleSize: {{.Handle}}
+{{- end}}
 `))
 
 func (f *sizeFlags) run(out io.Writer) error {
@@ -175,6 +147,14 @@ func (f *sizeFlags) run(out io.Writer) error {
 	if f.engine != "vllm" && f.engine != "reference" {
 		return fmt.Errorf("--engine %q; want vllm or reference", f.engine)
 	}
+	pages := uint64(4096)
+	switch f.accelerator {
+	case "NVIDIA":
+		pages = hugePage
+	case "None":
+	default:
+		return fmt.Errorf("--accelerator %q; want NVIDIA or None", f.accelerator)
+	}
 	var memory uint64
 	if f.memory != "" {
 		q, err := resource.ParseQuantity(f.memory)
@@ -183,24 +163,24 @@ func (f *sizeFlags) run(out io.Writer) error {
 		}
 		memory = uint64(q.Value())
 	}
-	v, err := f.view(widths[len(widths)-1], slices.Contains(modes, layout.Tensor))
-	if err != nil {
-		return err
-	}
-	r, err := plancli.SizeRank(plancli.SizeInput{Geometry: v, Widths: widths, RanksPerPod: f.podSize, SpareBanks: f.spareBanks, Modes: modes, MemoryBytes: memory, KVTokens: f.kvTokens})
+	r, err := plancli.SizeCheckpoint(f.model, 0, pages, f.denseBytes, plancli.SizeInput{Widths: widths, RanksPerPod: f.podSize, SpareBanks: f.spareBanks, Modes: modes,
+		MemoryBytes: memory, KVTokens: f.kvTokens})
 	if err != nil {
 		return err
 	}
 	base := strings.TrimSuffix(filepath.Base(strings.TrimSuffix(f.model, "/config.json")), "/")
-	data := map[string]any{"Model": v.Proto.Model, "Name": objectName(f.name, base), "Replicas": f.ranks / f.podSize, "Min": widths[0] / f.podSize, "Max": widths[len(widths)-1] / f.podSize,
-		"Bounded": len(widths) > 1, "PodSize": f.podSize, "Mode": f.mode, "Claim": f.claim, "Path": orElse(f.path, base), "Engine": f.engine, "Weights": mebibytes(r.WeightsBytes),
-		"KV": mebibytes(r.KVBytes), "Rows": v.Proto.GranuleRows, "SpareBanks": f.spareBanks, "KVTokens": r.KVTokens, "GB": float64(r.WeightsBytes+r.KVBytes) / 1e9}
+	data := map[string]any{"Model": r.Model, "Name": objectName(f.name, base), "Replicas": f.ranks / f.podSize, "Min": widths[0] / f.podSize, "Max": widths[len(widths)-1] / f.podSize,
+		"Bounded": len(widths) > 1, "PodSize": f.podSize, "Mode": f.mode, "Claim": f.claim, "Path": cmp.Or(f.path, base), "Engine": f.engine, "Weights": mebibytes(r.WeightsBytes),
+		"KV": mebibytes(r.KVBytes), "Rows": r.GranuleRows, "SpareBanks": f.spareBanks, "Accelerator": f.accelerator, "Handle": mebibytes((r.ExpertBytes + hugePage - 1) / hugePage * hugePage), "KVTokens": r.KVTokens, "GB": float64(r.WeightsBytes+r.KVBytes) / 1e9}
 	var names []string
 	for _, m := range modes {
 		names = append(names, m.String())
 	}
 	ranks := fmt.Sprintf("%d ranks", widths[0])
-	if len(widths) > 1 {
+	switch {
+	case len(widths) == 1 && widths[0] == 1:
+		ranks = "one rank"
+	case len(widths) > 1:
 		ranks = fmt.Sprintf("%d to %d ranks", widths[0], widths[len(widths)-1])
 	}
 	data["For"] = ranks + " in mode " + strings.Join(names, " or ")
@@ -219,13 +199,6 @@ func (f *sizeFlags) run(out io.Writer) error {
 	}
 	_, err = out.Write(text.Bytes())
 	return err
-}
-
-func orElse(s, otherwise string) string {
-	if s != "" {
-		return s
-	}
-	return otherwise
 }
 
 func mebibytes(n uint64) string { return fmt.Sprintf("%dMi", n>>20) }

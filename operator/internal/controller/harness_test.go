@@ -246,7 +246,7 @@ func (b *bed) operator() {
 	worlds := &world.Worlds{Log: log, LookEvery: 200 * time.Millisecond, AnswerWithin: wait}
 	b.worlds = worlds
 	b.metrics = NewMetrics(prometheus.NewRegistry())
-	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: cmp.Or(b.keepEnded, 3*time.Second), DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", AgentGPU: "agent-gpu:test", Engine: "engine:test", VLLM: "vllm:test", Gateway: "gateway:test"},
+	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: cmp.Or(b.keepEnded, 3*time.Second), DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", AgentGPU: "agent-gpu:test", Engine: "engine:test", VLLM: "vllm:test", Gateway: "gateway:test", Operator: "operator:test"},
 		Certificates: b.certificates,
 		Dial: func(d *api.MoEDeployment, i *pki.Identity) world.Dialer {
 			b.driver.Store(i)

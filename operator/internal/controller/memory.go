@@ -9,8 +9,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// memoryOf what the agents tell of theirs; nil: none tells anything.
-func memoryOf(s *scene) *api.MemoryStatus {
+// memoryOf the ranks, as the spec and the agents report it.
+func memoryOf(d *api.MoEDeployment, s *scene) *api.MemoryStatus {
 	ways := map[string]bool{}
 	each := func(of func(*tangramv1.MemoryInfo) string) string {
 		texts := map[string]bool{}
@@ -32,8 +32,9 @@ func memoryOf(s *scene) *api.MemoryStatus {
 		ComputeCapability: each((*tangramv1.MemoryInfo).GetCapability), Driver: each((*tangramv1.MemoryInfo).GetDriver),
 		Transports: slices.Sorted(maps.Keys(ways)),
 	}
-	if out.Platform == "" {
-		return nil
+	out.WeightsBytes, out.KVCacheBytes = d.Spec.Memory.Weights.Value(), d.Spec.Memory.KVCache.Value()
+	if d.Status.Memory != nil {
+		out.Budget = d.Status.Memory.Budget
 	}
 	return out
 }

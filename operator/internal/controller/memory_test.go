@@ -20,7 +20,7 @@ func TestMemoryOfTheAgents(t *testing.T) {
 		for i, a := range all {
 			s.seen.Statuses[string(rune('a'+i))] = a
 		}
-		return memoryOf(s)
+		return memoryOf(&api.MoEDeployment{}, s)
 	}
 	require.Equal(t, &api.MemoryStatus{Platform: "cuda", Pages: "36 MiB", Device: "H100, H200", ComputeCapability: "9.0", Driver: "13.0", Transports: []string{"node", "process", "tcp"}},
 		of(on("H200", &tangramv1.BytesByWay{Weights: map[string]uint64{"tcp": 7, "node": 1}}),

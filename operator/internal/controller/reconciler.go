@@ -17,6 +17,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -65,6 +66,8 @@ import (
 // Images of the pods that the operator makes.
 type Images struct {
 	Agent, Gateway string
+	// Operator itself: it reads checkpoints in pods.
+	Operator string
 	// Engine is the reference engine; VLLM the engine and the text server.
 	Engine, VLLM string
 	// AgentGPU of worlds on GPUs; empty: Agent.
@@ -211,7 +214,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			return r.again(request.NamespacedName, err)
 		}
 	}
-	result, err := r.reconcile(ctx, d)
+	done, why, err := r.sized(ctx, d)
+	if err == nil && !done {
+		return reconcile.Result{RequeueAfter: why.again}, r.writeStatus(ctx, d, why)
+	}
+	result := reconcile.Result{}
+	if err == nil {
+		result, err = r.reconcile(ctx, d)
+	}
 	if apierrors.IsConflict(err) {
 		return r.again(request.NamespacedName, err)
 	}
@@ -237,6 +247,14 @@ func complete(d *api.MoEDeployment) bool {
 	if d.Spec.Replicas == 0 {
 		n := max(cmp.Or(d.Status.DesiredReplicas, 1), ptr.Deref(d.Spec.MinReplicas, 1))
 		d.Spec.Replicas, changed = min(n, ptr.Deref(d.Spec.MaxReplicas, n)), true
+	}
+	if m, st := &d.Spec.Memory, d.Status.Memory; st != nil { // a manifest without it replaced the object
+		if m.Weights.IsZero() && st.WeightsBytes > 0 {
+			m.Weights, changed = *resource.NewQuantity(st.WeightsBytes, resource.BinarySI), true
+		}
+		if m.KVCache.IsZero() && st.KVCacheBytes > 0 {
+			m.KVCache, changed = *resource.NewQuantity(st.KVCacheBytes, resource.BinarySI), true
+		}
 	}
 	return changed
 }

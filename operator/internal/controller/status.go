@@ -38,6 +38,7 @@ type scene struct {
 	refused     *refusal      // nothing else is known then
 	withheld    *refusal      // why no pod is made; all else goes on
 	misfit      *refusal      // why the world cannot have spec.parallelism.layers; it stays as it is
+	sizing      string        // what is waited for before the memory of a rank is known; nothing else is known then
 	invalid     *refusal      // a value of the spec that only the operator can check; all else goes on
 	silent      []string      // pods with a member whose agents do not answer
 	unknown     bool          // all of them: which layout is in force is not known
@@ -80,11 +81,11 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	if s.load != nil {
 		st.Load = s.load
 	}
-	if s.refused == nil {
+	if s.refused == nil && s.sizing == "" {
 		st.RecentTransitions = recent(s.transitions)
 		if s.seen.Looked && !s.unknown || s.deleting {
 			fillLayout(d, s)
-			d.Status.Memory = memoryOf(s)
+			d.Status.Memory = memoryOf(d, s)
 			fillRebalance(d, s)
 		}
 	}
@@ -317,6 +318,8 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 		return yes(api.ReasonDeleting, fmt.Sprintf("%d pods are still there", len(s.pods)))
 	case s.refused != nil:
 		return no(s.refused.reason, s.refused.message)
+	case s.sizing != "":
+		return yes(api.ReasonSizing, s.sizing)
 	case s.unknown:
 		return no(api.ReasonAgentsUnreachable, "what the agents hold is not known: nothing is done until one answers")
 	case s.seen.Repairing || s.decision.Repair:

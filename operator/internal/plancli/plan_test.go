@@ -14,7 +14,9 @@ func TestPlansAddUp(t *testing.T) {
 		v, err := Geometry(model, 0, 0, 5<<20)
 		require.NoError(t, err)
 		for range 25 {
-			world := func() World { return World{Ranks: 1 + dice.IntN(5), Mode: []string{"ExpertParallel", "TensorParallel"}[dice.IntN(2)]} }
+			world := func() World {
+				return World{Ranks: 1 + dice.IntN(5), Mode: []string{"ExpertParallel", "TensorParallel"}[dice.IntN(2)]}
+			}
 			in := PlanInput{Geometry: v, From: world(), To: world(), RanksPerPod: 1 + dice.IntN(2), SpareBanks: 2}
 			if in.To.Mode == "ExpertParallel" && dice.IntN(2) == 0 {
 				in.Redundant = 5

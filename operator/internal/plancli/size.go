@@ -2,6 +2,7 @@ package plancli
 
 import (
 	"fmt"
+	"slices"
 
 	"tangram.dev/operator/pkg/costmodel"
 	"tangram.dev/operator/pkg/geometry"
@@ -22,6 +23,8 @@ type SizeInput struct {
 	Modes []layout.Mode
 	// MemoryBytes of a rank for weights and KV cache. 0: as much as KVTokens need.
 	MemoryBytes uint64
+	// Lenient: TensorParallel is left out at widths that cannot share an expert, where it would be an error.
+	Lenient bool
 	// KVTokens that a rank shall hold in mode ExpertParallel, if MemoryBytes is 0.
 	KVTokens uint64
 }
@@ -41,6 +44,24 @@ type SizeReport struct {
 	Items []SizeItem `json:"items"`
 }
 
+// mostWidths that WidthsBetween gives.
+const mostWidths = 5
+
+// WidthsBetween are numbers of ranks that a world of so many pods may have, ascending: all from low to high if there are few, else evenly spaced ones with both ends
+// and with the pods that it starts with.
+func WidthsBetween(low, start, high, ranksPerPod int) []int {
+	pods := []int{low, start, high}
+	for i := range mostWidths {
+		pods = append(pods, low+(high-low)*i/(mostWidths-1))
+	}
+	slices.Sort(pods)
+	pods = slices.Compact(pods)
+	for i := range pods {
+		pods[i] *= ranksPerPod
+	}
+	return pods
+}
+
 // sizeUnit to which pools are rounded up.
 const sizeUnit = 1 << 20
 
@@ -51,6 +72,9 @@ func SizeRank(in SizeInput) (*SizeReport, error) {
 	var worlds []World
 	for _, width := range in.Widths {
 		for _, mode := range in.Modes {
+			if g := in.Geometry.Proto; in.Lenient && mode == layout.Tensor && width > int(g.MoeInner/g.GranuleRows) {
+				continue
+			}
 			worlds = append(worlds, World{Ranks: width, Mode: mode.String()})
 		}
 	}
