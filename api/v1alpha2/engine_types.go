@@ -18,7 +18,7 @@ const (
 
 // Engine is the inference process. There is one container for each rank.
 //
-// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name && (has(self.image) ? self.image : ”) == (has(oldSelf.image) ? oldSelf.image : ”) && (has(self.args) ? self.args : []) == (has(oldSelf.args) ? oldSelf.args : [])",message="The engine is immutable. To change it, create a MoEDeployment with another name."
+// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name && (has(self.image) ? self.image : \"\") == (has(oldSelf.image) ? oldSelf.image : \"\") && (has(self.args) ? self.args : []) == (has(oldSelf.args) ? oldSelf.args : [])",message="The engine is immutable. To change it, create a MoEDeployment with another name."
 // +kubebuilder:validation:XValidation:rule="self.name != 'custom' || (has(self.image) && self.image.size() > 0)",fieldPath=".image",message="The engine custom has no image of the installation. Set engine.image."
 // +kubebuilder:validation:XValidation:rule="!has(self.args) || self.args.all(a, !a.matches('^--(agent-socket|token-file|device|mesh-listen|serve-listen|advertise|tls-ca|tls-cert|tls-key)(=.*)?$'))",fieldPath=".args",message="The operator sets --agent-socket, --token-file, --device, --mesh-listen, --serve-listen, --advertise and --tls-*. Remove them from args."
 // +kubebuilder:validation:XValidation:rule="!has(self.args) || self.args.all(a, !a.matches('^--insecure-fabric(=.*)?$'))",fieldPath=".args",message="Encryption is the same for engines and agents. Remove --insecure-fabric from args and set network.encryption to None."

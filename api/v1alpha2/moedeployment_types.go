@@ -1,6 +1,9 @@
 package v1alpha2
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // MoEDeploymentSpec is the desired state of a world.
 //
@@ -134,12 +137,22 @@ type Model struct {
 
 // ModelSource is where the checkpoint is stored. Exactly one member is set.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.persistentVolumeClaim)",message="Set model.source.persistentVolumeClaim to a claim that holds the checkpoint."
+// +kubebuilder:validation:XValidation:rule="has(self.persistentVolumeClaim) != has(self.imageVolume)",message="Set exactly one of model.source.persistentVolumeClaim (a claim that holds the checkpoint) and model.source.imageVolume (an OCI image or artifact)."
 type ModelSource struct {
-	// persistentVolumeClaim of the same namespace. It is mounted read-only in every pod of ranks.
+	// persistentVolumeClaim of the same namespace. It is mounted read-only in every pod that reads the checkpoint.
 	// +optional
 	PersistentVolumeClaim *ClaimSource `json:"persistentVolumeClaim,omitempty"`
+	// imageVolume is an OCI image or artifact that holds the checkpoint. The container runtime pulls it, with the imagePullSecrets of the templates. It needs
+	// Kubernetes 1.36 and a runtime that supports image volumes.
+	// +optional
+	ImageVolume *ImageSource `json:"imageVolume,omitempty"`
 }
+
+// CheckpointPath is the folder of the checkpoint, relative to the root of a volume.
+//
+// +kubebuilder:validation:MaxLength=1024
+// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.split('/').exists(p, p == '..')",message="path must be relative to the volume, without '..'."
+type CheckpointPath string
 
 // ClaimSource is a folder on a claim.
 type ClaimSource struct {
@@ -149,10 +162,24 @@ type ClaimSource struct {
 	// +required
 	ClaimName string `json:"claimName"`
 	// path of the checkpoint's folder, relative to the volume. The default is its root.
-	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.split('/').exists(p, p == '..')",message="path must be relative to the volume, without '..'."
 	// +optional
-	Path string `json:"path,omitempty"`
+	Path CheckpointPath `json:"path,omitempty"`
+}
+
+// ImageSource is a folder in an OCI image or artifact.
+type ImageSource struct {
+	// reference of the image, with a tag or a digest. Use a digest: all pods of a world must read the same weights.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +required
+	Reference string `json:"reference"`
+	// pullPolicy of the image. The default is IfNotPresent.
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	// +optional
+	PullPolicy corev1.PullPolicy `json:"pullPolicy,omitempty"`
+	// path of the checkpoint's folder in the image. The default is its root.
+	// +optional
+	Path CheckpointPath `json:"path,omitempty"`
 }
 
 // Strategy of a transition.

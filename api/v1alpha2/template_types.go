@@ -166,11 +166,10 @@ type ContainerTemplate struct {
 	// env of the container in addition to the operator's, whose names are rejected: POD_IP, POD_NAME, POD_UID,
 	// NODE_NAME and NVIDIA_*.
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.all(e, !(e.name in ['POD_IP', 'POD_NAME', 'POD_UID', 'NODE_NAME']) && !e.name.startsWith('NVIDIA_'))",message="The operator sets POD_IP, POD_NAME, POD_UID, NODE_NAME and NVIDIA_*. Remove them from env."
 	// +listType=map
 	// +listMapKey=name
 	// +optional
-	Env []corev1.EnvVar `json:"env,omitempty"`
+	Env []EnvVar `json:"env,omitempty"`
 	// envFrom adds variables from ConfigMaps and Secrets.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
@@ -178,9 +177,46 @@ type ContainerTemplate struct {
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 	// volumeMounts in addition to the operator's, below /mnt, /opt, /srv or /data.
 	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:XValidation:rule="self.all(m, m.mountPath.matches('^/(mnt|opt|srv|data)(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$'))",message="Mount volumes below /mnt, /opt, /srv or /data. Other paths belong to the operator and to the images."
 	// +listType=map
 	// +listMapKey=mountPath
 	// +optional
-	VolumeMounts []corev1.VolumeMount `json:"volumeMounts,omitempty"`
+	VolumeMounts []VolumeMount `json:"volumeMounts,omitempty"`
+}
+
+// EnvVar is a variable of a container, as in a Pod.
+type EnvVar struct {
+	// name of the variable.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!(self in ['POD_IP', 'POD_NAME', 'POD_UID', 'NODE_NAME']) && !self.startsWith('NVIDIA_')",message="The operator sets POD_IP, POD_NAME, POD_UID, NODE_NAME and NVIDIA_*. Remove them from env."
+	// +required
+	Name string `json:"name"`
+	// value of the variable.
+	// +kubebuilder:validation:MaxLength=32768
+	// +optional
+	Value string `json:"value,omitempty"`
+	// valueFrom takes the value from elsewhere, e.g. from a Secret.
+	// +optional
+	ValueFrom *corev1.EnvVarSource `json:"valueFrom,omitempty"`
+}
+
+// VolumeMount is a volume of the template in a container, as in a Pod.
+type VolumeMount struct {
+	// name of a volume of the template.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Name string `json:"name"`
+	// mountPath in the container.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.matches('^/(mnt|opt|srv|data)(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$')",message="Mount volumes below /mnt, /opt, /srv or /data. Other paths belong to the operator and to the images."
+	// +required
+	MountPath string `json:"mountPath"`
+	// readOnly mounts the volume without the right to write.
+	// +optional
+	ReadOnly bool `json:"readOnly,omitempty"`
+	// subPath is a folder of the volume to mount. The default is its root.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	SubPath string `json:"subPath,omitempty"`
 }

@@ -22,7 +22,10 @@ const configHashDigits = 10
 
 // checkpointFolder as containers that mount it see it.
 func checkpointFolder(d *api.MoEDeployment) string {
-	return path.Join(dirModels, d.Spec.Model.Source.PersistentVolumeClaim.Path)
+	if image := d.Spec.Model.Source.ImageVolume; image != nil {
+		return path.Join(dirModels, string(image.Path))
+	}
+	return path.Join(dirModels, string(d.Spec.Model.Source.PersistentVolumeClaim.Path))
 }
 
 // agentConfig is the file of the agents that start now (agent/server/README.md), named by its content; what only a pod knows comes by flags.

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,11 +37,11 @@ func TestTemplate_WhenMerged(t *testing.T) {
 	d.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](77)
 	d.Spec.Template.Spec.InitContainers = []api.InitContainerTemplate{{Name: "hook", ImagePullPolicy: corev1.PullAlways, Resources: few("10m")}}
 	d.Spec.Template.Spec.Containers = []api.ContainerTemplate{
-		{Name: containerAgent, Resources: api.Resources{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}, Env: []corev1.EnvVar{{Name: "NCCL_DEBUG", Value: "INFO"}}},
-		{Name: containerEngine, Resources: few("1"), ImagePullPolicy: corev1.PullAlways, VolumeMounts: []corev1.VolumeMount{{Name: "extra", MountPath: "/mnt/extra"}}},
+		{Name: containerAgent, Resources: api.Resources{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}, Env: []api.EnvVar{{Name: "NCCL_DEBUG", Value: "INFO"}}},
+		{Name: containerEngine, Resources: few("1"), ImagePullPolicy: corev1.PullAlways, VolumeMounts: []api.VolumeMount{{Name: "extra", MountPath: "/mnt/extra"}}},
 	}
 	d.Spec.Gateway.Template = api.PodTemplate{Metadata: api.PodMetadata{Labels: map[string]string{"queue": "b"}}, Spec: *spec.DeepCopy()}
-	d.Spec.Gateway.Template.Spec.Containers = []api.ContainerTemplate{{Name: "gateway", Resources: few("1"), Env: []corev1.EnvVar{{Name: "GOGC", Value: "50"}}},
+	d.Spec.Gateway.Template.Spec.Containers = []api.ContainerTemplate{{Name: "gateway", Resources: few("1"), Env: []api.EnvVar{{Name: "GOGC", Value: "50"}}},
 		{Name: containerText, Resources: few("1")}}
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d = b.ready("w")
@@ -107,9 +109,9 @@ func TestTemplate_WhenFieldsAreProtected(t *testing.T) {
 		"Labels serving.tangram.dev/* and app.": func(p *api.PodTemplate) { p.Metadata.Labels = map[string]string{"app.kubernetes.io/name": "x"} },
 		"The containers of a pod of ranks are":  container(api.ContainerTemplate{Name: "sidecar"}),
 		"The memory of the agent follows":       container(api.ContainerTemplate{Name: containerAgent, Resources: api.Resources{Limits: memory}}),
-		"The operator sets POD_IP, POD_NAME":    container(api.ContainerTemplate{Name: containerAgent, Env: []corev1.EnvVar{{Name: "POD_UID", Value: "x"}}}),
-		"Mount volumes below /mnt, /opt, /srv":  container(api.ContainerTemplate{Name: containerEngine, VolumeMounts: []corev1.VolumeMount{{Name: "x", MountPath: "/mnt/../bin"}}}),
-		"Other paths belong to the operator":    container(api.ContainerTemplate{Name: containerAgent, VolumeMounts: []corev1.VolumeMount{{Name: "x", MountPath: "/bin"}}}),
+		"The operator sets POD_IP, POD_NAME":    container(api.ContainerTemplate{Name: containerAgent, Env: []api.EnvVar{{Name: "POD_UID", Value: "x"}}}),
+		"Mount volumes below /mnt, /opt, /srv":  container(api.ContainerTemplate{Name: containerEngine, VolumeMounts: []api.VolumeMount{{Name: "x", MountPath: "/mnt/../bin"}}}),
+		"Other paths belong to the operator":    container(api.ContainerTemplate{Name: containerAgent, VolumeMounts: []api.VolumeMount{{Name: "x", MountPath: "/bin"}}}),
 		"NODE_NAME and NVIDIA_*. Remove them":   container(api.ContainerTemplate{Name: containerEngine, Env: []corev1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}}),
 	}
 	gateways := map[string]func(*api.PodTemplate){
@@ -127,4 +129,23 @@ func TestTemplate_WhenFieldsAreProtected(t *testing.T) {
 		spoil(&d.Spec.Gateway.Template)
 		require.ErrorContains(t, b.c.Create(t.Context(), d), words)
 	}
+}
+
+// A checkpoint in an OCI image is mounted as an image volume, by ranks and by text servers.
+func TestModelSource_WhenImageVolume(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 1)
+	d.Spec.Model.Source = api.ModelSource{ImageVolume: &api.ImageSource{Reference: "models.example/qwen3@sha256:" + strings.Repeat("0", 64), Path: "checkpoint"}}
+	d.Spec.Gateway.Text = &api.Text{Image: "vllm"}
+	require.NoError(t, b.c.Create(t.Context(), d))
+	d = b.ready("w")
+	want := corev1.ImageVolumeSource{Reference: d.Spec.Model.Source.ImageVolume.Reference, PullPolicy: corev1.PullIfNotPresent}
+	gateway := &appsv1.Deployment{}
+	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: gatewayName(d)}, gateway))
+	for name, volumes := range map[string][]corev1.Volume{"rank": b.pod("w-0").Spec.Volumes, "gateway": gateway.Spec.Template.Spec.Volumes} {
+		i := slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == "models" })
+		require.GreaterOrEqual(t, i, 0, name)
+		require.Equal(t, &want, volumes[i].Image, name)
+	}
+	require.Equal(t, "/models/checkpoint", checkpointFolder(d))
 }

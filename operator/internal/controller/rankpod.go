@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"time"
@@ -106,8 +107,13 @@ func volumes(d *api.MoEDeployment, pod, config string) []corev1.Volume {
 }
 
 func modelsVolume(d *api.MoEDeployment) corev1.Volume {
-	return corev1.Volume{Name: "models", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
-		ClaimName: d.Spec.Model.Source.PersistentVolumeClaim.ClaimName, ReadOnly: true}}}
+	v := corev1.Volume{Name: "models"}
+	if image := d.Spec.Model.Source.ImageVolume; image != nil {
+		v.Image = &corev1.ImageVolumeSource{Reference: image.Reference, PullPolicy: cmp.Or(image.PullPolicy, corev1.PullIfNotPresent)}
+	} else {
+		v.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: d.Spec.Model.Source.PersistentVolumeClaim.ClaimName, ReadOnly: true}
+	}
+	return v
 }
 
 // awaitLeave holds a deleted pod's containers until its ranks have left the world.
