@@ -277,7 +277,6 @@ func TestChangeIsRefused(t *testing.T) {
 		"claim":       {fields{"spec.model.source.persistentVolumeClaim.claimName": "other"}, []string{"spec.model", anotherName}},
 		"path":        {fields{"spec.model.source.persistentVolumeClaim.path": "other"}, []string{"spec.model", anotherName}},
 		"granuleRows": {fields{"spec.tuning.granuleRows": int64(32)}, []string{"spec.tuning", anotherName}},
-		"handleSize":  {fields{"spec.accelerator.type": "NVIDIA", "spec.tuning.handleSize": "4Mi"}, []string{"spec.tuning", anotherName}},
 		"slabFormat":  {fields{"spec.tuning.slabFormat": "RowMajor"}, []string{"spec.tuning", "slabFormat", anotherName}},
 		"image":       {fields{"spec.engine.image": "other"}, []string{"spec.engine", "The engine is immutable", anotherName}},
 		"args":        {fields{"spec.engine.args": []any{"-v"}}, []string{"spec.engine", anotherName}},
@@ -307,6 +306,13 @@ func TestChangeIsRefused(t *testing.T) {
 			refused(t, c.Update(t.Context(), object), test.words...)
 		})
 	}
+	gpu := smallestIn(t, namespace)
+	gpu.SetName("gpu")
+	set(t, gpu, "spec.accelerator.type", "NVIDIA")
+	set(t, gpu, "spec.tuning.handleSize", "4Mi")
+	require.NoError(t, c.Create(t.Context(), gpu))
+	set(t, gpu, "spec.tuning.handleSize", "8Mi")
+	refused(t, c.Update(t.Context(), gpu), "spec.tuning", anotherName)
 }
 
 func TestChangeIsAccepted(t *testing.T) {

@@ -30,7 +30,7 @@ func TestVllmClients(t *testing.T) {
 	require.NoError(t, err)
 	k := namespace(t, "")
 	serve(t, k, 2, func(s *v1alpha2.MoEDeploymentSpec) {
-		s.Model.Source.PersistentVolumeClaim.Path = filepath.Base(checkpoint)
+		s.Model.Source.PersistentVolumeClaim.Path = v1alpha2.CheckpointPath(filepath.Base(checkpoint))
 		s.Engine = v1alpha2.Engine{Name: v1alpha2.EngineVLLM, Args: []string{"--max-batch-tokens", "256", "--max-model-len", "1024"}}
 		s.Template.Spec.Containers = []v1alpha2.ContainerTemplate{{Name: "engine",
 			Resources: v1alpha2.Resources{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}}}

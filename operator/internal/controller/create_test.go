@@ -350,12 +350,12 @@ func TestEngineKeepsWhatTheOperatorGivesIt(t *testing.T) {
 	}
 	for _, env := range given.Env {
 		d := b.deployment("w", 1)
-		d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Env: []corev1.EnvVar{{Name: "A"}, {Name: env.Name, Value: "x"}}}}
+		d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Env: []api.EnvVar{{Name: "A"}, {Name: env.Name, Value: "x"}}}}
 		require.ErrorContains(t, b.c.Create(t.Context(), d), "Remove them from env", env.Name)
 	}
 	d := b.deployment("w", 1)
 	d.Spec.Engine.Args = []string{"--max-model-len", "512", "--devices", "--tls"}
-	d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Env: []corev1.EnvVar{{Name: "POD"}}}}
+	d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Env: []api.EnvVar{{Name: "POD"}}}}
 	require.NoError(t, b.c.Create(t.Context(), d))
 }
 

@@ -25,6 +25,6 @@ func TestMemoryOfTheAgents(t *testing.T) {
 	require.Equal(t, &api.MemoryStatus{Platform: "cuda", Pages: "36 MiB", Device: "H100, H200", ComputeCapability: "9.0", Driver: "13.0", Transports: []string{"node", "process", "tcp"}},
 		of(on("H200", &tangramv1.BytesByWay{Weights: map[string]uint64{"tcp": 7, "node": 1}}),
 			on("H100", &tangramv1.BytesByWay{Weights: map[string]uint64{"tcp": 1}, Kv: map[string]uint64{"process": 5}}), on("H200", nil)))
-	require.Nil(t, of(), "nobody tells")
-	require.Nil(t, of(&tangramv1.StatusResponse{World: "w"}), "agents that are older than that")
+	require.Equal(t, &api.MemoryStatus{}, of(), "no agent has reported")
+	require.Equal(t, &api.MemoryStatus{}, of(&tangramv1.StatusResponse{World: "w"}), "an agent without a report")
 }

@@ -66,7 +66,9 @@ func TestTemplate_WhenMerged(t *testing.T) {
 	require.EqualValues(t, 77, *pod.Spec.TerminationGracePeriodSeconds)
 	require.Len(t, pod.Spec.Containers, 3)
 	require.Equal(t, "10m", pod.Spec.InitContainers[0].Resources.Limits.Cpu().String())
-	plain := must(b.r.rankPod(b.deployment("v", 1), 0, "config")).Spec
+	bare := b.deployment("v", 1)
+	bare.Spec.RanksPerPod = 2
+	plain := must(b.r.rankPod(bare, 0, "config")).Spec
 	agent := pod.Spec.Containers[0]
 	require.Equal(t, "2", agent.Resources.Limits.Cpu().String())
 	require.EqualValues(t, 2*80<<20+256<<20, agent.Resources.Limits.Memory().Value(), "two ranks, and the agent's own")
@@ -112,7 +114,7 @@ func TestTemplate_WhenFieldsAreProtected(t *testing.T) {
 		"The operator sets POD_IP, POD_NAME":    container(api.ContainerTemplate{Name: containerAgent, Env: []api.EnvVar{{Name: "POD_UID", Value: "x"}}}),
 		"Mount volumes below /mnt, /opt, /srv":  container(api.ContainerTemplate{Name: containerEngine, VolumeMounts: []api.VolumeMount{{Name: "x", MountPath: "/mnt/../bin"}}}),
 		"Other paths belong to the operator":    container(api.ContainerTemplate{Name: containerAgent, VolumeMounts: []api.VolumeMount{{Name: "x", MountPath: "/bin"}}}),
-		"NODE_NAME and NVIDIA_*. Remove them":   container(api.ContainerTemplate{Name: containerEngine, Env: []corev1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}}),
+		"NODE_NAME and NVIDIA_*. Remove them":   container(api.ContainerTemplate{Name: containerEngine, Env: []api.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}}),
 	}
 	gateways := map[string]func(*api.PodTemplate){
 		"The containers of a pod of gateways are":      container(api.ContainerTemplate{Name: containerAgent}),
