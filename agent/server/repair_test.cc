@@ -128,17 +128,17 @@ TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
   const v1::Header header = World::HeaderOf(1, 2);
-  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_STAY), grpc::StatusCode::FAILED_PRECONDITION)
+  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_ABORT), grpc::StatusCode::FAILED_PRECONDITION)
       << "nobody stands still";
   engines_.keep_word = true;
   engines_.break_step = true;  // last: it acts at once
   ASSERT_TRUE(WaitStopped(world_));
   for (int twice = 0; twice < 2; ++twice) {
     for (size_t i = 0; i < 2; ++i) {
-      EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_STAY), grpc::StatusCode::OK);
+      EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_ABORT), grpc::StatusCode::OK);
     }
   }
-  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_FORWARD), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_ROLL_FORWARD), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(world_.StatusOf(0).epoch(), 1u);
   engines_.mute = false;
   RepairTo(3, At(2));
@@ -153,10 +153,10 @@ TEST_F(RepairTest, WhenOneFlippedAllGoForward) {
   EXPECT_EQ(world_.StatusOf(0).epoch(), 2u);
   EXPECT_EQ(world_.StatusOf(1).epoch(), 1u);
   const v1::Header header = World::HeaderOf(1, 2);
-  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_STAY), grpc::StatusCode::FAILED_PRECONDITION)
+  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_ABORT), grpc::StatusCode::FAILED_PRECONDITION)
       << "a flip is a fact";
   for (size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_FORWARD), grpc::StatusCode::OK);
+    EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_ROLL_FORWARD), grpc::StatusCode::OK);
   }
   EXPECT_EQ(world_.StatusOf(1).epoch(), 2u);
   engines_.mute = false;
@@ -177,7 +177,7 @@ TEST_F(RepairTest, ARepairThatIsHeldFlipsByNoWord) {
   const auto held = world_.StatusOf(0);
   EXPECT_EQ(held.epoch(), 1u);
   EXPECT_TRUE(held.ranks(0).transition().held());
-  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_FORWARD), grpc::StatusCode::OK);
+  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_ROLL_FORWARD), grpc::StatusCode::OK);
   EXPECT_EQ(world_.StatusOf(0).epoch(), 2u);
 }
 
@@ -305,10 +305,10 @@ TEST_F(RepairTest, WhoIsLeftOutStandsStill) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
   const v1::Header header = World::HeaderOf(1, 2);
-  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_STAY), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_ABORT), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().stopped());
   const std::string lost = world_.members()[1].id();
-  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_STAY, lost), grpc::StatusCode::OK);
+  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_ABORT, lost), grpc::StatusCode::OK);
   EXPECT_TRUE(world_.StatusOf(1).ranks(0).engine().stopped());
   EXPECT_EQ(world_.StatusOf(1).ranks(0).transition().phase(), v1::PHASE_IDLE);
 }

@@ -203,8 +203,8 @@ grpc::Status AgentService::Status(grpc::ServerContext* context, const v1::Status
   return grpc::Status::OK;
 }
 
-grpc::Status AgentService::Load(grpc::ServerContext* context, const v1::LoadRequest* request,
-                                v1::LoadResponse* response) {
+grpc::Status AgentService::Load(grpc::ServerContext* context, const v1::ExpertLoadRequest* request,
+                                v1::ExpertLoadResponse* response) {
   if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
   if (grpc::Status world = CheckWorld(context, request->world()); !world.ok()) return world;
   *response = executor_->GetLoad();
@@ -263,8 +263,8 @@ grpc::Status PeerService::Query(grpc::ServerContext* context, const v1::QueryReq
   return grpc::Status::OK;
 }
 
-grpc::Status PeerService::Word(grpc::ServerContext* context, const v1::WordRequest* request,
-                               v1::WordResponse*) {
+grpc::Status PeerService::Word(grpc::ServerContext* context, const v1::VoteRequest* request,
+                               v1::VoteResponse*) {
   std::string pod;
   if (grpc::Status allowed = Allow(*context, &pod); !allowed.ok()) return allowed;
   return ToGrpc(context, executor_, "Word", executor_->Word(*request, pod));

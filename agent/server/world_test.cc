@@ -157,7 +157,7 @@ TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
   EXPECT_EQ(engines.wrong_granules(), 0);
   EXPECT_GT(engines.checked_granules(), 200);
   EXPECT_EQ(engines.kv_bytes(), 2u * 3 * 64);
-  const v1::LoadResponse load = world.agent(0).executor()->GetLoad();
+  const v1::ExpertLoadResponse load = world.agent(0).executor()->GetLoad();
   ASSERT_EQ(load.ranks(0).tokens_size(), load.ranks(0).executed_size());
   EXPECT_GT(load.ranks(0).tokens(1 * 7 + 2), 0u);
   EXPECT_EQ(load.ranks(0).tokens(1 * 7 + 3), 0u);

@@ -214,7 +214,7 @@ func loads(t *testing.T, w *harness.World) map[string][]uint64 {
 	t.Helper()
 	out := map[string][]uint64{}
 	for pod := range w.Agents() {
-		reply, err := dial(t, w, pod, w.CertificateDir(), "driver").Load(t.Context(), &tangramv1.LoadRequest{World: "demo"})
+		reply, err := dial(t, w, pod, w.CertificateDir(), "driver").ExpertLoad(t.Context(), &tangramv1.ExpertLoadRequest{World: "demo"})
 		require.NoError(t, err)
 		for _, r := range reply.Ranks {
 			out[r.Member] = r.Tokens

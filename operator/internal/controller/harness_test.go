@@ -73,7 +73,7 @@ func (l *line) Status(ctx context.Context, world string) (*tangramv1.StatusRespo
 	return a.Status(ctx, world)
 }
 
-func (l *line) Load(ctx context.Context, world string) (*tangramv1.LoadResponse, error) {
+func (l *line) Load(ctx context.Context, world string) (*tangramv1.ExpertLoadResponse, error) {
 	a, err := l.agent()
 	if err != nil {
 		return nil, err

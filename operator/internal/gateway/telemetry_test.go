@@ -102,7 +102,7 @@ func TestReportSaysWhatRanksTold(t *testing.T) {
 		require.EqualValues(t, 4, report.Ranks[1].Load.Running)
 		require.Equal(t, "m1", report.Ranks[1].Member)
 		require.Less(t, report.Ranks[1].Age, soon.Seconds())
-		require.Zero(t, report.Homeless)
+		require.Zero(t, report.Unassigned)
 
 		c := r.client()
 		home, other, _ := r.home()
@@ -114,7 +114,7 @@ func TestReportSaysWhatRanksTold(t *testing.T) {
 		r.counted(2)
 		require.Eventually(t, func() bool {
 			report = r.pool.Telemetry()
-			return report.Homeless == 1 && report.HomelessAge > .05
+			return report.Unassigned == 1 && report.UnassignedAgeSeconds > .05
 		}, soon, time.Millisecond)
 		require.Len(t, report.Ranks, 1)
 		require.EqualValues(t, 2, report.Epoch)
@@ -123,7 +123,7 @@ func TestReportSaysWhatRanksTold(t *testing.T) {
 		require.Equal(t, 1, s.Gauges.Homeless)
 		c.leave()
 		require.Error(t, <-c.err)
-		require.Zero(t, r.pool.Telemetry().Homeless)
+		require.Zero(t, r.pool.Telemetry().Unassigned)
 	})
 }
 

@@ -63,10 +63,10 @@ func wrong(world string, r *tangramv1.TelemetryReport) string {
 		return "it names no gateway"
 	case !time(r.LongestGap) || !time(r.Silence):
 		return fmt.Sprintf("waits of %v, %v s are none", r.LongestGap, r.Silence)
-	case !time(r.At) || !time(r.HomelessAge):
-		return fmt.Sprintf("times %v, %v are none", r.At, r.HomelessAge)
-	case r.Homeless == 0 && r.HomelessAge > 0:
-		return fmt.Sprintf("nobody is without a rank, for %v s", r.HomelessAge)
+	case !time(r.At) || !time(r.UnassignedAgeSeconds):
+		return fmt.Sprintf("times %v, %v are none", r.At, r.UnassignedAgeSeconds)
+	case r.Unassigned == 0 && r.UnassignedAgeSeconds > 0:
+		return fmt.Sprintf("nobody is without a rank, for %v s", r.UnassignedAgeSeconds)
 	case r.Answered+r.Failed+r.Left > r.Arrived:
 		return fmt.Sprintf("%d requests came, and %d ended", r.Arrived, r.Answered+r.Failed+r.Left)
 	}
@@ -100,8 +100,8 @@ func wrongLoad(l *tangramv1.Load) string {
 		return fmt.Sprintf("%d of %d running requests decode", t.Decoding, l.Running)
 	case !time(t.QueueAge) || !time(t.StepSeconds):
 		return fmt.Sprintf("times %v, %v are none", t.QueueAge, t.StepSeconds)
-	case t.PaceOverruns+t.PaceCut > t.PacedSteps || t.PacedSteps > t.Steps:
-		return fmt.Sprintf("of %d steps %d were paced, %d too long and %d cut", t.Steps, t.PacedSteps, t.PaceOverruns, t.PaceCut)
+	case t.PaceOverruns+t.PacedStepsTruncated > t.PacedSteps || t.PacedSteps > t.Steps:
+		return fmt.Sprintf("of %d steps %d were paced, %d too long and %d cut", t.Steps, t.PacedSteps, t.PaceOverruns, t.PacedStepsTruncated)
 	case len(t.Cells) > 2*mostOctaves:
 		return fmt.Sprintf("%d kinds of steps", len(t.Cells))
 	}
@@ -120,7 +120,7 @@ func time(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 func of(t *tangramv1.RankTelemetry) Counters {
 	return Counters{Arrived: t.GetArrived(), PromptTokens: t.GetPromptTokens(), ReusedTokens: t.GetReusedTokens(), Finished: t.GetFinished(),
 		OutputTokens: t.GetOutputTokens(), PrefillTokens: t.GetPrefillTokens(), DecodeTokens: t.GetDecodeTokens(), Steps: t.GetSteps(),
-		PacedSteps: t.GetPacedSteps(), Overruns: t.GetPaceOverruns(), Cut: t.GetPaceCut(), StepSeconds: t.GetStepSeconds()}
+		PacedSteps: t.GetPacedSteps(), Overruns: t.GetPaceOverruns(), Cut: t.GetPacedStepsTruncated(), StepSeconds: t.GetStepSeconds()}
 }
 
 func ofGateway(r *tangramv1.TelemetryReport) Counters {
