@@ -68,7 +68,7 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   Family wire("tangram_wire_info",
               "Communication library between agents, as a label; empty: bytes go by TCP.",
               MetricType::Gauge);
-  wire.Add(1, {{"wire", status.address().wire()}});
+  wire.Add(1, {{"wire", status.address().comm_library()}});
   Family engine("tangram_engine_attached", "1 while an engine is attached.", MetricType::Gauge);
   Family phase("tangram_transition_phase", "Phase of the rank's attempt (v1.Phase).",
                MetricType::Gauge);

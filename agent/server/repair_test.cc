@@ -187,11 +187,11 @@ TEST_F(RepairTest, AnEngineThatCameBackIsTakenAlong) {
   EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().attached());
   engines_.Replace(world_, 1);
   const auto engine = world_.StatusOf(1).ranks(0).engine();
-  EXPECT_TRUE(engine.stopped() && engine.fresh() && engine.attached());
+  EXPECT_TRUE(engine.stopped() && engine.attached_after_flip() && engine.attached());
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));
   RepairTo(2, At(2));
-  EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().fresh());
+  EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().attached_after_flip());
 }
 
 TEST_F(RepairTest, ASilentDriverDoesNotKeepAPermitBack) {
@@ -315,9 +315,9 @@ TEST_F(RepairTest, WhoIsLeftOutStandsStill) {
 
 // Who decides about a repair sees which engines go on, though they all stand still.
 TEST_F(RepairTest, AnEngineThatPollsTakesTurns) {
-  const auto turns = [&](size_t i) { return world_.StatusOf(i).ranks(0).engine().turns(); };
-  const uint64_t before = turns(0);
-  EXPECT_TRUE(Eventually([&] { return turns(0) > before; }));
+  const auto polls = [&](size_t i) { return world_.StatusOf(i).ranks(0).engine().polls(); };
+  const uint64_t before = polls(0);
+  EXPECT_TRUE(Eventually([&] { return polls(0) > before; }));
 }
 
 // It may wake up any time, with the memory of the rank still mapped: until its process is gone

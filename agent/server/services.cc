@@ -203,7 +203,7 @@ grpc::Status AgentService::Status(grpc::ServerContext* context, const v1::Status
   return grpc::Status::OK;
 }
 
-grpc::Status AgentService::Load(grpc::ServerContext* context, const v1::ExpertLoadRequest* request,
+grpc::Status AgentService::ExpertLoad(grpc::ServerContext* context, const v1::ExpertLoadRequest* request,
                                 v1::ExpertLoadResponse* response) {
   if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
   if (grpc::Status world = CheckWorld(context, request->world()); !world.ok()) return world;
@@ -263,11 +263,11 @@ grpc::Status PeerService::Query(grpc::ServerContext* context, const v1::QueryReq
   return grpc::Status::OK;
 }
 
-grpc::Status PeerService::Word(grpc::ServerContext* context, const v1::VoteRequest* request,
+grpc::Status PeerService::Vote(grpc::ServerContext* context, const v1::VoteRequest* request,
                                v1::VoteResponse*) {
   std::string pod;
   if (grpc::Status allowed = Allow(*context, &pod); !allowed.ok()) return allowed;
-  return ToGrpc(context, executor_, "Word", executor_->Word(*request, pod));
+  return ToGrpc(context, executor_, "Vote", executor_->Word(*request, pod));
 }
 
 grpc::Status PeerService::OpenPull(grpc::ServerContext* context, const v1::OpenPullRequest* request,

@@ -33,8 +33,8 @@ void FillEngine(const Core& core, const Core::Rank& rank, bool in_world, const E
   }
   out->set_steps(page.steps.load(std::memory_order_acquire));
   out->set_stopped(rank.gate.stopped());
-  if (turns) out->set_turns(page.turns.load(std::memory_order_relaxed));
-  out->set_fresh(rank.fresh);
+  if (turns) out->set_polls(page.turns.load(std::memory_order_relaxed));
+  out->set_attached_after_flip(rank.fresh);
   if (!out->stopped() || !rank.layout || !in_world) return;
   for (const uint32_t r :
        rank.gate.Unreachable(static_cast<uint32_t>(rank.layout->members_size()))) {

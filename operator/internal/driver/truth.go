@@ -305,7 +305,7 @@ func (t *truth) peers(target *tangramv1.Layout) []*tangramv1.PeerAddress {
 		r := t.ranks[m.Id]
 		address := t.agents[r.agent].GetAddress()
 		out = append(out, &tangramv1.PeerAddress{
-			Rank: uint32(rank), Member: m.Id, Agent: address.GetAgent(), Data: address.GetData(), NodeSocket: address.GetNodeSocket(),
+			Rank: uint32(rank), Member: m.Id, Agent: address.GetAgent(), Data: address.GetData(),
 			Engine: r.status.GetEngine().GetEndpoint(), Frontend: r.status.GetEngine().GetFrontend(),
 			CommLibrary: address.GetCommLibrary(), Node: m.Node, NvlinkDomain: m.NvlinkDomain, Rail: m.Rail,
 		})

@@ -96,7 +96,7 @@ type Outcome int32
 
 const (
 	Outcome_OUTCOME_UNSPECIFIED  Outcome = 0
-	Outcome_OUTCOME_ABORT        Outcome = 1 // no survivor flipped: burn it, also where a word was given
+	Outcome_OUTCOME_ABORT        Outcome = 1 // no survivor flipped: the attempt ends, also if a vote was given
 	Outcome_OUTCOME_ROLL_FORWARD Outcome = 2 // one flipped, so all had verified: flip what has not
 	// Before a fence is decided: a repair does not flip any more until its outcome is told. What has
 	// flipped by then has; Status says so.
@@ -462,14 +462,13 @@ func (x *Refusal) GetCurrent() *Header {
 
 // Where a member can be reached. Not part of any layout.
 type PeerAddress struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Rank       uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"` // in the target layout
-	Member     string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
-	Agent      string                 `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`                             // gRPC, host:port
-	Data       string                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`                               // bulk TCP, host:port
-	NodeSocket string                 `protobuf:"bytes,5,opt,name=node_socket,json=nodeSocket,proto3" json:"node_socket,omitempty"` // socket in a shared directory, empty when not opted in
-	Engine     string                 `protobuf:"bytes,6,opt,name=engine,proto3" json:"engine,omitempty"`                           // the engine's mesh endpoint, host:port
-	Frontend   string                 `protobuf:"bytes,7,opt,name=frontend,proto3" json:"frontend,omitempty"`                       // the engine's Serve service, host:port
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Rank     uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"` // in the target layout
+	Member   string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
+	Agent    string                 `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`       // gRPC, host:port
+	Data     string                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`         // bulk TCP, host:port
+	Engine   string                 `protobuf:"bytes,6,opt,name=engine,proto3" json:"engine,omitempty"`     // the engine's mesh endpoint, host:port
+	Frontend string                 `protobuf:"bytes,7,opt,name=frontend,proto3" json:"frontend,omitempty"` // the engine's Serve service, host:port
 	// Communication library and version by which bytes come from its memory, "nccl 2.28.9"; empty:
 	// none. Who has the same may use it.
 	CommLibrary string `protobuf:"bytes,8,opt,name=comm_library,json=commLibrary,proto3" json:"comm_library,omitempty"`
@@ -535,13 +534,6 @@ func (x *PeerAddress) GetAgent() string {
 func (x *PeerAddress) GetData() string {
 	if x != nil {
 		return x.Data
-	}
-	return ""
-}
-
-func (x *PeerAddress) GetNodeSocket() string {
-	if x != nil {
-		return x.NodeSocket
 	}
 	return ""
 }
@@ -2541,7 +2533,7 @@ type QueryResponse struct {
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	LayoutHash    []byte                 `protobuf:"bytes,2,opt,name=layout_hash,json=layoutHash,proto3" json:"layout_hash,omitempty"`
 	Phase         Phase                  `protobuf:"varint,3,opt,name=phase,proto3,enum=tangram.v1.Phase" json:"phase,omitempty"` // of that attempt; UNSPECIFIED if unknown
-	Voted         bool                   `protobuf:"varint,4,opt,name=voted,proto3" json:"voted,omitempty"`                       // its word was given and not taken back
+	Voted         bool                   `protobuf:"varint,4,opt,name=voted,proto3" json:"voted,omitempty"`                       // its vote was given and not withdrawn
 	Flipped       bool                   `protobuf:"varint,5,opt,name=flipped,proto3" json:"flipped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2929,21 +2921,19 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x10CODE_WRONG_PHASE\x10\b\x12\x11\n" +
 	"\rCODE_NOT_HELD\x10\t\x12\x18\n" +
 	"\x14CODE_UNAUTHENTICATED\x10\n" +
-	"\"\xa8\x02\n" +
+	"\"\x8d\x02\n" +
 	"\vPeerAddress\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12\x14\n" +
 	"\x05agent\x18\x03 \x01(\tR\x05agent\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\tR\x04data\x12\x1f\n" +
-	"\vnode_socket\x18\x05 \x01(\tR\n" +
-	"nodeSocket\x12\x16\n" +
+	"\x04data\x18\x04 \x01(\tR\x04data\x12\x16\n" +
 	"\x06engine\x18\x06 \x01(\tR\x06engine\x12\x1a\n" +
 	"\bfrontend\x18\a \x01(\tR\bfrontend\x12!\n" +
 	"\fcomm_library\x18\b \x01(\tR\vcommLibrary\x12\x12\n" +
 	"\x04node\x18\t \x01(\tR\x04node\x12#\n" +
 	"\rnvlink_domain\x18\n" +
 	" \x01(\tR\fnvlinkDomain\x12\x12\n" +
-	"\x04rail\x18\v \x01(\tR\x04rail\"\xf1\x03\n" +
+	"\x04rail\x18\v \x01(\tR\x04railJ\x04\b\x05\x10\x06\"\xf1\x03\n" +
 	"\x0ePrepareRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x120\n" +
 	"\bgeometry\x18\x02 \x01(\v2\x14.tangram.v1.GeometryR\bgeometry\x12(\n" +
