@@ -98,7 +98,7 @@ func (w *World) AddPod(ctx context.Context, ranks int) (int, error) {
 	return p.index, p.start(ctx)
 }
 
-// Did is a thing that a keeper did (tangram-driver keep).
+// Did is a thing that a keeper did (tangram-driver run).
 type Did struct {
 	Did    string      `json:"did"`
 	At     time.Time   `json:"at"`
@@ -141,7 +141,7 @@ func (m Missed) Text() string {
 	return text
 }
 
-// Keeper is a running `tangram-driver keep`.
+// Keeper is a running `tangram-driver run`.
 type Keeper struct {
 	process *exec.Cmd
 	mu      sync.Mutex
@@ -173,7 +173,7 @@ func (w *World) keep(ranks int, mode string, layers []string, placement [][][]ui
 		shape = append(shape, "--reattach-timeout", w.o.Reattach.String())
 	}
 	log := &logFile{path: w.o.Dir + "/keep.log"}
-	cmd := exec.Command(w.o.tool("tangram-driver"), append([]string{"keep", "--agents-file", w.agentsFile}, shape...)...)
+	cmd := exec.Command(w.o.tool("tangram-driver"), append([]string{"run", "--agents-file", w.agentsFile}, shape...)...)
 	cmd.SysProcAttr = dieWithParent()
 	cmd.Stderr = log
 	out, err := cmd.StdoutPipe()

@@ -20,7 +20,7 @@ func TestSmoke(t *testing.T) {
 	serve(t, k, 3, func(spec *v1alpha2.MoEDeploymentSpec) {
 		spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20) // the least that the API accepts
 		// On a busy machine the engines must leave time for the agents, and a phase may take long.
-		spec.Engine.Args = append(spec.Engine.Args, "--least-step-ms", "20")
+		spec.Engine.Args = append(spec.Engine.Args, "--min-step-ms", "20")
 		spec.Transition.TimeoutSeconds = 600
 	})
 	four := []string{"demo-0", "demo-1", "demo-2", "demo-3"}

@@ -41,7 +41,7 @@ func TestSoak(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 3, func(spec *v1alpha2.MoEDeploymentSpec) {
 		spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20)
-		spec.Engine.Args = append(spec.Engine.Args, "--least-step-ms", "20")
+		spec.Engine.Args = append(spec.Engine.Args, "--min-step-ms", "20")
 		spec.Transition.TimeoutSeconds = 600
 	})
 	start := worldCounters(t, k)

@@ -69,7 +69,7 @@ func manifest(replicas int32, change func(*v1alpha2.MoEDeploymentSpec)) *v1alpha
 				PersistentVolumeClaim: &v1alpha2.ClaimSource{ClaimName: cluster.ModelsClaim, Path: "demo"}}},
 			// Nobody hangs here: only who closes its connections is gone, however slow the machine is.
 			Engine: v1alpha2.Engine{Name: v1alpha2.EngineReference, Args: []string{"--max-batch-tokens", "24", "--max-model-len", "512",
-				"--exchange-timeout-ms", "60000", "--least-timeout-ms", "60000"}},
+				"--max-peer-timeout-ms", "60000", "--min-peer-timeout-ms", "60000"}},
 			Template: v1alpha2.PodTemplate{Spec: v1alpha2.PodTemplateSpec{TerminationGracePeriodSeconds: ptr.To[int64](60)}},
 			Gateway: v1alpha2.Gateway{Replicas: 1, Service: v1alpha2.GatewayService{Type: corev1.ServiceTypeNodePort}, Text: &v1alpha2.Text{Tokenizer: v1alpha2.TokenizerBytes},
 				Template: v1alpha2.PodTemplate{Spec: v1alpha2.PodTemplateSpec{TerminationGracePeriodSeconds: ptr.To[int64](30)}}},

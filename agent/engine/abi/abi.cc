@@ -67,10 +67,10 @@ Status Open(const tge_options& o, tge_engine* out) {
   const auto milliseconds = [](uint32_t given, auto* to) {
     if (given > 0) *to = std::chrono::milliseconds(given);
   };
-  milliseconds(o.most_silence_ms, &out->turn.patience.most);
-  milliseconds(o.least_silence_ms, &out->turn.patience.least);
+  milliseconds(o.max_peer_timeout_ms, &out->turn.patience.most);
+  milliseconds(o.min_peer_timeout_ms, &out->turn.patience.least);
   milliseconds(o.idle_pause_ms, &out->turn.idle_pause);
-  milliseconds(o.least_step_ms, &out->turn.least_step);
+  milliseconds(o.min_step_ms, &out->turn.least_step);
   if (o.kv_ahead_ms != 0) out->turn.kv_ahead = std::chrono::milliseconds(o.kv_ahead_ms);
   tangram::fault::Follow(Text(o.fault_dir));  // before there are threads that pass points
   out->block_tokens = o.block_tokens;

@@ -67,7 +67,7 @@ World::World(const Options& options) : random(options.seed), options_(options) {
     }
     auto server = mover::DataServer::Start(
         {.listen = "127.0.0.1:0",
-         .node_folder = options.shared_memory ? dir.path() : "",
+         .node_socket_dir = options.shared_memory ? dir.path() : "",
          .advertise = "127.0.0.1",
          .credentials = credentials,
          .wires =

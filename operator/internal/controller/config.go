@@ -47,7 +47,7 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 		file["slab_format"] = "row-major"
 	}
 	if d.SharesNodeMemory() {
-		file["node_folder"] = dirNode
+		file["node_socket_dir"] = dirNode
 	}
 	if d.Spec.Memory.PageSize == api.Page2Mi {
 		file["hugetlb"], file["page_bytes"] = true, hugePageBytes

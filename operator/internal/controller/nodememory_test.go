@@ -53,7 +53,7 @@ func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
 		require.NoError(t, err)
 		file := map[string]any{}
 		require.NoError(t, yaml.Unmarshal([]byte(config.Data["agent.yaml"]), &file))
-		return file["node_folder"]
+		return file["node_socket_dir"]
 	}
 	require.Nil(t, folder())
 	d.Spec.Network.NodeMemorySharing = api.NodeMemorySharingEnabled

@@ -39,10 +39,10 @@ typedef struct {
   uint32_t block_tokens;  /* needed; positions of a KV block */
   uint32_t slab_formats;  /* TG_SLAB_* or'ed */
   int even_shards_only;
-  uint32_t most_silence_ms, least_silence_ms; /* of a peer; 0: 10000 and 1000 */
-  uint32_t idle_pause_ms;                     /* longest pause of a world without work; 0: 4 */
-  const char* log_level;                      /* NULL: info */
-  uint32_t least_step_ms; /* a step with work takes at least so long; 0: as long as it takes */
+  uint32_t max_peer_timeout_ms, min_peer_timeout_ms; /* of a peer; 0: 10000 and 1000 */
+  uint32_t idle_pause_ms; /* longest pause of a world without work; 0: 4 */
+  const char* log_level;  /* NULL: info */
+  uint32_t min_step_ms;   /* a step with work takes at least so long; 0: as long as it takes */
   const char* fault_dir;  /* for tests: a directory that arms faults meanwhile; NULL: none */
   const char* settings;   /* as in tg_options; NULL: none */
   /* A flip whose KV is not copied ahead yet waits for it at most so long, while steps go on; 0:

@@ -20,8 +20,8 @@ class Options(ctypes.Structure):
         ("struct_size", c_size_t), ("agent_socket", c_char_p), ("token_file", c_char_p), ("device", c_uint32), ("agent_wait_seconds", c_uint32),
         ("mesh_listen", c_char_p), ("serve_listen", c_char_p), ("advertise", c_char_p), ("tls_ca", c_char_p), ("tls_cert", c_char_p),
         ("tls_key", c_char_p), ("insecure_fabric", c_int), ("ready_file", c_char_p), ("block_tokens", c_uint32), ("slab_formats", c_uint32),
-        ("even_shards_only", c_int), ("most_silence_ms", c_uint32), ("least_silence_ms", c_uint32), ("idle_pause_ms", c_uint32),
-        ("log_level", c_char_p), ("least_step_ms", c_uint32), ("fault_dir", c_char_p), ("settings", c_char_p),
+        ("even_shards_only", c_int), ("max_peer_timeout_ms", c_uint32), ("min_peer_timeout_ms", c_uint32), ("idle_pause_ms", c_uint32),
+        ("log_level", c_char_p), ("min_step_ms", c_uint32), ("fault_dir", c_char_p), ("settings", c_char_p),
         ("kv_ahead_ms", c_int32),
     ]
 

@@ -213,8 +213,8 @@ class Kit:
     @classmethod
     def open(cls, *, agent_socket: str, token_file: str, mesh_listen: str, serve_listen: str, tls_ca: str, tls_cert: str, tls_key: str, block_tokens: int,
              device: int = 0, agent_wait_seconds: int = 60, advertise: str = "", insecure_fabric: bool = False, ready_file: str = "",
-             slab_formats: SlabFormat = SlabFormat.GRANULE_MAJOR, even_shards_only: bool = False, most_silence_ms: int = 0, least_silence_ms: int = 0,
-             idle_pause_ms: int = 0, log_level: str = "info", least_step_ms: int = 0, fault_dir: str = "", kv_ahead_ms: int = 0,
+             slab_formats: SlabFormat = SlabFormat.GRANULE_MAJOR, even_shards_only: bool = False, max_peer_timeout_ms: int = 0, min_peer_timeout_ms: int = 0,
+             idle_pause_ms: int = 0, log_level: str = "info", min_step_ms: int = 0, fault_dir: str = "", kv_ahead_ms: int = 0,
              settings: Mapping[str, object] | None = None) -> Kit:
         """Listens, waits for the agent, attaches. Raises the classes of tangram_client.errors, which say which option is wrong. `fault_dir` is for tests.
 

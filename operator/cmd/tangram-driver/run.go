@@ -22,14 +22,14 @@ import (
 	"tangram.dev/operator/internal/world"
 )
 
-func keepCommand() *cobra.Command {
+func runCommand() *cobra.Command {
 	var file, agents, mode, placement, logLevel string
 	var ranks int
 	var shapes []string
 	var spare uint32
 	limits := driver.DefaultLimits
 	c := &cobra.Command{
-		Use: "keep", Short: "keeps the world in a shape until it is told to end: repairs what breaks, widens again",
+		Use: "run", Short: "keeps a world in a shape until it is stopped: repairs it, and restores its number of ranks",
 		Long: "Keeps the world in a shape until SIGTERM. Whatever was done or failed is a JSON line on stdout: {\"did\": \"repair\" or \"apply\", " +
 			"\"record\": ..., \"error\": ...}. With --agents-file the agents are those of that file, one address a line, read again at each " +
 			"look: an agent that is not in it is gone for good.",
