@@ -130,7 +130,7 @@ TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
   const v1::Header header = World::HeaderOf(1, 2);
   EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_ABORT), grpc::StatusCode::FAILED_PRECONDITION)
       << "nobody stands still";
-  engines_.keep_word = true;
+  engines_.keep_vote = true;
   engines_.break_step = true;  // last: it acts at once
   ASSERT_TRUE(WaitStopped(world_));
   for (int twice = 0; twice < 2; ++twice) {
@@ -138,7 +138,8 @@ TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
       EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_ABORT), grpc::StatusCode::OK);
     }
   }
-  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_ROLL_FORWARD), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_ROLL_FORWARD),
+            grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(world_.StatusOf(0).epoch(), 1u);
   engines_.mute = false;
   RepairTo(3, At(2));
@@ -147,7 +148,7 @@ TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
 TEST_F(RepairTest, WhenOneFlippedAllGoForward) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
-  engines_.one_commits = engines_.keep_word = true;
+  engines_.one_commits = engines_.keep_vote = true;
   engines_.break_step = true;  // last: it acts at once
   ASSERT_TRUE(WaitStopped(world_));
   EXPECT_EQ(world_.StatusOf(0).epoch(), 2u);

@@ -592,7 +592,7 @@ TEST(Socket, ADeadAgentLeavesTheMemoryMapped) {
   tg_event event = TG_INIT(tg_event);
   EXPECT_EQ(tg_poll(client, kHangMs, &event, &error), TG_DISCONNECTED);
   static_cast<uint8_t*>(tg_get_model(client)->kv)[0] = 7;
-  EXPECT_EQ(tg_gate_word(client).hash, 0u);
+  EXPECT_EQ(tg_gate_vote(client).hash, 0u);
   EXPECT_EQ(tg_gate_commit(client, &error), TG_AGAIN);
   tg_detach(client);
 }

@@ -175,15 +175,15 @@ tg_code tge_pieces(const tge_engine* engine, uint32_t layer, const tge_piece** o
   });
 }
 
-tg_code tge_dispatch(tge_engine* engine, const tge_rows* rows, tge_arrived* arrived,
+tg_code tge_dispatch(tge_engine* engine, const tge_rows* rows, tge_dispatched* arrived,
                      tg_error* error) {
   return Guarded(error, [&] {
     auto known = tangram::ReadKnown(rows, TANGRAM_UP_TO(tge_rows, weights), "tge_rows");
     if (!known.ok()) return Told(known.status(), error);
     const Status fits =
-        tangram::CheckKnown(arrived, TANGRAM_UP_TO(tge_arrived, weights), "tge_arrived");
+        tangram::CheckKnown(arrived, TANGRAM_UP_TO(tge_dispatched, weights), "tge_dispatched");
     if (!fits.ok()) return Told(fits, error);
-    tge_arrived came{};
+    tge_dispatched came{};
     const Status done = engine->called->Dispatch(*known, &came);
     if (done.ok()) tangram::WriteKnown(arrived, came);
     return Told(done, error);

@@ -69,7 +69,7 @@ class Bytes(ctypes.Structure):
 
 
 class Piece(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("choice", c_uint32), ("expert", c_uint32), ("granule_start", c_uint32), ("granule_count", c_uint32)]
+    _fields_ = [("data", c_void_p), ("replica", c_uint32), ("expert", c_uint32), ("granule_start", c_uint32), ("granule_count", c_uint32)]
 
 
 class Rows(ctypes.Structure):
@@ -80,7 +80,7 @@ class Rows(ctypes.Structure):
 
 
 class Arrived(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("rows", c_uint32), ("top_k", c_uint32), ("x", c_void_p), ("choices", c_void_p), ("weights", c_void_p)]
+    _fields_ = [("struct_size", c_size_t), ("rows", c_uint32), ("top_k", c_uint32), ("x", c_void_p), ("replicas", c_void_p), ("weights", c_void_p)]
 
 
 SELF = c_void_p

@@ -150,11 +150,11 @@ class Element(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrived:
-    """Rows to be computed here, of all ranks (tge_arrived). Addresses, which stay good until the next dispatch."""
+    """Rows to be computed here, of all ranks (tge_dispatched). Addresses, which stay good until the next dispatch."""
 
     rows: int
     x: int  # float32 [rows, hidden]
-    choices: int  # int32 [rows, top_k]; -1: none
+    replicas: int  # int32 [rows, top_k]; -1: none
     weights: int  # float32 [rows, top_k]
 
 
@@ -277,7 +277,7 @@ class Kit:
         raw, out, error = _abi.sized(_abi.Rows), _abi.sized(_abi.Arrived), _abi.sized(_abi.Error)
         raw.layer, raw.element, raw.rows, raw.top_k, raw.x, raw.expert, raw.weights, raw.active = layer, element, rows, top_k, x, experts, weights, active
         self._peers(_abi.lib.tge_dispatch(self._handle, ctypes.byref(raw), ctypes.byref(out), ctypes.byref(error)), error)
-        return Arrived(out.rows, out.x or 0, out.choices or 0, out.weights or 0)
+        return Arrived(out.rows, out.x or 0, out.replicas or 0, out.weights or 0)
 
     def combine(self, results: int, y: int) -> None:
         """The results back, and summed: addresses of float32 [rows that arrived, hidden], and [rows of the dispatch, hidden], which is written. PeerGone."""
