@@ -19,9 +19,9 @@ from . import _abi
 class Entry(enum.IntEnum):
     """What an epoch begins with."""
 
-    EMPTY = 0
-    KEPT = 1
-    CARRIED = 2
+    FRESH = 0
+    UNCHANGED = 1
+    MIGRATED = 2
     REPAIRED = 3
 
 
