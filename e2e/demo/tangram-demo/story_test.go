@@ -23,7 +23,7 @@ import (
 func operated(t *testing.T, o options, port string, expertBytes int) *kube.Client {
 	t.Helper()
 	transition := `{"metadata":{"name":"lt-'$i'","uid":"'$i'"},"spec":{"deployment":"demo","fromEpoch":'$i',"expertBytes":` + fmt.Sprint(expertBytes) +
-		`,"expertBoundBytes":10},"status":{"bytes":{"tcp":` + fmt.Sprint(expertBytes) + `},"phase":"Succeeded","epoch":'$i',"startTime":"'$now'","completionTime":"'$now'"}}`
+		`,"expertBytesLowerBound":10},"status":{"bytes":{"tcp":` + fmt.Sprint(expertBytes) + `},"phase":"Succeeded","epoch":'$i',"startTime":"'$now'","completionTime":"'$now'"}}`
 	writeTool(t, o.root, "build/bin/kubectl", `state="$(dirname "$0")/waits"; touch "$state"
 case "$*" in
 *"get -o json service"*) echo '{"spec":{"type":"NodePort","ports":[{"nodePort":`+port+`}]}}';;
