@@ -112,7 +112,7 @@ func TestAllMembersThatDie(t *testing.T) {
 
 // An engine that dies alone comes back in its pod, and finds its weights: nothing is moved, nobody is replaced.
 func TestEngineThatDiesAlone(t *testing.T) {
-	b := newBed(t)
+	b := keeping(t)
 	before := b.serve("w", 3)
 	uids := b.uids()
 	b.agent("w-1").Detach(true) // and the kubelet starts it again
@@ -127,7 +127,7 @@ func TestEngineThatDiesAlone(t *testing.T) {
 
 // An engine that stays away too long is left out; its rank joins again under another name, in the same pod.
 func TestEngineThatComesBackLate(t *testing.T) {
-	b := newBed(t)
+	b := keeping(t)
 	before := b.serve("w", 3)
 	uids := b.uids()
 	b.let(fate{detached: true}, "w-1")
@@ -145,7 +145,7 @@ func TestEngineThatComesBackLate(t *testing.T) {
 // A pod that is cut off is left out although its containers run; when it is back, nothing that it says counts, it is
 // released, and joins again.
 func TestZombieThatComesBack(t *testing.T) {
-	b := newBed(t)
+	b := keeping(t)
 	before := b.serve("w", 3)
 	uids := b.uids()
 	ids := membersOf(b.world("w").Layout())
