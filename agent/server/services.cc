@@ -203,8 +203,9 @@ grpc::Status AgentService::Status(grpc::ServerContext* context, const v1::Status
   return grpc::Status::OK;
 }
 
-grpc::Status AgentService::ExpertLoad(grpc::ServerContext* context, const v1::ExpertLoadRequest* request,
-                                v1::ExpertLoadResponse* response) {
+grpc::Status AgentService::ExpertLoad(grpc::ServerContext* context,
+                                      const v1::ExpertLoadRequest* request,
+                                      v1::ExpertLoadResponse* response) {
   if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
   if (grpc::Status world = CheckWorld(context, request->world()); !world.ok()) return world;
   *response = executor_->GetLoad();

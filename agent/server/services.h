@@ -41,7 +41,7 @@ class AgentService final : public v1::Agent::Service {
   grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest* request,
                       v1::StatusResponse* response) override;
   grpc::Status ExpertLoad(grpc::ServerContext* context, const v1::ExpertLoadRequest* request,
-                    v1::ExpertLoadResponse* response) override;
+                          v1::ExpertLoadResponse* response) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchResponse>* writer) override;
 

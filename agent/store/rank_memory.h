@@ -46,7 +46,7 @@ struct StageProgress {
   std::atomic<uint64_t> total{0}, done{0};
   std::atomic<uint64_t> local{0}, shared{0}, tcp{0}, wire{0}, checkpoint{0};
   BytesByTransport weights_by_way, kv_by_way;  // from other ranks
-  std::atomic<uint64_t> peak{0};         // of the pool, in use when all is there
+  std::atomic<uint64_t> peak{0};               // of the pool, in use when all is there
   std::atomic<uint64_t> corrupt{0};  // pulls that broke off at bytes that differ from their hash
 };
 

@@ -40,7 +40,9 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 		"of 7 steps 8 were paced": func(r *tangramv1.TelemetryReport) { load(r).Telemetry.PacedSteps = 8 },
 		"m: steps":                func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Seconds = nan },
 		`member "" is none`:       func(r *tangramv1.TelemetryReport) { r.Ranks[0].Member = "" },
-		"7 too long and 1 cut":    func(r *tangramv1.TelemetryReport) { load(r).Telemetry.PaceOverruns, load(r).Telemetry.PacedStepsTruncated = 7, 1 },
+		"7 too long and 1 cut": func(r *tangramv1.TelemetryReport) {
+			load(r).Telemetry.PaceOverruns, load(r).Telemetry.PacedStepsTruncated = 7, 1
+		},
 		"65 kinds of steps": func(r *tangramv1.TelemetryReport) {
 			for len(load(r).Telemetry.Cells) < 65 {
 				load(r).Telemetry.Cells = append(load(r).Telemetry.Cells, load(r).Telemetry.Cells[0])
