@@ -82,10 +82,10 @@ func TestApplySendsObjects(t *testing.T) {
 func TestTransitionsAreOfOneWorldAndInOrder(t *testing.T) {
 	c, _ := fake(t, `cat <<X
 {"items":[
-{"metadata":{"name":"late","creationTimestamp":"2030-01-01T00:00:02Z"},"spec":{"deployment":"demo","fromEpoch":1}},
-{"metadata":{"name":"second","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"deployment":"demo","fromEpoch":4}},
-{"metadata":{"name":"other","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"deployment":"else","fromEpoch":3}},
-{"metadata":{"name":"first","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"deployment":"demo","fromEpoch":2}}]}
+{"metadata":{"name":"late","creationTimestamp":"2030-01-01T00:00:02Z"},"spec":{"moeDeploymentName":"demo","from":{"epoch":1}}},
+{"metadata":{"name":"second","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"moeDeploymentName":"demo","from":{"epoch":4}}},
+{"metadata":{"name":"other","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"moeDeploymentName":"else","from":{"epoch":3}}},
+{"metadata":{"name":"first","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"moeDeploymentName":"demo","from":{"epoch":2}}}]}
 X`)
 	all, err := c.Transitions(t.Context(), "demo")
 	require.NoError(t, err)

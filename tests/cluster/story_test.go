@@ -55,7 +55,7 @@ func TestStory(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, after, len(before)+1, "one transition per step")
 			requireTransition(t, &after[len(after)-1], last, now, s.resize)
-			if s.what == "Hybrid" { // the rest of the layers is as in mode Expert
+			if s.what == "Hybrid" { // the rest of the layers is as in mode ExpertParallel
 				layers := now.Status.Layers[len(now.Status.Layers)-1].LastLayer
 				require.Equal(t, []v1alpha2.RangeStatus{{LastLayer: 2, ExpertGroup: 2, AttentionGroup: 1}, {FirstLayer: 3, LastLayer: layers, ExpertGroup: 1, AttentionGroup: 1}}, now.Status.Layers)
 			}

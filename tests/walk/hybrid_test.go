@@ -9,7 +9,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// Under load from Expert to Hybrid, to Tensor, to another Hybrid, to more ranks in it; then a pod is killed, and another comes in its place. Every token is the one of
+// Under load from ExpertParallel to Hybrid, to TensorParallel, to another Hybrid, to more ranks in it; then a pod is killed, and another comes in its place. Every token is the one of
 // a world that never moved (end), and after each step every layer has the groups that were asked for.
 func TestHybridWorld(t *testing.T) {
 	first, second := layout.Ranges{{First: 0, Last: 1, ExpertGroup: 2, AttentionGroup: 1}, {First: 2, Last: 2, ExpertGroup: 1, AttentionGroup: 2}},

@@ -120,7 +120,7 @@ func TestEnginesThatKeepAttentionOnOneRank(t *testing.T) {
 	apply(t, w, 2, "TensorParallel")
 	for _, l := range status(t, w)[0].Layout.Layers {
 		require.EqualValues(t, 2, l.ExpertGroupSize)
-		require.EqualValues(t, 1, l.AttentionGroupSize, "in Tensor the experts alone are cut")
+		require.EqualValues(t, 1, l.AttentionGroupSize, "in TensorParallel the experts alone are cut")
 	}
 	audit(t, w, 2)
 }

@@ -146,7 +146,7 @@ func (b *bursts) burst(ctx context.Context, begin func(string)) error {
 	begin(burstsTitle + ": before it")
 	b.arrivals.rate(quietRate)
 	if err := b.until(ctx, waitChoice, func() bool { return b.now.Status.Mode == v1alpha2.ModeTensor && b.atRest() }); err != nil {
-		return err // few requests are served faster in mode Tensor, which it has to find out
+		return err // few requests are served faster in mode TensorParallel, which it has to find out
 	}
 	if err := sleep(ctx, quietBefore); err != nil {
 		return err
@@ -228,7 +228,7 @@ func (b *bursts) finish(ctx context.Context, o options) error {
 		return err
 	}
 	defer w.Stop()
-	if _, err := w.Apply(ctx, 1, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, 1, "ExpertParallel", nil, nil); err != nil {
 		return fmt.Errorf("%s, one rank: %w", burstsTitle, err)
 	}
 	say("the same %d requests of %s on one rank", len(b.results), burstsName)
@@ -272,7 +272,7 @@ func (b *bursts) judge(reference []*load.Result) error {
 		}
 	}
 	if b.before != (shape{v1alpha2.ModeTensor, 4}) {
-		broken("the world was %s before the burst: few requests are served faster in mode Tensor", b.before)
+		broken("the world was %s before the burst: few requests are served faster in mode TensorParallel", b.before)
 	}
 	if !switched {
 		broken("the world was in mode %s when a burst came, and did not switch", b.before.Mode)

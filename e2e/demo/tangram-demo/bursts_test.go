@@ -101,7 +101,7 @@ func TestTheBurstsPromises(t *testing.T) {
 	for words, spoil := range map[string]func(*bursts, []*load.Result){
 		"did not switch":                      func(b *bursts, _ []*load.Result) { b.Decisions = append(b.Decisions[:1], b.Decisions[4:]...) },
 		"did not become wider":                func(b *bursts, _ []*load.Result) { b.Decisions = append(b.Decisions[:2], b.Decisions[3:]...) },
-		"and not Tensor, 4 again":             func(b *bursts, _ []*load.Result) { b.now.Status.Ranks = 6 },
+		"and not TensorParallel, 4 again":     func(b *bursts, _ []*load.Result) { b.now.Status.Ranks = 6 },
 		"few requests are served faster":      func(b *bursts, _ []*load.Result) { b.before.Mode = v1alpha2.ModeExpert },
 		"spec.replicas 6: somebody wrote":     func(b *bursts, _ []*load.Result) { b.now.Spec.Replicas = 6 },
 		"1 requests of bursts were lost":      func(b *bursts, _ []*load.Result) { b.results[3].Err = errors.New("gone") },

@@ -209,8 +209,8 @@ func steps(ranks, joiners int) []step {
 	more := ranks + joiners
 	return []step{
 		{fmt.Sprintf("%d -> %d ranks", ranks, more), "ExpertParallel", more, true},
-		{"Expert -> Tensor", "TensorParallel", more, false},
-		{"Tensor -> Expert", "ExpertParallel", more, false},
+		{"ExpertParallel -> TensorParallel", "TensorParallel", more, false},
+		{"TensorParallel -> ExpertParallel", "ExpertParallel", more, false},
 		{fmt.Sprintf("%d -> %d ranks", more, ranks), "ExpertParallel", ranks, true},
 	}
 }

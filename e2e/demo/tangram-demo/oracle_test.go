@@ -90,7 +90,7 @@ func TestTheWorldOfVLLM(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, v1alpha2.EngineVLLM, d.Spec.Engine.Name)
 	require.Equal(t, vllmFlags, d.Spec.Engine.Args[:len(vllmFlags)])
-	require.Equal(t, vllmPreset+"-"+vllmTokenizer, d.Spec.Model.Source.PersistentVolumeClaim.Path)
+	require.EqualValues(t, vllmPreset+"-"+vllmTokenizer, d.Spec.Model.Source.PersistentVolumeClaim.Path)
 	o.vllm = false
 	plain, _, err := readManifest(o.manifest())
 	require.NoError(t, err)
@@ -107,5 +107,5 @@ func TestTheWorldOfVLLM(t *testing.T) {
 	for _, s := range steps(2, 1) {
 		names = append(names, s.name)
 	}
-	require.Equal(t, []string{"2 -> 3 ranks", "Expert -> Tensor", "Tensor -> Expert", "3 -> 2 ranks"}, names)
+	require.Equal(t, []string{"2 -> 3 ranks", "ExpertParallel -> TensorParallel", "TensorParallel -> ExpertParallel", "3 -> 2 ranks"}, names)
 }

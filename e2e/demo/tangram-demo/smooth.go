@@ -53,7 +53,7 @@ func (c smoothCase) name() string {
 }
 
 func (c smoothCase) steps() []step {
-	modes := []step{{"Expert -> Tensor", "TensorParallel", c.Ranks, false}, {"Tensor -> Expert", "ExpertParallel", c.Ranks, false}}
+	modes := []step{{"ExpertParallel -> TensorParallel", "TensorParallel", c.Ranks, false}, {"TensorParallel -> ExpertParallel", "ExpertParallel", c.Ranks, false}}
 	if c.Ranks > 2 { // two cores have enough with four
 		return modes
 	}

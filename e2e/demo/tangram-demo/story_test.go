@@ -22,7 +22,7 @@ import (
 // a bound of 10, and a gateway that streams two tokens to every request.
 func operated(t *testing.T, o options, port string, expertBytes int) *kube.Client {
 	t.Helper()
-	transition := `{"metadata":{"name":"lt-'$i'","uid":"'$i'"},"spec":{"deployment":"demo","fromEpoch":'$i',"expertBytes":` + fmt.Sprint(expertBytes) +
+	transition := `{"metadata":{"name":"lt-'$i'","uid":"'$i'"},"spec":{"moeDeploymentName":"demo","from":{"epoch":'$i'},"expertBytes":` + fmt.Sprint(expertBytes) +
 		`,"expertBytesLowerBound":10},"status":{"bytes":{"tcp":` + fmt.Sprint(expertBytes) + `},"phase":"Succeeded","epoch":'$i',"startTime":"'$now'","completionTime":"'$now'"}}`
 	writeTool(t, o.root, "build/bin/kubectl", `state="$(dirname "$0")/waits"; touch "$state"
 case "$*" in
@@ -125,7 +125,7 @@ func TestWhatMayNotBeBreaksAPromise(t *testing.T) {
 	r.Transitions[3].Record.Bytes.Checkpoint++
 	require.NoError(t, r.judge(results, results, true))
 	require.Equal(t, []string{
-		"Expert -> Tensor: the agents received 11 bytes, 10 of experts and 0 of other weights were planned",
+		"ExpertParallel -> TensorParallel: the agents received 11 bytes, 10 of experts and 0 of other weights were planned",
 		"6 -> 4 ranks: 1 bytes were read from the checkpoint, and ranks hold all of them",
 		"2 requests were submitted again in transitions in which nobody died",
 		"1 tokens came that differ from those that were delivered for their position",
@@ -145,7 +145,7 @@ func TestStory_WhenTooFewStreamsRun(t *testing.T) {
 	results := []*load.Result{stream(990, 1020), stream(990, 1020), stream(990, 1002), stream(1002, 1020)}
 	r.leastStreams = 3
 	require.NoError(t, r.judge(results, nil, false))
-	require.Equal(t, []string{"Tensor -> Expert: 2 streams ran when it began, and at least 3 are promised"}, r.Broken)
+	require.Equal(t, []string{"TensorParallel -> ExpertParallel: 2 streams ran when it began, and at least 3 are promised"}, r.Broken)
 	require.Equal(t, 3, r.Acts[0].Requests)
 	r.leastStreams = 0
 	require.NoError(t, r.judge(results, nil, false))

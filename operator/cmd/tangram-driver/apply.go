@@ -94,7 +94,7 @@ func wanted(ranks int, mode string, shapes []string, placement string, spare uin
 		}
 	}
 	if m == layout.Hybrid && len(shapes) == 0 {
-		return want, errors.New("--mode Hybrid needs --layer-shape, e.g. 0-2=1/4: which groups the layers have; those that none names are as in Expert")
+		return want, errors.New("--mode Hybrid needs --layer-shape, e.g. 0-2=1/4: which groups the layers have; those that none names are as in ExpertParallel")
 	}
 	if placement != "" {
 		want.Shape.Placement, err = readPlacement(placement, ranks, m)

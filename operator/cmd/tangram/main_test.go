@@ -22,10 +22,10 @@ const small = `{"tangram_load":1,"windows":[[[4,1,1,2],[1,1,1,1]]]}`
 
 // Two modes and the policy on a load that is drawn: the table has a row for each, JSON says the same twice.
 func TestSimulate(t *testing.T) {
-	flags := []string{"simulate", "--rates", "20x5,5x40", "--prompt", "500", "--answer", "60", "--policy", "Expert,Tensor,calibrated"}
+	flags := []string{"simulate", "--rates", "20x5,5x40", "--prompt", "500", "--answer", "60", "--policy", "ExpertParallel,TensorParallel,calibrated"}
 	code, out, errs := call("", flags...)
 	require.Zero(t, code, errs)
-	for _, want := range []string{"Expert  ", "Tensor  ", "calibrated  ", "TTFT p50 s"} {
+	for _, want := range []string{"ExpertParallel  ", "TensorParallel  ", "calibrated  ", "TTFT p50 s"} {
 		require.Contains(t, out, want)
 	}
 	_, first, _ := call("", append(flags, "-o", "json")...)
@@ -45,12 +45,12 @@ func TestSimulate(t *testing.T) {
 		require.Equal(t, rows[0].Requests, r.Requests)
 		require.Equal(t, rows[0].OutputTokens, r.OutputTokens)
 	}
-	code, out, errs = call("100 20\n200 30\n", "simulate", "--trace", "-", "--policy", "Tensor")
+	code, out, errs = call("100 20\n200 30\n", "simulate", "--trace", "-", "--policy", "TensorParallel")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "Tensor         2")
-	code, out, errs = call("100 20\n100 0\n200 30\n", "simulate", "--trace", "-", "--policy", "Tensor")
+	require.Contains(t, out, "TensorParallel         2")
+	code, out, errs = call("100 20\n100 0\n200 30\n", "simulate", "--trace", "-", "--policy", "TensorParallel")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "Tensor         2")
+	require.Contains(t, out, "TensorParallel         2")
 	require.Contains(t, errs, "--trace -: left out, as they have no prompt or no output tokens: 1 lines")
 }
 
@@ -67,8 +67,8 @@ func TestBadSimulations(t *testing.T) {
 		"--model \"gpt-2\": no kernels were measured of it; want one of Qwen3-235B-A22B, Qwen3-30B-A3B": {"--rates", "5x5", "--model", "gpt-2"},
 		"--truth \"llama.cpp\": no kernels of it were measured; want one of sglang, trtllm, vllm":       {"--rates", "5x5", "--truth", "llama.cpp"},
 		"--prior \"llama.cpp\"": {"--rates", "5x5", "--prior", "llama.cpp"},
-		"--routing \"fair\": no kernels were measured with it; want one of": {"--rates", "5x5", "--routing", "fair"},
-		"--policy \"expert\"; want one of Expert, Tensor, threshold":        {"--rates", "5x5", "--policy", "Expert,expert"},
+		"--routing \"fair\": no kernels were measured with it; want one of":          {"--rates", "5x5", "--routing", "fair"},
+		"--policy \"expert\"; want one of ExpertParallel, TensorParallel, threshold": {"--rates", "5x5", "--policy", "ExpertParallel,expert"},
 		"--policy names none":                              {"--rates", "5x5", "--policy", ""},
 		"--concurrency -1: at least 1":                     {"--rates", "5x5", "--concurrency", "-1"},
 		"--samples without -o json":                        {"--rates", "5x5", "--samples"},
@@ -76,7 +76,7 @@ func TestBadSimulations(t *testing.T) {
 		"--ranks 9: kernels were measured on 1 to 8 ranks": {"--rates", "5x5", "--ranks", "9"},
 		"--ranks 0: kernels were measured on 1 to 8 ranks": {"--rates", "5x5", "--ranks", "0"},
 		"80.00 GB of a rank are used up, and leave nothing for KV: use more ranks (experts 56.77 GB, dense weights ": {"--rates", "5x5", "--rank-gb", "80"},
-		"want one of Expert, Tensor":                 {"--rates", "5x5", "--policy", "magic"},
+		"want one of ExpertParallel, TensorParallel":                                                                 {"--rates", "5x5", "--policy", "magic"},
 		"--svg: open none/a.svg":                     {"--rates", "5x5", "--svg", "none/a.svg"},
 		"is none of mooncake":                        {"--trace", "-", "--format", "xml"},
 		"--trace -: it is empty":                     {"--trace", "-"},

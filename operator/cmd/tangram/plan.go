@@ -35,7 +35,7 @@ the MoEDeployment (kubectl get moedeployment NAME -o yaml | tangram plan -f - ..
 other objects in it, and Lists, but one MoEDeployment alone, or the one of --name. In mode Auto the wanted mode is the one that the operator
 decided on (status.policy.mode), or has now (status.mode), or starts with (ExpertParallel). With --load experts are placed for that load.`,
 		Example: "  tangram plan --geometry Qwen3-30B-A3B --from-ranks 4 --ranks 6\n" +
-			"  tangram plan --geometry Qwen3-235B-A22B --from-ranks 8 --ranks 8 --mode Tensor\n" +
+			"  tangram plan --geometry Qwen3-235B-A22B --from-ranks 8 --ranks 8 --mode TensorParallel\n" +
 			"  kubectl get moedeployments -o yaml | tangram plan -f - --name demo --geometry config.json --ranks 6\n" +
 			"  tangram plan -f moedeployment.yaml --geometry config.json --load loads.json --redundant-experts 16 --price 0.002",
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },

@@ -79,7 +79,7 @@ func inMode(mode api.Mode) func(*api.MoEDeployment) bool {
 	}
 }
 
-// Nobody says in which mode a world serves: few requests take it to Tensor, many to Expert; status, condition and events say why.
+// Nobody says in which mode a world serves: few requests take it to TensorParallel, many to ExpertParallel; status, condition and events say why.
 func TestAWorldChoosesItsMode(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
@@ -93,7 +93,7 @@ func TestAWorldChoosesItsMode(t *testing.T) {
 	require.Equal(t, api.ReasonNoDecision, condition.Reason)
 
 	l := b.loaded(d, 4)
-	d = b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+	d = b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
 	require.Equal(t, api.ModeTensor, d.Status.Policy.Mode)
 	require.Len(t, d.Status.Policy.Decisions, 1)
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Decisions[0].From)
@@ -101,7 +101,7 @@ func TestAWorldChoosesItsMode(t *testing.T) {
 	b.told(api.EventModeDecided, "switch from ExpertParallel to TensorParallel")
 
 	l.set(400)
-	d = b.until("w", "in mode Expert again", inMode(api.ModeExpert))
+	d = b.until("w", "in mode ExpertParallel again", inMode(api.ModeExpert))
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Decisions[0].To)
 	require.Len(t, b.history(), 3, "the first layout, and a transition for each decision")
 

@@ -103,7 +103,7 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 			b.until("w", "in the best mode", optimal(metav1.ConditionTrue, api.ReasonBestMode))
 
 			g.set(c.spoil)
-			g.loaded.set(4)                                                                             // a reason to go to Tensor
+			g.loaded.set(4)                                                                             // a reason to go to TensorParallel
 			d = b.until("w", "told that nothing is decided, and why", func(d *api.MoEDeployment) bool { // first perhaps that a busy machine did not answer in time
 				return optimal(metav1.ConditionUnknown, api.ReasonNoDecision)(d) && strings.Contains(message(d, api.ConditionModeOptimal), c.words)
 			})
@@ -112,7 +112,7 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 			require.Len(t, b.history(), 1, "the layout stays")
 
 			g.set(nil)
-			b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+			b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
 		})
 	}
 }

@@ -291,7 +291,7 @@ func TestStrategyFast(t *testing.T) {
 	b.serve("w", 3)
 	b.change(`{"spec":{"transition":{"strategy":"Fast"}}}`)
 	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
-	b.until("w", "mode Tensor", func(d *api.MoEDeployment) bool { return d.Status.Mode == "TensorParallel" })
+	b.until("w", "mode TensorParallel", func(d *api.MoEDeployment) bool { return d.Status.Mode == "TensorParallel" })
 	paused := b.world("w").Paused()
 	require.Greater(t, len(paused), 1)
 	for attempt, is := range paused {
@@ -311,7 +311,7 @@ func TestStrategyFast(t *testing.T) {
 	require.Positive(t, repairs)
 	require.Positive(t, others)
 	b.change(`{"spec":{"transition":{"strategy":"Smooth"},"parallelism":{"mode":"ExpertParallel"}}}`)
-	b.until("w", "mode Expert", func(d *api.MoEDeployment) bool { return d.Status.Mode == api.ModeExpert })
+	b.until("w", "mode ExpertParallel", func(d *api.MoEDeployment) bool { return d.Status.Mode == api.ModeExpert })
 	all := b.world("w").Paused()
 	require.False(t, all[slices.Max(slices.Collect(maps.Keys(all)))])
 }

@@ -152,10 +152,10 @@ func TestGitOpsAutoscalerAndPolicyKeepToTheirFields(t *testing.T) {
 	settled("wider")
 	l := b.loaded(d, 3)
 	committed.SetAnnotations(map[string]string{"gateways": "there"}) // as `loaded` wakes the operator by it
-	b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+	b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
 	settled("the policy switched")
 	l.set(600)
-	b.until("w", "in mode Expert again", inMode(api.ModeExpert))
+	b.until("w", "in mode ExpertParallel again", inMode(api.ModeExpert))
 	settled("it switched back")
 	d = wide(4)
 	b.die(d.Status.Members[1].Pod)

@@ -64,7 +64,7 @@ func TestModeHybrid(t *testing.T) {
 	require.NoError(t, b.c.Create(t.Context(), b.hybridly(4, spread(0, 0, 2, 1))))
 	d := b.ready("w")
 	require.Equal(t, api.ModeHybrid, d.Status.Mode)
-	require.Equal(t, told([4]int32{0, 0, 2, 1}, [4]int32{1, 1, 1, 1}), d.Status.Layers, "a layer of no range is as in mode Expert")
+	require.Equal(t, told([4]int32{0, 0, 2, 1}, [4]int32{1, 1, 1, 1}), d.Status.Layers, "a layer of no range is as in mode ExpertParallel")
 	require.Equal(t, layout.Ranges{{First: 0, Last: 0, ExpertGroup: 2, AttentionGroup: 1}, {First: 1, Last: 1, ExpertGroup: 1, AttentionGroup: 1}}, b.inForce())
 	require.Equal(t, "4 ranks serve in mode Hybrid (0=2/1 1=1/1)", message(d, api.ConditionReady))
 	require.Equal(t, "start with 4 ranks Hybrid (0=2/1)", d.Status.RecentTransitions[0].Summary)

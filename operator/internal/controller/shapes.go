@@ -43,7 +43,7 @@ func attentionByData(seen *world.Snapshot) (byData, known bool) {
 	return byData, known
 }
 
-// shapes of a deployment: what its modes are on ranks. byData: its engines keep all heads of a request on one rank, in mode Tensor too.
+// shapes of a deployment: what its modes are on ranks. byData: its engines keep all heads of a request on one rank, in mode TensorParallel too.
 type shapes struct {
 	d      *api.MoEDeployment
 	byData bool
@@ -104,7 +104,7 @@ func (x shapes) kindOf(s kernels.Shape) kernels.Kind {
 	return s.Kind()
 }
 
-// wanted kind of a world in mode Expert, Tensor or Auto.
+// wanted kind of a world in mode ExpertParallel, Tensor or Auto.
 func (x shapes) wanted() kernels.Kind {
 	switch wantedMode(x.d) {
 	case api.ModeTensor:

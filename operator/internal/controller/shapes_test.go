@@ -64,7 +64,7 @@ func TestShapesInAStatus(t *testing.T) {
 func TestADecisionOnModeAndWidth(t *testing.T) {
 	b := &api.MoEDeployment{}
 	b.Spec.Replicas, b.Spec.RanksPerPod, b.Spec.MinReplicas, b.Spec.MaxReplicas = 4, 1, ptr.To[int32](2), ptr.To[int32](8)
-	said := decisions.Decision{Switch: true, To: kernels.Expert(6), Why: decisions.Reason{Text: "wider: Expert/6"},
+	said := decisions.Decision{Switch: true, To: kernels.Expert(6), Why: decisions.Reason{Text: "wider: ExpertParallel/6"},
 		Rejected: []decisions.Rejected{{Shape: kernels.Tensor(6), Why: decisions.Reason{Text: "its KV"}}}}
 	for _, action := range []api.Action{api.ActionApply, api.ActionRecommend} {
 		b.Spec.Autoscaling, b.Spec.Parallelism = &api.Autoscaling{Action: action, SLO: api.SLO{TTFTMilliseconds: ptr.To[int32](1000)}}, auto(action)
@@ -97,5 +97,5 @@ func TestAutoFollowsAHybrid(t *testing.T) {
 	require.Equal(t, layout.Ranges{{First: 0, Last: 1, ExpertGroup: 2, AttentionGroup: 1}}, b.inForce())
 	require.Equal(t, api.ModeHybrid, d.Status.Policy.Mode)
 	b.scale(3)
-	b.until("w", "in mode Expert, as two do not divide three", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 3 && inMode(api.ModeExpert)(d) })
+	b.until("w", "in mode ExpertParallel, as two do not divide three", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 3 && inMode(api.ModeExpert)(d) })
 }

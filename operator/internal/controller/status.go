@@ -48,7 +48,7 @@ type scene struct {
 
 	gatewayProblems []problem             // pods of gateways that do not start, or are not made
 	aborted         *api.LayoutTransition // by the user; no other is begun
-	byData          bool                  // mode Tensor keeps a request's heads on one rank; set where a policy is asked
+	byData          bool                  // mode TensorParallel keeps a request's heads on one rank; set where a policy is asked
 	deleting        bool
 	expires         time.Time       // the first certificate; zero: not looked at
 	unrenewed       error           // why certificates could not be renewed

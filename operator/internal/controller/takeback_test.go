@@ -97,7 +97,7 @@ func TestAuto_WhenSwitchFails(t *testing.T) {
 	earlier := d.DeepCopy()
 	d.Status.Policy.Backoff[0].Until = metav1.NewTime(time.Now().Add(-time.Second))
 	require.NoError(t, b.c.Status().Patch(t.Context(), d, client.MergeFrom(earlier)))
-	b.until("w", "in mode Tensor, once the time is over", func(d *api.MoEDeployment) bool {
+	b.until("w", "in mode TensorParallel, once the time is over", func(d *api.MoEDeployment) bool {
 		return inMode(api.ModeTensor)(d) && len(d.Status.Policy.Backoff) == 0
 	})
 }
@@ -216,12 +216,12 @@ func TestAuto_WhenDecisionMeetsAConflict(t *testing.T) {
 	}})
 	d := b.choosesMode()
 	b.loaded(d, 4)
-	d = b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+	d = b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
 	require.Greater(t, refused.Load(), int32(3))
 	require.Len(t, d.Status.Policy.Decisions, 1)
 }
 
-// A world that serves in Tensor and is given to mode Auto stays in Tensor, also by an operator that has not looked at it yet.
+// A world that serves in TensorParallel and is given to mode Auto stays in TensorParallel, also by an operator that has not looked at it yet.
 func TestAuto_WhenLayoutIsNotKnownYet(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
@@ -271,7 +271,7 @@ func TestAttentionByDataIsModeTensor(t *testing.T) {
 	require.False(t, known)
 }
 
-// A world of such engines goes to Tensor and back, and its prices are those of that layout.
+// A world of such engines goes to TensorParallel and back, and its prices are those of that layout.
 func TestAuto_WhenAttentionStaysByData(t *testing.T) {
 	b := newBed(t)
 	d := b.choosesMode()
@@ -279,11 +279,11 @@ func TestAuto_WhenAttentionStaysByData(t *testing.T) {
 		b.agent(p.Name).AttentionDataOnly()
 	}
 	l := b.loaded(d, 4)
-	d = b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+	d = b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
 	require.Equal(t, told([4]int32{0, 1, 2, 1}), d.Status.Layers)
 	b.until("w", "at rest there", func(d *api.MoEDeployment) bool { return d.Status.Policy.Outcome == api.OutcomeStay })
 	l.set(400)
-	b.until("w", "in mode Expert again", inMode(api.ModeExpert))
+	b.until("w", "in mode ExpertParallel again", inMode(api.ModeExpert))
 }
 
 // A driver refuses to share experts out where nobody could repair them: the policy is told so, for as long as it is so.

@@ -10,7 +10,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// One engine that keeps the heads of a request on one rank binds all: in Tensor the experts alone are cut, and users see the mode that they
+// One engine that keeps the heads of a request on one rank binds all: in TensorParallel the experts alone are cut, and users see the mode that they
 // asked for.
 func TestTensorOfEnginesWithAttentionByDataCutsExpertsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

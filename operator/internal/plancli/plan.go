@@ -34,7 +34,7 @@ type PlanInput struct {
 	RanksPerPod int
 	SpareBanks  uint32
 	MemoryBytes uint64         // of each rank for weights; 0: not checked
-	Old         load.Placement // of From in mode Expert; nil: as a world starts
+	Old         load.Placement // of From in mode ExpertParallel; nil: as a world starts
 	// Loads [MoE layer][expert]; nil: as little moves as possible, whatever the load. Else experts are placed for them:
 	Loads     [][]float64
 	Redundant int
@@ -51,7 +51,7 @@ func Plan(in PlanInput) (*PlanReport, error) {
 		return nil, fmt.Errorf("%d redundant experts, and no load that says of which experts: give --load", in.Redundant)
 	}
 	if in.Old != nil && (in.From.Ranks == 0 || in.From.Mode != layout.Expert.String()) {
-		return nil, fmt.Errorf("an old placement, and no world in mode Expert to be placed so: give --from-ranks and --from-mode Expert")
+		return nil, fmt.Errorf("an old placement, and no world in mode ExpertParallel to be placed so: give --from-ranks and --from-mode ExpertParallel")
 	}
 	r := &PlanReport{Model: in.Geometry.Proto.Model, From: in.From, To: in.To}
 	var current *tangramv1.Layout
@@ -84,7 +84,7 @@ func Plan(in PlanInput) (*PlanReport, error) {
 // balance of the loads on the wanted ranks, from what lies where.
 func (in *PlanInput) balance(current *tangramv1.Layout) (*BalanceReport, error) {
 	if in.To.Mode != layout.Expert.String() {
-		return nil, fmt.Errorf("a load, and mode %s: only whole experts are placed by load (mode Expert)", in.To.Mode)
+		return nil, fmt.Errorf("a load, and mode %s: only whole experts are placed by load (mode ExpertParallel)", in.To.Mode)
 	}
 	if len(in.Loads) != in.Geometry.MoELayers() || len(in.Loads[0]) != int(in.Geometry.Proto.Experts) {
 		return nil, fmt.Errorf("loads of %d layers of %d experts; %s has %d MoE layers of %d", len(in.Loads), len(in.Loads[0]), in.Geometry.Proto.Model,

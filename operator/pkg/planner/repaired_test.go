@@ -80,7 +80,7 @@ func TestMoreThanAThousandRanks(t *testing.T) {
 	require.Equal(t, v.ExpertBytes, result.Plan.Cost.CheckpointBytes, "the one expert that nobody else had")
 }
 
-// A member replaced in Tensor without a repair between is in place too.
+// A member replaced in TensorParallel without a repair between is in place too.
 func TestAReplacedMemberOfATensorWorldMovesOneShare(t *testing.T) {
 	v := view(t, shape(12, 8, 3, 0))
 	b := at(t, v, 4, tensorShape)
@@ -150,7 +150,7 @@ func TestPiecesThatNoLayoutNamesAreKeptInPlace(t *testing.T) {
 		require.Equal(t, layout.InventoryOf(wide, v, rank), layout.InventoryOf(b.now, v, rank))
 	}
 
-	// The same in Tensor: a member replaced a doubled position and died.
+	// The same in TensorParallel: a member replaced a doubled position and died.
 	b = at(t, view(t, shape(12, 8, 2, 0)), 3, tensorShape, 0)
 	b.repaired(t)
 	doubled := b.now
