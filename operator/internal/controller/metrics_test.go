@@ -45,7 +45,7 @@ func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 	NewMetrics(&operator)
 	pool := gateway.NewPool(gateway.Options{World: "w", Log: slog.New(slog.DiscardHandler), Metrics: gateway.NewMetrics(&gateways, "m")})
 	t.Cleanup(pool.Close)
-	gateways.MustRegister(gateway.NewWorldMetrics(pool, "m"))
+	gateways.MustRegister(gateway.NewRequestMetrics(pool, "m"))
 	components := map[string][]string{"operator": operator.names, "gateway": gateways.names, "agent": inSources(t, "agent", ".cc")}
 	owner := map[string]string{}
 	for component, names := range components {
@@ -57,7 +57,7 @@ func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 				if component == "gateway" && strings.HasPrefix(name, "vllm:") {
 					continue // it means what it means there
 				}
-				require.Equal(t, other == component && component != "agent", strings.HasPrefix(name, "tangram_"+other+"_"), "%s, of %s", name, component)
+				require.Equal(t, other == component, strings.HasPrefix(name, "tangram_"+other+"_"), "%s, of %s", name, component)
 			}
 		}
 	}
@@ -66,6 +66,11 @@ func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 			require.True(t, strings.HasPrefix(served.Metric, "tangram_operator_"), served.Metric)
 			owner[served.Metric] = "operator"
 		}
+	}
+	reference, err := os.ReadFile(filepath.Join(root(), "docs", "telemetry.md"))
+	require.NoError(t, err)
+	for name := range owner {
+		require.Contains(t, string(reference), "`"+name+"`", "the reference of metrics lacks it")
 	}
 	for _, name := range inSources(t, "docs", ".md") {
 		require.Contains(t, slices.Collect(maps.Keys(owner)), name)
@@ -99,10 +104,10 @@ func TestOutcomesAreCountedFromNone(t *testing.T) {
 		}
 		return out
 	}
-	m.world(d)
+	m.status(d)
 	require.Equal(t, map[string]float64{"tangram_operator_repairs_total": 0, "tangram_operator_transitions_total": 0}, failed())
 	m.ended(d, api.PhaseFailed, 1)
-	m.world(d)
+	m.status(d)
 	require.Equal(t, map[string]float64{"tangram_operator_repairs_total": 0, "tangram_operator_transitions_total": 1}, failed())
 	m.forget(types.NamespacedName{Namespace: "a", Name: "w"})
 	require.Empty(t, failed())
