@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
-	"tangram.dev/operator/internal/readings"
 	"tangram.dev/operator/pkg/telemetry"
 )
 
@@ -14,7 +13,12 @@ import (
 // reading has no series.
 type worldMetrics struct {
 	figures []worldFigure
-	readers sync.Map // *readings.Reader by types.NamespacedName
+	readers sync.Map // loadReader by types.NamespacedName
+}
+
+// loadReader has the last reading of a world; a readings.Reader is one.
+type loadReader interface {
+	Last(seconds float64) (*telemetry.Sample, *telemetry.Window, error)
 }
 
 type worldFigure struct {
@@ -67,8 +71,8 @@ func (m *worldMetrics) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *worldMetrics) Collect(out chan<- prometheus.Metric) {
 	m.readers.Range(func(key, reader any) bool {
-		k := key.(types.NamespacedName)                         //nolint:forcetypeassert // nothing else is stored
-		s, _, err := reader.(*readings.Reader).Last(loadWindow) //nolint:forcetypeassert // nothing else is stored
+		k, of := key.(types.NamespacedName), reader.(loadReader) //nolint:forcetypeassert // nothing else is stored
+		s, _, err := of.Last(loadWindow)
 		if err != nil {
 			return true // the current load is unknown
 		}
