@@ -26,7 +26,8 @@ func ReadGatewayCounts(metrics io.Reader) (GatewayCounts, error) {
 	if err != nil {
 		return c, fmt.Errorf("metrics of the gateway: %w", err)
 	}
-	for name, to := range map[string]*float64{"replays": &c.Replays, "orphaned_requests": &c.Orphaned, "conflicting_tokens": &c.Conflicts, "duplicate_tokens": &c.Duplicates, "lost_requests": &c.Lost} {
+	for name, to := range map[string]*float64{"replays": &c.Replays, "orphaned_requests": &c.Orphaned, "conflicting_tokens": &c.Conflicts,
+		"duplicate_tokens": &c.Duplicates, "lost_requests": &c.Lost} {
 		family := families["tangram_gateway_"+name+"_total"]
 		if family == nil && name != "replays" {
 			return c, fmt.Errorf("metrics of the gateway: no tangram_gateway_%s_total", name)

@@ -142,8 +142,8 @@ type counters struct{ running, waiting, kv float64 }
 // worldCounters as the operator serves them to autoscalers.
 func worldCounters(t *testing.T, k *kube.Client) (c counters) {
 	t.Helper()
-	for metric, into := range map[string]*float64{"tangram_operator_world_requests_running": &c.running, "tangram_operator_world_requests_waiting": &c.waiting,
-		"tangram_operator_world_kv_cache_usage_ratio": &c.kv} {
+	for metric, into := range map[string]*float64{"requests_running": &c.running, "requests_waiting": &c.waiting, "kv_cache_usage_ratio": &c.kv} {
+		metric = "tangram_operator_world_" + metric
 		path := fmt.Sprintf("/apis/custom.metrics.k8s.io/v1beta2/namespaces/%s/moedeployments.serving.tangram.dev/%s/%s", k.Namespace, name, metric)
 		var got struct {
 			Items []struct{ Value resource.Quantity }

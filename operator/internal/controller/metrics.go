@@ -67,7 +67,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 }
 
 // exportedConditions are present in every MoEDeployment.
-var exportedConditions = []string{api.ConditionAvailable, api.ConditionProgressing, api.ConditionDegraded, api.ConditionReady, api.ConditionRepairReady}
+var exportedConditions = []string{
+	api.ConditionAvailable, api.ConditionProgressing, api.ConditionDegraded, api.ConditionReady, api.ConditionRepairReady,
+}
 
 func (m *Metrics) status(d *api.MoEDeployment) {
 	m.epoch.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Status.Epoch))

@@ -149,7 +149,8 @@ func TestWorldMetrics_OncePerWorld(t *testing.T) {
 		return out
 	}
 	require.InDeltaMapValues(t, map[string]float64{"requests_running": 7, "requests_waiting": 3, "kv_cache_usage_ratio": .6, "queue_age_seconds": 1.5,
-		"queued_prompt_tokens": 70, "stale_ranks": 1, "prefill_tokens_total": 40, "decode_tokens_total": 30, "steps_total": 2, "step_seconds_total": .25}, got(), 1e-9)
+		"queued_prompt_tokens": 70, "stale_ranks": 1, "prefill_tokens_total": 40, "decode_tokens_total": 30,
+		"steps_total": 2, "step_seconds_total": .25}, got(), 1e-9)
 	problems, err := testutil.GatherAndLint(registry)
 	require.NoError(t, err)
 	require.Empty(t, problems)

@@ -88,8 +88,10 @@ type requestMetrics struct {
 func NewRequestMetrics(p *Pool, model string) prometheus.Collector {
 	named := prometheus.Labels{"model_name": model}
 	return &requestMetrics{pool: p,
-		running: prometheus.NewDesc("vllm:num_requests_running", "The gauge shows the requests of the gateway's clients that a rank has accepted.", nil, named),
-		waiting: prometheus.NewDesc("vllm:num_requests_waiting", "The gauge shows the requests of the gateway's clients that no rank has accepted yet.", nil, named)}
+		running: prometheus.NewDesc("vllm:num_requests_running",
+			"The gauge shows the requests of the gateway's clients that a rank has accepted.", nil, named),
+		waiting: prometheus.NewDesc("vllm:num_requests_waiting",
+			"The gauge shows the requests of the gateway's clients that no rank has accepted yet.", nil, named)}
 }
 
 // Describe implements prometheus.Collector.
