@@ -129,7 +129,7 @@ type LostMember struct {
 }
 
 // MissedMember is what the engine of one member observed of another, for which it abandoned its step. The engine's log and its agent
-// (tangram_missed_ranks_total) report the same.
+// (tangram_agent_unresponsive_ranks_total) report the same.
 type MissedMember struct {
 	// by is the id of the observing member.
 	By string `json:"by"`

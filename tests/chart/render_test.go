@@ -270,7 +270,7 @@ func TestAlerts(t *testing.T) {
 		require.Contains(t, alert["annotations"].(object)["summary"], "{{ $labels.namespace }}")
 		require.NotEmpty(t, alert["annotations"].(object)["description"])
 		if alert["alert"] == "TangramCertificateEnds" {
-			require.Equal(t, "tangram_operator_certificate_days_left < 7", alert["expr"])
+			require.Equal(t, "(tangram_operator_certificate_expiration_timestamp_seconds - time()) / 86400 < 7", alert["expr"])
 		}
 	}
 	monitor := object{}

@@ -117,7 +117,7 @@ func requireMetrics(t *testing.T, k *kube.Client) {
 	for _, r := range list.APIResources {
 		_, metric, _ := strings.Cut(r.Name, "/")
 		path := fmt.Sprintf("%s/namespaces/%s/moedeployments.serving.tangram.dev/%s/%s", group, k.Namespace, name, metric)
-		if metric == "tangram_operator_slo_missed_share" {
+		if metric == "tangram_operator_world_slo_missed_ratio" {
 			path += "?metricLabelSelector=ttft%3D1ms"
 		}
 		var got struct{ Items []value }
@@ -140,7 +140,7 @@ func requireMetrics(t *testing.T, k *kube.Client) {
 	require.Positive(t, asked.Value())
 	first := seen["vllm:time_to_first_token_seconds_p99"]
 	require.Positive(t, first.AsApproximateFloat64())
-	late := seen["tangram_operator_slo_missed_share"]
+	late := seen["tangram_operator_world_slo_missed_ratio"]
 	require.InDelta(t, 1, late.AsApproximateFloat64(), 0, "no answer begins within a millisecond")
 }
 

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -15,10 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"tangram.dev/api/v1alpha2"
@@ -139,20 +139,24 @@ func resetConnections(t *testing.T, uid, program string) {
 // counters of a world that are those of the start once all requests have ended.
 type counters struct{ running, waiting, kv float64 }
 
-// worldCounters as the world's gateway tells them.
+// worldCounters as the operator serves them to autoscalers.
 func worldCounters(t *testing.T, k *kube.Client) (c counters) {
 	t.Helper()
-	pods, err := k.Pods(t.Context(), v1alpha2.WorldLabel+"="+name+","+v1alpha2.ComponentLabel+"="+v1alpha2.ComponentGateway)
-	require.NoError(t, err)
-	require.NotEmpty(t, pods)
-	text, err := k.Run(t.Context(), nil, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8081/proxy/metrics", k.Namespace, pods[0].Name))
-	require.NoError(t, err)
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	require.NoError(t, err)
-	for metric, into := range map[string]*float64{"vllm:num_requests_running": &c.running, "vllm:num_requests_waiting": &c.waiting, "vllm:kv_cache_usage_perc": &c.kv} {
-		require.NotNil(t, families[metric], metric)
-		*into = families[metric].Metric[0].Gauge.GetValue()
+	for metric, into := range map[string]*float64{"requests_running": &c.running, "requests_waiting": &c.waiting, "kv_cache_usage_ratio": &c.kv} {
+		metric = "tangram_operator_world_" + metric
+		path := fmt.Sprintf("/apis/custom.metrics.k8s.io/v1beta2/namespaces/%s/moedeployments.serving.tangram.dev/%s/%s", k.Namespace, name, metric)
+		var got struct {
+			Items []struct{ Value resource.Quantity }
+		}
+		eventually(t, metric, func() (bool, string) { // known once the operator has read the gateways
+			text, err := k.Run(t.Context(), nil, "get", "--raw", path)
+			if err != nil {
+				return false, err.Error()
+			}
+			require.NoError(t, json.Unmarshal([]byte(text), &got), text)
+			return len(got.Items) == 1, text
+		})
+		*into = got.Items[0].Value.AsApproximateFloat64()
 	}
 	return c
 }

@@ -186,14 +186,14 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 	})
 	m.to(t, 2, "ExpertParallel")
 
-	ways, err := worlds.CounterBy(t.Context(), a.AgentMetricsURLs()[0], "tangram_way_bytes_total", "way")
+	received, err := worlds.CounterBy(t.Context(), a.AgentMetricsURLs()[0], "tangram_agent_received_bytes_total", "transport")
 	require.NoError(t, err)
-	require.Positive(t, ways["process"], "between the ranks of its pod")
+	require.Positive(t, received["process"], "between the ranks of its pod")
 	if oneNode {
-		require.Positive(t, ways["node"])
-		require.Zero(t, ways["tcp"])
+		require.Positive(t, received["node"])
+		require.Zero(t, received["tcp"])
 	} else {
-		require.Positive(t, ways["tcp"])
+		require.Positive(t, received["tcp"])
 	}
 
 	close(a.halt)

@@ -46,7 +46,7 @@ func TestWhoIsMissedIsToldAlikeByEngineAgentAndOperator(t *testing.T) {
 				require.Contains(t, string(log), "; "+m.Text(), "the engine's log")
 				metrics := a.AgentMetricsURLs()[slices.Index(a.Living(), int(pod[0]-'0'))]
 				for label, value := range map[string]string{"cause": m.Cause, "doing": m.Doing} {
-					counted, err := worlds.CounterBy(t.Context(), metrics, "tangram_missed_ranks_total", label)
+					counted, err := worlds.CounterBy(t.Context(), metrics, "tangram_agent_unresponsive_ranks_total", label)
 					require.NoError(t, err)
 					require.Positive(t, counted[value], "%s %s, its agent counted %v", label, value, counted)
 				}

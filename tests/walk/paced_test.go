@@ -199,7 +199,8 @@ func TestRanksWithAClock(t *testing.T) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(reply.Body)
 	require.NoError(t, err)
-	for name, least := range map[string]float64{"vllm:num_requests_running": 0, "vllm:kv_cache_usage_perc": 0, "vllm:generation_tokens_total": requests * (2*tokens + 60)} {
+	for name, least := range map[string]float64{"vllm:num_requests_running": 0, "vllm:num_requests_waiting": 0,
+		"vllm:generation_tokens_total": requests * (2*tokens + 60)} {
 		require.NotNil(t, families[name], name)
 		m := families[name].Metric[0]
 		require.GreaterOrEqual(t, m.GetGauge().GetValue()+m.GetCounter().GetValue(), least, name)

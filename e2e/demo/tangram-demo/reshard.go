@@ -186,7 +186,7 @@ func stageSeconds(ctx context.Context, w *harness.World) (map[string]float64, er
 		if err = errors.Join(err, reply.Body.Close()); err != nil {
 			return nil, fmt.Errorf("%s: %w", url, err)
 		}
-		for _, m := range families["tangram_phase_seconds_total"].GetMetric() {
+		for _, m := range families["tangram_agent_attempt_phase_seconds_total"].GetMetric() {
 			if m.GetLabel()[0].GetValue() == "stage" {
 				out[url] = m.GetCounter().GetValue()
 			}

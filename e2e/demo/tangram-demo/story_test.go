@@ -46,7 +46,7 @@ esac`)
 // counts of each gateway.
 const counts = `# TYPE tangram_gateway_conflicting_tokens_total counter\ntangram_gateway_conflicting_tokens_total 0\n` +
 	`# TYPE tangram_gateway_duplicate_tokens_total counter\ntangram_gateway_duplicate_tokens_total 1\n` +
-	`# TYPE tangram_gateway_untaken_requests_total counter\ntangram_gateway_untaken_requests_total 0\n` +
+	`# TYPE tangram_gateway_orphaned_requests_total counter\ntangram_gateway_orphaned_requests_total 0\n` +
 	`# TYPE tangram_gateway_lost_requests_total counter\ntangram_gateway_lost_requests_total 0\n`
 
 func gateway(t *testing.T) (port string) {

@@ -177,7 +177,7 @@ func TestServe(t *testing.T) {
 	require.Error(t, err, "a token never goes in the clear")
 	require.Eventually(t, func() bool {
 		body, err := get(t.Context(), "https://"+f.metrics+"/metrics", prometheus)
-		return err == nil && strings.Contains(body, `tangram_operator_world_wanted_ranks{name="w",namespace="default"} 2`)
+		return err == nil && strings.Contains(body, `tangram_operator_world_desired_ranks{name="w",namespace="default"} 2`)
 	}, wait, tick, "metrics of its own")
 	customMetricsAreServed(t)
 	select {

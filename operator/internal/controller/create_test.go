@@ -96,7 +96,7 @@ func TestCreate(t *testing.T) {
 	b.told(api.EventTransitionStarted, "3 ranks ExpertParallel")
 	b.told(api.EventTransitionSucceeded, "epoch 1")
 	require.InDelta(t, 1, testutil.ToFloat64(b.metrics.epoch.WithLabelValues(b.namespace, "w")), 0)
-	require.InDelta(t, 3, testutil.ToFloat64(b.metrics.width.WithLabelValues(b.namespace, "w")), 0)
+	require.InDelta(t, 3, testutil.ToFloat64(b.metrics.ranks.WithLabelValues(b.namespace, "w")), 0)
 	require.InDelta(t, 1, testutil.ToFloat64(b.metrics.transitions.WithLabelValues(b.namespace, "w", "Succeeded")), 0)
 }
 

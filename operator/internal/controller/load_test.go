@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -95,6 +96,7 @@ func TestStatusTellsOfTheLoad(t *testing.T) {
 	require.WithinDuration(t, time.Now(), d.Status.Load.Time.Time, wait)
 	require.Empty(t, d.Status.Load.Problem)
 	require.Zero(t, d.Status.Load.Running)
+	require.Equal(t, len(b.metrics.world.figures), testutil.CollectAndCount(b.metrics.world), "exported once, though nothing runs")
 
 	found, there := b.r.readers.Load(d.UID)
 	require.True(t, there)
@@ -110,6 +112,7 @@ func TestStatusTellsOfTheLoad(t *testing.T) {
 		again, _ = nextLoad(old, reader, true)
 		return again != nil && again.Problem != ""
 	}, wait, tick)
+	require.Zero(t, testutil.CollectAndCount(b.metrics.world), "the load is unknown")
 	require.Equal(t, old.Time, again.Time, "what it tells is as old as it was")
 	require.Contains(t, again.Problem, "nothing was read for")
 	same, _ := nextLoad(again, reader, true)

@@ -40,7 +40,7 @@ func TestExpertsFollowTheLoad(t *testing.T) {
 	b.told(api.EventRebalanced, "experts moved (")
 	b.told(r.Reason, "balancedness")
 	require.InDelta(t, float64(*r.BalancednessPermille)/1000, testutil.ToFloat64(b.metrics.load.balancedness.WithLabelValues(b.namespace, "w")), .001)
-	require.Equal(t, 4, testutil.CollectAndCount(b.metrics.load.tokens), "2 layers, 2 ranks")
+	require.Equal(t, 2, testutil.CollectAndCount(b.metrics.load.tokens), "2 ranks")
 	require.InDelta(t, 1, testutil.ToFloat64(b.metrics.load.rebalances.WithLabelValues(b.namespace, "w", api.EventRebalanced)), 0)
 
 	b.scale(3) // experts are placed anew in a world of another width

@@ -119,7 +119,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		r.set(d, api.ConditionCertificatesValid, certificatesOf(s))
 	}
 	if !s.expires.IsZero() {
-		r.metrics.certificates.set(d, s.expires)
+		r.metrics.certificate(d, s.expires)
 	}
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
 		[]string{api.ReasonNameConflict, api.ReasonObjectRejected, api.ReasonIssuerMissing, api.ReasonSharingNotAllowed, api.ReasonPodsFailing, api.ReasonInsufficientMemory, api.ReasonLayoutDoesNotFit, api.ReasonInvalidSpec}, degraded.reason)
@@ -132,7 +132,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	if degraded.status == metav1.ConditionTrue {
 		st.State = degraded.reason
 	}
-	r.metrics.world(d)
+	r.metrics.status(d)
 	if equality.Semantic.DeepEqual(before.Status, d.Status) {
 		return nil
 	}

@@ -29,6 +29,17 @@ type Gauges struct {
 	Ranks, Silent                   int // members in force; those of them that told nothing lately
 }
 
+// WaitingRequests are those that wait at an engine or without one.
+func (g *Gauges) WaitingRequests() int { return g.Waiting + g.Homeless }
+
+// KVUsage is the used part of the KV cache, 0 to 1.
+func (g *Gauges) KVUsage() float64 {
+	if g.KVPages == 0 {
+		return 0
+	}
+	return 1 - float64(g.KVFree)/float64(g.KVPages)
+}
+
 // StepKey names steps that are alike.
 type StepKey struct {
 	Epoch   uint64
