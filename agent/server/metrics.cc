@@ -87,19 +87,15 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   Family build("tangram_agent_build_info", "The label shows the version of the agent.",
                MetricType::Gauge);
   build.Add(1, {{"version", TANGRAM_VERSION}});
-  Family epoch("tangram_agent_epoch",
-               "The gauge shows the epoch of the active layout, and 0 before the first layout.",
+  Family epoch("tangram_agent_epoch", "Epoch of the active layout, and 0 before the first layout.",
                MetricType::Gauge);
   epoch.Add(static_cast<double>(status.epoch()));
   Family memory("tangram_agent_memory_capacity_bytes",
-                "The gauge shows the size of the memory for the weights of a rank.",
-                MetricType::Gauge);
+                "Size of the memory for the weights of a rank.", MetricType::Gauge);
   Family free_memory("tangram_agent_memory_free_bytes",
-                     "The gauge shows the free part of the memory for the weights of a rank.",
-                     MetricType::Gauge);
+                     "Free part of the memory for the weights of a rank.", MetricType::Gauge);
   Family mapped_memory("tangram_agent_memory_mapped_bytes",
-                       "The gauge shows the mapped part of the memory for the weights of a rank.",
-                       MetricType::Gauge);
+                       "Mapped part of the memory for the weights of a rank.", MetricType::Gauge);
   Family memory_info("tangram_agent_memory_info",
                      "The labels describe the memory that holds the weights and the KV cache.",
                      MetricType::Gauge);
@@ -121,11 +117,9 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
                "The gauge is 1 for the current phase of the rank's attempt, and 0 for the others.",
                MetricType::Gauge);
   Family tokens("tangram_agent_expert_tokens_total",
-                "The counter shows the tokens that the rank routed to experts, by layer.",
-                MetricType::Counter);
+                "Tokens that the rank routed to experts, by layer.", MetricType::Counter);
   Family executed("tangram_agent_expert_tokens_executed_total",
-                  "The counter shows the tokens that the experts of the rank computed, by layer.",
-                  MetricType::Counter);
+                  "Tokens that the experts of the rank computed, by layer.", MetricType::Counter);
   for (const v1::RankStatus& rank : status.ranks()) {
     const std::string device = std::to_string(rank.device());
     memory.Add(static_cast<double>(rank.memory_bytes()), {{"device", device}});
@@ -152,7 +146,7 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
     add(executed, TokenCount::kExecuted);
   }
   Family unresponsive("tangram_agent_unresponsive_ranks_total",
-                      "The counter shows the ranks for which the rank's engine abandoned a step, "
+                      "Ranks for which the rank's engine abandoned a step, "
                       "by cause and activity.",
                       MetricType::Counter);
   for (const v1::RankStatus& rank : status.ranks()) {
@@ -166,46 +160,43 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
     }
   }
   Family received("tangram_agent_received_bytes_total",
-                  "The counter shows the bytes that ended attempts brought into the memory of the "
+                  "Bytes that ended attempts brought into the memory of the "
                   "agent's ranks, by content and transport.",
                   MetricType::Counter);
   AddReceived(&received, "weights", totals.weights_by_way,
               {{"checkpoint", totals.checkpoint}, {"local", totals.local}});
   AddReceived(&received, "kv", totals.kv_by_way, {});
   Family ahead("tangram_agent_kv_ahead_bytes_total",
-               "The counter shows the part of the received KV cache that came before the flip, "
+               "Part of the received KV cache that came before the flip, "
                "while the engines executed steps.",
                MetricType::Counter);
   ahead.Add(static_cast<double>(totals.kv_ahead));
   Family seconds("tangram_agent_attempt_phase_seconds_total",
-                 "The counter shows the seconds that ended attempts spent in each phase.",
-                 MetricType::Counter);
+                 "Seconds that ended attempts spent in each phase.", MetricType::Counter);
   seconds.Add(totals.prepare_seconds, {{"phase", "prepare"}});
   seconds.Add(totals.stage_seconds, {{"phase", "stage"}});
   seconds.Add(totals.flip_seconds, {{"phase", "flip"}});
-  Family ended("tangram_agent_attempts_total",
-               "The counter shows the attempts that ended, by outcome.", MetricType::Counter);
+  Family ended("tangram_agent_attempts_total", "Attempts that ended, by outcome.",
+               MetricType::Counter);
   for (const char* outcome : {"flipped", "aborted", "refused"}) {
     const auto it = totals.outcomes.find(outcome);
     ended.Add(it == totals.outcomes.end() ? 0 : static_cast<double>(it->second),
               {{"outcome", outcome}});
   }
   Family corrupt("tangram_agent_corrupt_fetches_total",
-                 "The counter shows the fetches of ended attempts that stopped because the bytes "
+                 "Fetches of ended attempts that stopped because the bytes "
                  "did not match their hash.",
                  MetricType::Counter);
   corrupt.Add(static_cast<double>(totals.corrupt));
   Family certificate("tangram_agent_certificate_expiration_timestamp_seconds",
-                     "The gauge shows the Unix time at which the agent's certificate expires.",
-                     MetricType::Gauge);
+                     "Unix time at which the agent's certificate expires.", MetricType::Gauge);
   if (const auto end = net::EndOf(cert_); end.ok()) {
     certificate.Add(std::chrono::duration<double>(end->time_since_epoch()).count());
   }
   std::vector<prometheus::MetricFamily> out;
-  for (Family* family :
-       {&build, &certificate, &epoch, &memory, &free_memory, &mapped_memory, &memory_info, &library,
-        &engine, &phase, &tokens, &executed, &unresponsive, &received, &ahead, &seconds, &ended,
-        &corrupt}) {
+  for (Family* family : {&build, &certificate, &epoch, &memory, &free_memory, &mapped_memory,
+                         &memory_info, &library, &engine, &phase, &tokens, &executed, &unresponsive,
+                         &received, &ahead, &seconds, &ended, &corrupt}) {
     out.push_back(family->Take());
   }
   return out;

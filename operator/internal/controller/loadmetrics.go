@@ -23,15 +23,15 @@ func newLoadMetrics(registry prometheus.Registerer) loadMetrics {
 	}
 	m := loadMetrics{
 		balancedness: gauge("world_balancedness",
-			"The gauge shows the sum of the mean rank loads of all layers over the sum of the largest, in the last interval; 1 is best."),
+			"Sum of the mean rank loads of all layers over the sum of the largest, in the last interval; 1 is best."),
 		layer: gauge("layer_balancedness",
-			"The gauge shows the mean rank load over the largest in the last interval, by layer of the model; 1 is best.", "layer"),
+			"Mean rank load over the largest in the last interval, by layer of the model; 1 is best.", "layer"),
 		tokens: gauge("rank_expert_tokens",
-			"The gauge shows the tokens routed to the experts of a rank in the last interval, over all layers.", "rank"),
+			"Tokens routed to the experts of a rank in the last interval, over all layers.", "rank"),
 		rebalances: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: "rebalances_total",
-			Help: "The counter shows the rebalances that ended, by outcome: Rebalanced or Failed."}, append(world, "outcome")),
+			Help: "Rebalances that ended, by outcome: Rebalanced or Failed."}, append(world, "outcome")),
 		moves: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: "moved_experts_total",
-			Help: "The counter shows the experts that rebalances moved to a rank, over all layers."}, world),
+			Help: "Experts that rebalances moved to a rank, over all layers."}, world),
 	}
 	registry.MustRegister(m.balancedness, m.layer, m.tokens, m.rebalances, m.moves)
 	return m

@@ -44,20 +44,20 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(0.05, 2, buckets)}, world)
 	}
 	m := &Metrics{
-		epoch:      gauge("world_epoch", "The gauge shows the epoch of the active layout."),
-		ranks:      gauge("world_ranks", "The gauge shows the number of ranks of the active layout."),
-		desired:    gauge("world_desired_ranks", "The gauge shows the number of ranks that the MoEDeployment or its policy asks for."),
+		epoch:      gauge("world_epoch", "Epoch of the active layout."),
+		ranks:      gauge("world_ranks", "Number of ranks of the active layout."),
+		desired:    gauge("world_desired_ranks", "Number of ranks that the MoEDeployment or its policy asks for."),
 		conditions: gauge("world_condition", "The gauge is 1 for the current status of the condition, and 0 for the others.", "condition", "status"),
-		transitions: counter("transitions_total", "The counter shows the transitions that ended, by outcome.",
+		transitions: counter("transitions_total", "Transitions that ended, by outcome.",
 			"outcome"),
-		seconds: histogram("transition_duration_seconds", "The histogram shows the time from the start of a transition to its last retire.", 16),
-		repairs: counter("repairs_total", "The counter shows the repairs that ended, by outcome: Repaired, WorldRestarted or Failed.",
+		seconds: histogram("transition_duration_seconds", "Time from the start of a transition to its last retire.", 16),
+		repairs: counter("repairs_total", "Repairs that ended, by outcome: Repaired, WorldRestarted or Failed.",
 			"outcome"),
-		repairSeconds: histogram("repair_duration_seconds", "The histogram shows the time from the start of a repair to its last retire.", 12),
+		repairSeconds: histogram("repair_duration_seconds", "Time from the start of a repair to its last retire.", 12),
 		unresponsive: counter("unresponsive_members_total",
-			"The counter shows the members for which engines abandoned a step before a repair, by cause and activity.", "cause", "doing"),
+			"Members for which engines abandoned a step before a repair, by cause and activity.", "cause", "doing"),
 		certificates: gauge("certificate_expiration_timestamp_seconds",
-			"The gauge shows the Unix time at which the first certificate of the world expires."),
+			"Unix time at which the first certificate of the world expires."),
 	}
 	m.load = newLoadMetrics(registry)
 	m.world = newWorldMetrics()

@@ -39,24 +39,24 @@ func newWorldMetrics() *worldMetrics {
 	counter := func(name, help string, value func(*telemetry.Counters) float64) {
 		add(prometheus.CounterValue, name, help, func(s *telemetry.Sample) float64 { return value(&s.Total) })
 	}
-	gauge("requests_running", "The gauge shows the requests that the engines of the world have admitted.",
+	gauge("requests_running", "Requests that the engines of the world have admitted.",
 		func(g *telemetry.Gauges) float64 { return float64(g.Running) })
-	gauge("requests_waiting", "The gauge shows the requests that wait at an engine or for a rank.",
+	gauge("requests_waiting", "Requests that wait at an engine or for a rank.",
 		func(g *telemetry.Gauges) float64 { return float64(g.WaitingRequests()) })
-	gauge("kv_cache_usage_ratio", "The gauge shows the used part of the KV cache, from 0 to 1.",
+	gauge("kv_cache_usage_ratio", "Used part of the KV cache, from 0 to 1.",
 		func(g *telemetry.Gauges) float64 { return g.KVUsage() })
-	gauge("queue_age_seconds", "The gauge shows the waiting time of the oldest waiting request.",
+	gauge("queue_age_seconds", "Waiting time of the oldest waiting request.",
 		func(g *telemetry.Gauges) float64 { return g.QueueAge })
-	gauge("queued_prompt_tokens", "The gauge shows the prompt tokens that the engines have yet to compute.",
+	gauge("queued_prompt_tokens", "Prompt tokens that the engines have yet to compute.",
 		func(g *telemetry.Gauges) float64 { return float64(g.QueuedTokens) })
-	gauge("stale_ranks", "The gauge shows the ranks whose last load report is too old.",
+	gauge("stale_ranks", "Ranks whose last load report is too old.",
 		func(g *telemetry.Gauges) float64 { return float64(g.Silent) })
-	counter("prefill_tokens_total", "The counter shows the prompt tokens that the engines computed.",
+	counter("prefill_tokens_total", "Prompt tokens that the engines computed.",
 		func(c *telemetry.Counters) float64 { return float64(c.PrefillTokens) })
-	counter("decode_tokens_total", "The counter shows the output tokens that the engines computed.",
+	counter("decode_tokens_total", "Output tokens that the engines computed.",
 		func(c *telemetry.Counters) float64 { return float64(c.DecodeTokens) })
-	counter("steps_total", "The counter shows the steps with work.", func(c *telemetry.Counters) float64 { return float64(c.Steps) })
-	counter("step_seconds_total", "The counter shows the time that the steps with work took.",
+	counter("steps_total", "Steps with work.", func(c *telemetry.Counters) float64 { return float64(c.Steps) })
+	counter("step_seconds_total", "Time that the steps with work took.",
 		func(c *telemetry.Counters) float64 { return c.StepSeconds })
 	return m
 }

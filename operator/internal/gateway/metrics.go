@@ -33,24 +33,24 @@ func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: name, Help: help}, []string{label})
 	}
 	m := &Metrics{
-		requests: counters("requests_total", "The counter shows the requests by HTTP status: 499 if the client left, 500 if a stream broke.", "code"),
+		requests: counters("requests_total", "Requests by HTTP status: 499 if the client left, 500 if a stream broke.", "code"),
 		duplicates: counter("duplicate_tokens_total",
-			"The counter shows the tokens that the gateway dropped because it had delivered their position before."),
+			"Tokens that the gateway dropped because it had delivered their position before."),
 		conflicts: counter("conflicting_tokens_total",
-			"The counter shows the tokens that differ from the token delivered for their position; any value above 0 is an error."),
-		lost: counter("lost_requests_total", "The counter shows the accepted requests that ended without their last token."),
+			"Tokens that differ from the token delivered for their position; any value above 0 is an error."),
+		lost: counter("lost_requests_total", "Accepted requests that ended without their last token."),
 		orphaned: counter("orphaned_requests_total",
-			"The counter shows the replays of requests without a token that no member of a new epoch had: their rank had left or died."),
+			"Replays of requests without a token that no member of a new epoch had: their rank had left or died."),
 		cached: counter("cached_prompt_tokens_total",
-			"The counter shows the prompt tokens that the chosen rank had cached, according to its last report."),
-		replays: counters("replays_total", "The counter shows the requests that the gateway submitted again with their tokens so far, by cause.", "cause"),
+			"Prompt tokens that the chosen rank had cached, according to its last report."),
+		replays: counters("replays_total", "Requests that the gateway submitted again with their tokens so far, by cause.", "cause"),
 		resends: counter("resends_total",
-			"The counter shows the requests that the gateway sent again to the same rank, because the connection broke before an answer."),
-		breaks: counters("session_breaks_total", "The counter shows the connections to the frontend that were established and ended.", "frontend"),
+			"Requests that the gateway sent again to the same rank, because the connection broke before an answer."),
+		breaks: counters("session_breaks_total", "Connections to the frontend that were established and ended.", "frontend"),
 		sessions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespaceOfMetrics, Name: "session_up",
 			Help: "The gauge is 1 while the session to the frontend is up."}, []string{"frontend"}),
 		epoch: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespaceOfMetrics, Name: "epoch",
-			Help: "The gauge shows the highest epoch that the gateway has received."}),
+			Help: "Highest epoch that the gateway has received."}),
 	}
 	named := prometheus.Labels{"model_name": model}
 	histogram := func(name, help string) prometheus.Histogram {
@@ -58,13 +58,13 @@ func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16), NativeHistogramBucketFactor: math.Exp2(1. / 8), NativeHistogramMaxBucketNumber: 160})
 	}
 	m.prompts = prometheus.NewCounter(prometheus.CounterOpts{Name: "vllm:prompt_tokens_total", ConstLabels: named,
-		Help: "The counter shows the prompt tokens of the requests whose answers have begun."})
+		Help: "Prompt tokens of the requests whose answers have begun."})
 	m.generated = prometheus.NewCounter(prometheus.CounterOpts{Name: "vllm:generation_tokens_total", ConstLabels: named,
-		Help: "The counter shows the tokens that the gateway delivered to its clients."})
-	m.ttft = histogram("time_to_first_token_seconds", "The histogram shows the time from a request to its first token.")
-	m.between = histogram("inter_token_latency_seconds", "The histogram shows the time between two consecutive tokens of a request.")
-	m.perToken = histogram("request_time_per_output_token_seconds", "The histogram shows the mean time between two tokens of each answer.")
-	m.total = histogram("e2e_request_latency_seconds", "The histogram shows the time from a request to its last token.")
+		Help: "Tokens that the gateway delivered to its clients."})
+	m.ttft = histogram("time_to_first_token_seconds", "Time from a request to its first token.")
+	m.between = histogram("inter_token_latency_seconds", "Time between two consecutive tokens of a request.")
+	m.perToken = histogram("request_time_per_output_token_seconds", "Mean time between two tokens of each answer.")
+	m.total = histogram("e2e_request_latency_seconds", "Time from a request to its last token.")
 	// There from the start, so that the first one shows in a rate.
 	for _, code := range []string{"200", "400", "429", "500", "503"} {
 		m.requests.WithLabelValues(code)
@@ -89,9 +89,9 @@ func NewRequestMetrics(p *Pool, model string) prometheus.Collector {
 	named := prometheus.Labels{"model_name": model}
 	return &requestMetrics{pool: p,
 		running: prometheus.NewDesc("vllm:num_requests_running",
-			"The gauge shows the requests of the gateway's clients that a rank has accepted.", nil, named),
+			"Requests of the gateway's clients that a rank has accepted.", nil, named),
 		waiting: prometheus.NewDesc("vllm:num_requests_waiting",
-			"The gauge shows the requests of the gateway's clients that no rank has accepted yet.", nil, named)}
+			"Requests of the gateway's clients that no rank has accepted yet.", nil, named)}
 }
 
 // Describe implements prometheus.Collector.
