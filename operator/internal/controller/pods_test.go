@@ -67,9 +67,7 @@ func TestAWorldOnGPUsKeepsItsOwnClaims(t *testing.T) {
 	}
 }
 
-const mostRanks = 8192
-
-// The largest world that a spec may ask for fits into one object, with names as long as they may be.
+// The members that the status of a large world lists fit into one object, with names as long as they may be.
 func TestTheLargestWorldFitsIntoItsObject(t *testing.T) {
 	b := newBed(t)
 	b.stop() // nobody else writes
@@ -77,13 +75,13 @@ func TestTheLargestWorldFitsIntoItsObject(t *testing.T) {
 	d := b.deployment(name, 2)
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d.Status.Selector, d.Status.State = "a", "b"
-	for i := range mostRanks {
+	for i := range api.MaxMembers {
 		d.Status.Members = append(d.Status.Members, api.Member{Rank: int32(i), ID: uuid.NewString() + "/0/1", Pod: fmt.Sprintf("%s-%d", name, i),
 			Node: fmt.Sprintf("ip-10-0-%04d.some-long-region-1.compute.internal.example.com", i)})
 	}
 	require.NoError(t, b.c.Status().Update(t.Context(), d, client.FieldOwner("first")))
 	for i := range d.Status.Members { // a repair renumbers them
-		d.Status.Members[i].Rank = int32(mostRanks - 1 - i)
+		d.Status.Members[i].Rank = int32(api.MaxMembers - 1 - i)
 	}
 	require.NoError(t, b.c.Status().Update(t.Context(), d, client.FieldOwner("second")))
 }
