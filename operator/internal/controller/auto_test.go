@@ -152,7 +152,7 @@ func TestKernelProfile_WhenUnknown(t *testing.T) {
 	d.Spec.Parallelism = auto(api.ActionApply)
 	d.Spec.Parallelism.Auto.Policy, d.Spec.Parallelism.Auto.KernelProfile = api.PolicyCalibrated, "Qwen3-30B-A3B/abacus/balanced"
 	require.NoError(t, b.c.Create(t.Context(), d))
-	d = b.degraded("w", api.ReasonInvalidSpec, "spec.parallelism.auto", "abacus", "vllm")
+	b.degraded("w", api.ReasonInvalidSpec, "spec.parallelism.auto", "abacus", "vllm")
 	b.until("w", "serving", func(d *api.MoEDeployment) bool {
 		return apimeta.IsStatusConditionTrue(d.Status.Conditions, api.ConditionAvailable) || d.Status.Ranks == 2
 	})
