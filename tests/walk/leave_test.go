@@ -23,6 +23,23 @@ func freePages(t *testing.T, w *harness.World) uint64 {
 	return free
 }
 
+// idlePages waits until no rank has a request, and gives the free pages of two statuses that agree: an engine's figures are not of one moment.
+func idlePages(t *testing.T, w *harness.World) (free uint64) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		was, requests := free, uint64(0)
+		free = 0
+		for _, s := range status(t, w) {
+			for _, r := range s.Ranks {
+				free += r.Engine.GetKvFreePages()
+				requests += r.Engine.GetRunning() + r.Engine.GetWaiting()
+			}
+		}
+		return requests == 0 && free == was
+	}, worlds.Hang, 100*time.Millisecond, "the ranks still have requests")
+	return free
+}
+
 // Clients that leave in the middle of their answers give their KV back, on all ranks that
 // hold a part of it, and what was asked meanwhile is not disturbed.
 func TestClientsThatLeaveFreeTheirKV(t *testing.T) {
@@ -31,12 +48,7 @@ func TestClientsThatLeaveFreeTheirKV(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			apply(t, w, 2, mode)
 			tokens := answers(t, w)
-			idle := uint64(0)
-			require.Eventually(t, func() bool {
-				was := idle
-				idle = freePages(t, w)
-				return idle == was
-			}, worlds.Hang, 300*time.Millisecond)
+			idle := idlePages(t, w)
 
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()

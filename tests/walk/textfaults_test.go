@@ -41,7 +41,7 @@ func TestVllmTextFaults(t *testing.T) {
 		require.Equal(t, w.answers["greeting"], text)
 	}
 	fine(t)
-	idle := freePages(t, w.World)
+	idle := idlePages(t, w.World)
 	atRest := func(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool { return freePages(t, w.World) == idle }, worlds.Hang, 100*time.Millisecond, "%d pages free while idle", idle)
