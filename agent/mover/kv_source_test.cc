@@ -69,7 +69,7 @@ class KvSourceTest : public testing::MoverTest {
 
   std::shared_ptr<Transports> transports_ = [this] {
     std::vector<std::unique_ptr<Transport>> all;
-    all.push_back(std::make_unique<TcpTransport>(credentials_));
+    all.push_back(std::make_unique<TcpTransport>(credentials_, testing::kPatientKv));
     return std::make_shared<Transports>(std::move(all));
   }();
   std::atomic<int> opened_{0};

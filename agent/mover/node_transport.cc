@@ -198,10 +198,12 @@ class NodeTransport::Kv final : public KvChannel {
 };
 
 NodeTransport::NodeTransport(std::string folder, std::shared_ptr<net::Credentials> credentials,
-                             std::shared_ptr<const device::Platform> platform)
+                             std::shared_ptr<const device::Platform> platform,
+                             const net::WaitLimits& kv)
     : folder_(std::move(folder)),
       credentials_(std::move(credentials)),
-      platform_(std::move(platform)) {}
+      platform_(std::move(platform)),
+      kv_limits_(kv) {}
 
 NodeTransport::~NodeTransport() = default;
 
@@ -218,7 +220,7 @@ Result<std::unique_ptr<NodeTransport::Link>> NodeTransport::Take(const Whose& wh
     if (!idle.empty() && !idle.mapped()->Gone()) return std::move(idle.mapped());
   }
   auto stream = net::Connect(DataServer::NodeSocket(folder_, whose.first), credentials_, stop,
-                             whose.second == Use::kKv ? kKvLimits : net::WaitLimits());
+                             whose.second == Use::kKv ? kv_limits_ : net::WaitLimits());
   // Also who is no agent of this world: whoever may write to the folder can listen there, and the
   // source is where it was.
   if (!stream.ok()) return Status(Code::kUnavailable, stream.status().message());

@@ -22,9 +22,10 @@ namespace tangram::mover {
 
 class NodeTransport final : public Transport {
  public:
-  // `folder`: as DataServer::Options::node_socket_dir.
+  // `folder`: as DataServer::Options::node_socket_dir. `kv`: limits of connections for KV.
   NodeTransport(std::string folder, std::shared_ptr<net::Credentials> credentials,
-                std::shared_ptr<const device::Platform> platform);
+                std::shared_ptr<const device::Platform> platform,
+                const net::WaitLimits& kv = kKvLimits);
   ~NodeTransport() override;
 
   const char* name() const override { return "node"; }
@@ -67,6 +68,7 @@ class NodeTransport final : public Transport {
   const std::string folder_;
   const std::shared_ptr<net::Credentials> credentials_;
   const std::shared_ptr<const device::Platform> platform_;
+  const net::WaitLimits kv_limits_;
   std::mutex mu_;
   std::multimap<Whose, std::unique_ptr<Link>> idle_;
   std::map<Window::Id, std::shared_ptr<PeerMemory>> memories_;

@@ -66,8 +66,9 @@ class NodeTransportTest : public ::testing::TestWithParam<uint64_t> {
   std::shared_ptr<Transports> Both(const std::string& folder,
                                    const std::shared_ptr<net::Credentials>& credentials) const {
     std::vector<std::unique_ptr<Transport>> all;
-    all.push_back(std::make_unique<NodeTransport>(folder, credentials, platform_));
-    all.push_back(std::make_unique<TcpTransport>(credentials));
+    all.push_back(
+        std::make_unique<NodeTransport>(folder, credentials, platform_, testing::kPatientKv));
+    all.push_back(std::make_unique<TcpTransport>(credentials, testing::kPatientKv));
     return std::make_shared<Transports>(std::move(all));
   }
   fs::path Socket() const { return folder_ / (peer_.data() + ".sock"); }

@@ -124,7 +124,7 @@ Status TcpTransport::Pull(const v1::PeerAddress& peer, const std::string& token,
 Result<std::unique_ptr<KvChannel>> TcpTransport::OpenKv(const v1::PeerAddress& peer,
                                                         const std::string& token,
                                                         const std::stop_token& stop) {
-  auto stream = net::Connect(peer.data(), credentials_, stop, kKvLimits);
+  auto stream = net::Connect(peer.data(), credentials_, stop, kv_limits_);
   if (!stream.ok()) return stream.status();
   TANGRAM_RETURN_IF_ERROR(net::WriteAll(**stream, std::as_bytes(std::span(token)), stop));
   return std::unique_ptr<KvChannel>(std::make_unique<TcpKv>(std::move(stream).value()));

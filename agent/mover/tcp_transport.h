@@ -40,8 +40,10 @@ class PieceLink {
 
 class TcpTransport final : public Transport {
  public:
-  explicit TcpTransport(std::shared_ptr<net::Credentials> credentials)
-      : credentials_(std::move(credentials)) {}
+  // `kv`: limits of connections for KV.
+  explicit TcpTransport(std::shared_ptr<net::Credentials> credentials,
+                        const net::WaitLimits& kv = kKvLimits)
+      : credentials_(std::move(credentials)), kv_limits_(kv) {}
 
   const char* name() const override { return "tcp"; }
   Capabilities capabilities() const override { return {.one_sided = false, .network = true}; }
@@ -58,6 +60,7 @@ class TcpTransport final : public Transport {
   std::unique_ptr<PieceLink> Take(const std::string& data);
 
   const std::shared_ptr<net::Credentials> credentials_;
+  const net::WaitLimits kv_limits_;
   std::mutex mu_;
   std::multimap<std::string, std::unique_ptr<PieceLink>> idle_;  // by data port
 };

@@ -21,6 +21,9 @@
 
 namespace tangram::mover::testing {
 
+// Of KV, for tests that are not of its silence: a busy machine is slower than the product waits.
+inline constexpr net::WaitLimits kPatientKv{tangram::testing::kHang, tangram::testing::kHang};
+
 inline std::vector<std::byte> Pattern(size_t bytes, unsigned seed) {
   std::vector<std::byte> out(bytes);
   for (size_t i = 0; i < bytes; ++i) out[i] = std::byte((i * 31 + seed * 7 + i / 251) & 0xff);
