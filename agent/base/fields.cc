@@ -17,6 +17,13 @@ std::string Shown(const json& value) {
 
 }  // namespace
 
+std::string Printable(std::string_view text) {
+  constexpr size_t kMost = 200;
+  const std::string quoted =
+      json(Utf8Prefix(text, kMost)).dump(-1, ' ', false, json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2) + (text.size() > kMost ? "..." : "");
+}
+
 const json* Fields::At(const char* name) const {
   const auto it = object_.find(name);
   return it == object_.end() || it->is_null() ? nullptr : &*it;

@@ -9,11 +9,15 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/base/status.h"
 
 namespace tangram {
+
+// A text that a file gives, for a message: on one line, and not longer than a line.
+std::string Printable(std::string_view text);
 
 class Fields {
  public:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "agent/base/fields.h"
 #include "agent/device/hash.h"
 #include "agent/loader/folder.h"
 
@@ -84,7 +85,7 @@ Status Checkpoint::ReadHeader(const std::string& path, const std::string& name_i
     if (!added) {
       return {Code::kInvalid, fmt::format("{}: tensor '{}' is in {} too, and no index says which "
                                           "of them counts",
-                                          path, name, it->second.file->path())};
+                                          path, Printable(name), it->second.file->path())};
     }
   }
   return OkStatus();
@@ -204,7 +205,8 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes,
     return {Code::kBadGeometry,
             fmt::format("{}: tensor '{}' belongs to no expert that config.json declares ({} MoE "
                         "layers of {} layers, {} experts each)",
-                        place.file->path(), name, g.moe_layers_size(), g.layers(), g.experts())};
+                        place.file->path(), Printable(name), g.moe_layers_size(), g.layers(),
+                        g.experts())};
   }
   PlaceDense();
   g.set_dtype(parts_.empty() ? v1::DTYPE_BF16 : dtype_);

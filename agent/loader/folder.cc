@@ -9,6 +9,8 @@
 #include <set>
 #include <span>
 
+#include "agent/base/fields.h"
+
 namespace tangram::loader {
 namespace {
 
@@ -144,13 +146,6 @@ std::string PathIn(const std::string& directory, const std::string& name) {
   const size_t end = directory.find_last_not_of('/');
   const bool root = end == std::string::npos && !directory.empty();
   return (fs::path(root ? "/" : directory.substr(0, end + 1)) / name).string();
-}
-
-std::string Printable(const std::string& name) {
-  constexpr size_t kMost = 200;
-  const std::string quoted =
-      json(name.substr(0, kMost)).dump(-1, ' ', false, json::error_handler_t::replace);
-  return quoted.substr(1, quoted.size() - 2) + (name.size() > kMost ? "..." : "");
 }
 
 Result<std::unique_ptr<File>> OpenFile(const std::string& path) {

@@ -14,9 +14,6 @@ namespace tangram::loader {
 // The path of a file in the folder, whose name may end in slashes.
 std::string PathIn(const std::string& directory, const std::string& name);
 
-// A name that a file gives, for a message: on one line, and not longer than a line.
-std::string Printable(const std::string& name);
-
 // Opens a file of a checkpoint. kInvalid names the file, and says so if it is a pointer that Git
 // LFS left in its place, or a symbolic link to nothing.
 Result<std::unique_ptr<File>> OpenFile(const std::string& path);

@@ -7,6 +7,8 @@
 #include <optional>
 #include <unordered_set>
 
+#include "agent/base/fields.h"
+
 namespace tangram::loader {
 namespace {
 
@@ -45,7 +47,8 @@ class Strict final : public nlohmann::json_sax<json> {
   bool start_array(size_t) override { return Down(); }
   bool end_array() override { return Up(); }
   bool key(string_t& name) override {
-    if (!keys_.back().insert(name).second) fault_ = fmt::format("'{}' is there twice", name);
+    if (!keys_.back().insert(name).second)
+      fault_ = fmt::format("'{}' is there twice", Printable(name));
     return fault_.empty();
   }
   bool parse_error(size_t, const std::string&, const json::exception&) override { return false; }
@@ -78,7 +81,7 @@ Result<json> ParseStrict(std::string_view text, const std::string& file) {
 Result<TensorInfo> ParseTensor(const std::string& name, const json& entry, uint64_t data_begin,
                                uint64_t data_bytes, const std::string& file) {
   const auto bad = [&](std::string why) {
-    return Bad(file, fmt::format("tensor '{}': {}", name, why));
+    return Bad(file, fmt::format("tensor '{}': {}", Printable(name), why));
   };
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") ||
       !entry.contains("data_offsets")) {
@@ -89,7 +92,7 @@ Result<TensorInfo> ParseTensor(const std::string& name, const json& entry, uint6
   const auto type = TypeOf(entry["dtype"].get<std::string>());
   if (!type)
     return bad(fmt::format("dtype {} is not supported (BF16, F32, F8_E4M3)",
-                           entry["dtype"].get<std::string>()));
+                           Printable(entry["dtype"].get<std::string>())));
   info.dtype = *type;
   if (!entry["shape"].is_array() || entry["shape"].size() > 8)
     return bad("shape is no list of at most 8 sizes");
@@ -176,10 +179,11 @@ Result<std::map<std::string, TensorInfo>> ParseHeader(std::string_view prefix, u
   for (const auto* tensor : order) {
     const auto& [name, info] = *tensor;
     if (info.begin != next) {
-      return Bad(file, fmt::format("tensor '{}' starts at byte {}, {} {}", name, info.begin,
-                                   info.begin < next ? "over the one before, which ends at"
-                                                     : "after a hole from",
-                                   next));
+      return Bad(file,
+                 fmt::format(
+                     "tensor '{}' starts at byte {}, {} {}", Printable(name), info.begin,
+                     info.begin < next ? "over the one before, which ends at" : "after a hole from",
+                     next));
     }
     next += info.bytes;
   }

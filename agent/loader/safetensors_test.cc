@@ -135,6 +135,16 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"Deep", std::string(100000, '[') + std::string(100000, ']'), 0, "nested"}),
     [](const auto& info) { return std::string(info.param.name); });
 
+TEST(Safetensors, NamesAreShownOnOneLine) {
+  for (const std::string header :
+       {R"({"a\nb":{"dtype":"F\n64","shape":[],"data_offsets":[0,4]}})",
+        R"({"a\nb":{"dtype":"F32","shape":[],"data_offsets":[4,8]}})", R"({"a\nb":1,"a\nb":2})"}) {
+    const std::string why = Parse(SerializeRaw(header, "12345678")).status().message();
+    EXPECT_NE(why.find(R"(a\nb)"), std::string::npos) << why;
+    EXPECT_EQ(why.find('\n'), std::string::npos) << why;
+  }
+}
+
 TEST(Safetensors, EveryTruncationIsRefused) {
   const std::string file = SerializeRaw(kTwo, std::string(32, 'x'));
   for (size_t size = 0; size < file.size(); ++size) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/base/fields.h"
 #include "agent/loader/safetensors.h"
 
 namespace tangram::loader {
@@ -88,8 +89,9 @@ Result<const Style*> StyleOf(const std::string& model, bool fp8) {
     known += fmt::format("{}{}{}", known.empty() ? "" : ", ", style.model,
                          style.fp8 ? " with block FP8" : "");
   }
-  return Status(Code::kInvalid, fmt::format("model_type \"{}\"{} is not supported ({})", model,
-                                            fp8 ? " with FP8 weights" : "", known));
+  return Status(Code::kInvalid,
+                fmt::format("model_type \"{}\"{} is not supported ({})", Printable(model),
+                            fp8 ? " with FP8 weights" : "", known));
 }
 
 const Style* StackedStyleOf(const std::string& model, bool fp8) {

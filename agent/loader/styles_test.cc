@@ -431,6 +431,7 @@ TEST(BadStyles, FamiliesThatAreNotKnownAreTold) {
   EXPECT_THAT(
       style.status().message(),
       AllOf(HasSubstr("dbrx"), HasSubstr("qwen3_moe with block FP8"), HasSubstr("gpt_oss")));
+  EXPECT_THAT(StyleOf("db\nrx", false).status().message(), HasSubstr("\"db\\nrx\""));
 }
 
 TEST(BadStyles, RunsAndTailsThatAreNotThere) {

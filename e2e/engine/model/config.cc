@@ -146,7 +146,8 @@ Result<const Family*> FamilyOf(const std::string& model) {
     if (model == family.model) return &family;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", family.model);
   }
-  return Bad(fmt::format("model_type \"{}\" is none that is computed ({})", model, known));
+  return Bad(
+      fmt::format("model_type \"{}\" is none that is computed ({})", Printable(model), known));
 }
 
 Status CheckSizes(const Config& c) {
