@@ -107,8 +107,8 @@ Machine::View Machine::ViewOf(uint64_t attempt, const Gates& gates) const {
 
 Status Machine::CheckWorld(const Header& header) const {
   if (header.world == world_) return OkStatus();
-  return {Code::kWrongWorld,
-          fmt::format("this agent serves world '{}', the call is for '{}'", world_, header.world)};
+  return {Code::kWrongWorld, fmt::format("this agent serves world '{}', the call is for world '{}'",
+                                         world_, header.world)};
 }
 
 Status Machine::CheckPeer(const Header& header) const {

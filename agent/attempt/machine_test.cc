@@ -23,7 +23,7 @@ TEST_F(Attempts, APlanIsRefusedByWhatIsWrongWithIt) {
     return WhyOf(next);
   };
   EXPECT_EQ(why([](Prepare* p) { p->header.world = "v"; }, "WrongWorld"),
-            "this agent serves world 'w', the call is for 'v'");
+            "this agent serves world 'w', the call is for world 'v'");
   EXPECT_EQ(why([](Prepare* p) { p->header.attempt = 1; }, "StaleAttempt"),
             "attempt 1 is over or burned, the highest seen is 1");
   EXPECT_EQ(why([](Prepare* p) { p->header.epoch = 7; }, "StaleEpoch"),

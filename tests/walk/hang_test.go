@@ -45,7 +45,7 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 			log, err := os.ReadFile(filepath.Join(a.Dir(), "keep.log"))
 			require.NoError(t, err)
 			require.NotContains(t, string(log), "no connection in time", "an engine waited for it until its limit")
-			require.NotContains(t, string(log), "did not answer in", "its agent did")
+			require.NotContains(t, string(log), "did not reply within", "its agent did")
 			if point != "engine.repair_enter" { // then it is there to be missed in a step
 				require.Contains(t, string(log), "while it is repaired")
 				require.Len(t, d.Record.Lost, 2)
