@@ -431,14 +431,14 @@ Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage 
     std::unique_lock lock(mu_);
     const auto it = by_device_.find(device);
     if (it == by_device_.end()) {
-      return Status{Code::kUnavailable, fmt::format("device {}: no engine is attached", device)};
+      return Status{Code::kUnavailable, fmt::format("no engine is attached to device {}", device)};
     }
     session = it->second;
     if (!changed_.wait_for(lock, stop, options_.attach_timeout,
                            [&] { return session->ready || session->gone; })) {
       // Nothing may come before the answer to its attach.
       return Status{Code::kUnavailable,
-                    fmt::format("device {}: the engine is still attaching", device)};
+                    fmt::format("the engine of device {} is still attaching", device)};
     }
     session->replies.erase(key);
   }
@@ -449,14 +449,14 @@ Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage 
   const auto it = session->replies.find(key);
   if (it == session->replies.end()) {
     if (session->gone) {
-      return Status{Code::kUnavailable, fmt::format("device {}: the engine detached", device)};
+      return Status{Code::kUnavailable, fmt::format("the engine of device {} detached", device)};
     }
     if (stop.stop_requested()) {
       return Status{Code::kUnavailable,
-                    fmt::format("device {}: the call to the engine was cancelled", device)};
+                    fmt::format("the call to the engine of device {} was cancelled", device)};
     }
     return Status{Code::kUnavailable,
-                  fmt::format("device {}: the engine did not reply within {} ms", device,
+                  fmt::format("the engine of device {} did not reply within {} ms", device,
                               options_.reply_timeout.count())};
   }
   v1::EngineMessage out = std::move(it->second);
@@ -472,7 +472,7 @@ Status EngineServer::Prepare(uint32_t device, const v1::EnginePrepare& prepare,
                     prepare.header().attempt(), std::move(stop));
   if (!reply.ok()) return reply.status();
   if (reply->prepared().ok()) return OkStatus();
-  return {Code::kEngine, fmt::format("device {}: the engine rejected the flip: {}", device,
+  return {Code::kEngine, fmt::format("the engine of device {} rejected the flip: {}", device,
                                      reply->prepared().message())};
 }
 
@@ -487,7 +487,7 @@ Status EngineServer::Map(uint32_t device, const v1::Header& header, EngineMappin
                     std::move(stop), mappings.descriptors);
   if (!reply.ok()) return reply.status();
   if (reply->mapped().ok()) return OkStatus();
-  return {Code::kEngine, fmt::format("device {}: the engine cannot map its memory: {}", device,
+  return {Code::kEngine, fmt::format("the engine of device {} cannot map its memory: {}", device,
                                      reply->mapped().message())};
 }
 

@@ -104,7 +104,7 @@ func always(err error) func(int64) error { return func(int64) error { return err
 
 func TestRefusalIsDecoded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		want := &tangramv1.Refusal{Code: tangramv1.Refusal_CODE_STALE_EPOCH, Message: "the epoch in force is 7, the call says 6",
+		want := &tangramv1.Refusal{Code: tangramv1.Refusal_CODE_STALE_EPOCH, Message: "the active epoch is 7, the call is for epoch 6",
 			Current: &tangramv1.Header{World: "w", Epoch: 7, Attempt: 12}}
 		wire, err := proto.Marshal(want)
 		require.NoError(t, err)
