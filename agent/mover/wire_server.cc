@@ -160,8 +160,9 @@ class WireServer::Session {
       act(WireEvent::kTurn);
       status = Post(*cut, pack, stop);
     }
-    if (status.ok() && !walk.over())
+    if (status.ok() && !walk.over()) {
       status = {Code::kInvalid, "the comm messages do not cover all bytes"};
+    }
     act(status.ok() ? WireEvent::kDone : WireEvent::kBroken);
     TANGRAM_RETURN_IF_ERROR(status);
     ++server_.batches_;
