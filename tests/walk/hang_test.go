@@ -88,7 +88,7 @@ func TestAnEngineHangsInAFlip(t *testing.T) {
 	}
 }
 
-var silence = regexp.MustCompile(`nothing from .* for (\d+) ms`)
+var silence = regexp.MustCompile(`no message from .* within (\d+) ms`)
 
 // hangsAt stops the engine of a pod once something that was begun has come to a point there, and awaits a repair without it.
 func (a *alive) hangsAt(t *testing.T, pod int, point string, begin func()) harness.Did {
