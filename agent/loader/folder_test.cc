@@ -134,7 +134,7 @@ TEST_F(Folder, TellsShardsThatTheIndexNamesInVain) {
                            "checkpoint again, or remove an index of other files");
   std::filesystem::create_symlink("gone", At(kTwo));
   EXPECT_EQ(Content(),
-            "cannot open " + At(kTwo) + ": it is a symbolic link to gone, which is not there");
+            "cannot open " + At(kTwo) + ": it is a symbolic link to gone, which does not exist");
   WriteFile(At(kIndex), R"({"weight_map": {}})");
   EXPECT_THAT(Content(), HasSubstr(At(kIndex) + ": no weight_map"));
 }
@@ -155,8 +155,8 @@ TEST_F(Folder, TakesATensorOfTwoShardsByTheIndex) {
   WriteFile(At(kOne), Serialize(more));
   EXPECT_EQ(Content(), want_);
   Remove(kIndex);
-  EXPECT_EQ(Content(), At(kTwo) + ": tensor '" + twice + "' is in " + At(kOne) +
-                           " too, and no index says which of them counts");
+  EXPECT_EQ(Content(), At(kTwo) + ": tensor '" + twice + "' is also in " + At(kOne) +
+                           ", and no index selects one of them");
 }
 
 TEST_F(Folder, PassesOverFilesThatTheIndexDoesNotName) {

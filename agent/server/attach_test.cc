@@ -114,9 +114,9 @@ TEST(Attach, SettingsAreTold) {
     const char* settings;
     tg_code code;
     const char* what;
-  } bad[] = {{"engine", TG_INVALID, "tg_options.settings: 'engine' is no name=value"},
-             {"=1", TG_INVALID, "tg_options.settings: '=1' is no name=value"},
-             {"a=1\na=2", TG_INVALID, "tg_options.settings: a comes twice"},
+  } bad[] = {{"engine", TG_INVALID, "tg_options.settings: 'engine' is not name=value"},
+             {"=1", TG_INVALID, "tg_options.settings: '=1' is not name=value"},
+             {"a=1\na=2", TG_INVALID, "tg_options.settings: a is set twice"},
              {many.c_str(), TG_REFUSED, "declares 65 settings, the maximum is 64"},
              {longer.c_str(), TG_REFUSED, "declares setting name... of more than 256 bytes"}};
   for (const auto& b : bad) {

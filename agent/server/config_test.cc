@@ -97,7 +97,7 @@ TEST(Config, ErrorsNameLineAndKey) {
   EXPECT_NE(ErrorOf("world: [\n").find("f.yaml:"), std::string::npos);
   std::string bad_port = kGood;
   bad_port.replace(bad_port.find("listen: 127.0.0.1:0"), 19, "listen: nowhere....");
-  EXPECT_NE(ErrorOf(bad_port).find("listen: want host:port"), std::string::npos);
+  EXPECT_NE(ErrorOf(bad_port).find("listen: must be host:port"), std::string::npos);
   std::string slash = kGood;
   slash.replace(slash.find("pod-0"), 5, "p/../");
   EXPECT_NE(ErrorOf(slash).find("letters, digits"), std::string::npos);

@@ -231,7 +231,7 @@ TEST(Executor, MemoryThatCannotBeExportedFailsTheAttemptWithTheReason) {
 TEST(Executor, ALackOfThreadsIsAnErrorAndEndsNoAgent) {
   OneAgent agent(1);
   const auto lacks = [](const std::string& text) {
-    return text.find("no thread can be started") != std::string::npos;
+    return text.find("cannot start a thread") != std::string::npos;
   };
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, 1, agent.First()));
   WithoutThreads([&] { ASSERT_OK(agent.Stage(1)); });
