@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -37,9 +38,12 @@ type options struct {
 	streams    int  // that run at least when an event begins
 }
 
-const reportFile = "report.json"
+const (
+	reportFile = "report.json"
+	tablesFile = "report.txt"
+)
 
-var errPromise = errors.New("a promise was broken")
+var errPromise = errors.New("the run broke a promise")
 
 func main() { os.Exit(command()) }
 
@@ -209,13 +213,13 @@ func steps(ranks, joiners int) []step {
 	more := ranks + joiners
 	return []step{
 		{fmt.Sprintf("%d -> %d ranks", ranks, more), "ExpertParallel", more, true},
-		{"ExpertParallel -> TensorParallel", "TensorParallel", more, false},
-		{"TensorParallel -> ExpertParallel", "ExpertParallel", more, false},
+		{"EP -> TP", "TensorParallel", more, false},
+		{"TP -> EP", "ExpertParallel", more, false},
 		{fmt.Sprintf("%d -> %d ranks", more, ranks), "ExpertParallel", ranks, true},
 	}
 }
 
-// finish judges the results, and writes the report and the table.
+// finish judges the results, writes the report and its tables, and prints them; of a local run one sentence.
 func finish(o options, r *report, results, reference []*load.Result) error {
 	if err := r.judge(results, reference, reference != nil); err != nil {
 		return err
@@ -226,9 +230,19 @@ func finish(o options, r *report, results, reference []*load.Result) error {
 	if o.bench {
 		return r.printBench(os.Stdout)
 	}
-	r.printTable(os.Stdout)
+	tables := filepath.Join(o.out, tablesFile)
+	if err := r.saveTables(tables); err != nil {
+		return err
+	}
+	if !r.local {
+		r.printTable(os.Stdout)
+	}
 	if len(r.Broken) > 0 {
-		return fmt.Errorf("%w: %v; logs are in %s", errPromise, r.Broken, o.out)
+		return fmt.Errorf("%w: %s. Full report: %s", errPromise, strings.Join(r.Broken, "; "), tables)
+	}
+	if r.local {
+		_, err := fmt.Println(r.verdict(tables))
+		return err
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -32,7 +33,12 @@ func newScreen(f *os.File) *screen {
 	}}
 }
 
-func say(format string, args ...any) { terminal.say("[demo] " + fmt.Sprintf(format, args...)) }
+var began = time.Now()
+
+// prefix of each line of progress: the seconds since the start.
+func prefix() string { return fmt.Sprintf("[demo %4.0f s] ", time.Since(began).Seconds()) }
+
+func say(format string, args ...any) { terminal.say(prefix() + fmt.Sprintf(format, args...)) }
 
 // say a line that stays.
 func (s *screen) say(text string) {

@@ -33,9 +33,9 @@ func TestScreenRedrawsBelowWhatStays(t *testing.T) {
 
 func TestDisplayTellsLoadLayoutAndTransition(t *testing.T) {
 	d := newDisplay(&load.Counters{})
-	d.step, d.command = "2/4 ExpertParallel -> TensorParallel", "kubectl patch"
+	d.step, d.command = "2/4 EP -> TP", "kubectl patch"
 	lines, quiet := d.lines(d.started.Add(3 * time.Second))
-	require.Contains(t, lines[0], "2/4 ExpertParallel -> TensorParallel: kubectl patch (3 s of 3 s)")
+	require.Contains(t, lines[0], "2/4 EP -> TP: kubectl patch (3 s of 3 s)")
 	require.Contains(t, lines[1], "0 tokens/s, requests 0 open, 0 done, 0 lost")
 
 	d.world = &v1alpha2.MoEDeployment{Spec: v1alpha2.MoEDeploymentSpec{Replicas: 6}, Status: v1alpha2.MoEDeploymentStatus{
