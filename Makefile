@@ -147,6 +147,11 @@ bench-setup: ## Install iperf3, NIXL and Mooncake, for comparison in the benchma
 
 ##@ Generate
 
+picture: ## Draw docs/transitions.svg from the report of the last make try
+	@test -f $(TRY)/run/report.json || { echo "make picture: $(TRY)/run/report.json does not exist: run make try first" >&2; exit 1; }
+	@cd e2e && go build -o ../$(TRY)/bin/ ./demo/tangram-demo
+	@$(TRY)/bin/tangram-demo picture --report $(TRY)/run/report.json --svg docs/transitions.svg
+
 proto: ## Regenerate the Go code of the protobuf files (needs protoc-gen-go and protoc-gen-go-grpc)
 	@cd proto && protoc -I . --go_out=. --go_opt=module=tangram.dev/proto \
 	  --go-grpc_out=. --go-grpc_opt=module=tangram.dev/proto tangram/v1/*.proto

@@ -79,7 +79,7 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 		return nil, err
 	}
 	defer w.Stop()
-	stop, played, stream := make(chan struct{}), make(chan []*load.Result, 1), make(chan *load.Result, 1)
+	stop, played, long := make(chan struct{}), make(chan []*load.Result, 1), make(chan *load.Result, 1)
 	counters := &load.Counters{}
 	clients := client(w)
 	clients.Counters = counters
@@ -90,9 +90,9 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 		if failed = sleep(ctx, time.Second); failed == nil {
 			r.FirstPlacement, failed = placementNow(ctx, w)
 		}
-		go func() { stream <- clients.Do(ctx, longRequest(o, counters)) }()
+		go func() { long <- clients.Do(ctx, longRequest(o, counters)) }()
 	} else {
-		stream <- nil
+		long <- nil
 	}
 	for _, s := range slices.Repeat(steps(o.ranks, o.joiners()), o.rounds) {
 		if failed != nil {
@@ -133,11 +133,11 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 	if failed != nil {
 		w.Stop() // so that no request waits for ever
 		<-played
-		<-stream
+		<-long
 		return nil, failed
 	}
 	results := <-played
-	if s := <-stream; s != nil {
+	if s := <-long; s != nil {
 		r.Stream = newStream(s)
 		results = append([]*load.Result{s}, results...)
 	}

@@ -53,7 +53,7 @@ func command() int {
 	defer stop()
 	root := &cobra.Command{Use: "tangram-demo", Short: "a world of ranks changes shape while it serves", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(vllmCommand(), vllmOverheadCommand(), vllmTransitionCommand(), vllmMemoryCommand(), vllmRestartCommand(), scaleUpCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), kvOverheadCommand(), reshardCommand(),
-		interferenceCommand(), simulateRealCommand(), burstRealCommand(), smoothCommand(), throughputDuringCommand(), frontDoorCommand(), frontProxyCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
+		interferenceCommand(), simulateRealCommand(), burstRealCommand(), smoothCommand(), throughputDuringCommand(), frontDoorCommand(), frontProxyCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand(), pictureCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)
