@@ -40,10 +40,8 @@ try-build:
 	@ONLY_TRY=1 e2e/setup/install.sh
 	@test -f $(TRY)/cxx/build.ninja || { echo "[build] configuring C++"; mkdir -p $(TRY); cmake -S . -B $(TRY)/cxx -G Ninja -DTANGRAM_CUDA=OFF >$(TRY)/cmake.log || { cat $(TRY)/cmake.log; exit 1; }; }
 	@NINJA_STATUS='[build %es %p] ' ninja -C $(TRY)/cxx tangram-agent tangram-engine
-	@test -x $(TRY)/bin/tangram-demo || echo "[build] building Go programs (one to three minutes the first time)"
 	@mkdir -p $(TRY)/bin
-	@cd operator && GOGC=400 go build -o ../$(TRY)/bin/ ./cmd/tangram-driver ./cmd/tangram-gateway
-	@cd e2e && GOGC=400 go build -o ../$(TRY)/bin/ ./demo/tangram-demo
+	@$(call go-build,$(TRY)/bin,./cmd/tangram-driver ./cmd/tangram-gateway,./demo/tangram-demo)
 	@$(call checkpoint,demo,the demo checkpoint)
 
 ##@ Build and test
@@ -115,11 +113,15 @@ agent-gpu-image: cxx cluster-setup ## Build the agent image for GPUs, build/imag
 cluster-setup: setup ## Build Kubernetes and its tools, for the local cluster
 	@WITH_CLUSTER=1 e2e/setup/install.sh
 
+# Programs of operator/ and of e2e/, into a folder; it reports a first build, and a long one.
+go-build = test -x $(1)/tangram-demo || echo "[build] Go programs (the first build also compiles Kubernetes client libraries)" >&2; \
+  (cd operator && GOGC=400 go build -o ../$(1)/ $(2)) && (cd e2e && GOGC=400 go build -o ../$(1)/ $(3)) || exit 1; \
+  test $$SECONDS -lt 10 || echo "[build $${SECONDS}s] Go programs: done" >&2
+
 # Static, as the images of operator and gateway want them.
 go: setup
 	@mkdir -p $(BUILD)/bin
-	@cd operator && GOGC=400 go build -o ../$(BUILD)/bin/ ./cmd/...
-	@cd e2e && GOGC=400 go build -o ../$(BUILD)/bin/ ./demo/...
+	@$(call go-build,$(BUILD)/bin,./cmd/...,./demo/...)
 
 checkpoint = test -f $(BUILD)/models/$(1)/config.json || { echo "[model] writing $(2)"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset $(1) --out $(BUILD)/models/$(1); }
 

@@ -81,7 +81,9 @@ fi
 
 # The cluster and its tools have parts of their own that look for what is missing.
 if [ "${WITH_CLUSTER:-0}" = 1 ]; then
+  [ -x build/bin/kube ] || step "Go modules of Kubernetes and its tools"
   for m in e2e/cluster tests/tools; do (cd "$m" && download go mod download); done
   e2e/cluster/setup.sh
+  [ -x build/bin/helm ] || step "tools: helm, kubeconform, generators (compile once, a minute or two)"
   tests/tools.sh
 fi

@@ -101,6 +101,7 @@ func meetBursts(ctx context.Context, o options, k *kube.Client) (*bursts, error)
 	client := &load.Client{URL: url, Model: burstsName, HTTP: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 512}}, Counters: &b.counters, Patience: waitReturn}
 	go func() { b.played <- b.arrivals.play(ctx, client, b.stop) }()
 	go b.watch(ctx)
+	say("%s: %.0f requests per second for %.0f s, so that the policy knows its load", burstsName, meetRate, meetFor.Seconds())
 	b.arrivals.rate(meetRate)
 	defer b.arrivals.rate(0)
 	return b, sleep(ctx, meetFor)
@@ -235,7 +236,7 @@ func (b *bursts) finish(ctx context.Context, o options) error {
 		return fmt.Errorf("%s, one rank: %w", burstsTitle, err)
 	}
 	say("the same %d requests of %s on one rank", len(b.results), burstsName)
-	return b.judge(client(w).Again(ctx, b.results, 16))
+	return b.judge(repeatOnOneRank(ctx, o, client(w), b.results, 16))
 }
 
 func (b *bursts) judge(reference []*load.Result) error {

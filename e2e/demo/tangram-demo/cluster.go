@@ -139,7 +139,10 @@ func bringUp(ctx context.Context, o options) (*cluster.Cluster, error) {
 	if err := applyManifests(ctx, o, k); err != nil {
 		return c, err
 	}
-	if err := k.Wait(ctx, object, v1alpha2.ConditionReady, waitFirst); err != nil {
+	stop := during(o.brief, func() string { return "waiting until " + object + " is Ready" })
+	err = k.Wait(ctx, object, v1alpha2.ConditionReady, waitFirst)
+	stop()
+	if err != nil {
 		return c, err
 	}
 	say("%d ranks serve, %.1f s after the start", o.ranks, time.Since(began).Seconds())

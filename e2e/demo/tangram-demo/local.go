@@ -20,7 +20,7 @@ func local(ctx context.Context, o options) error {
 	if o.ranks < 1 {
 		return fmt.Errorf("--ranks %d: at least 1", o.ranks)
 	}
-	o.rounds = 1
+	o.rounds, o.brief = 1, true
 	if o.bench {
 		o.rounds, o.pause = 7, time.Second
 		if os.Getenv("QUICK") == "1" {
@@ -144,6 +144,15 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 	return results, nil
 }
 
+// repeatOnOneRank sends the requests of results once more, and reports progress.
+func repeatOnOneRank(ctx context.Context, o options, c *load.Client, results []*load.Result, atOnce int) []*load.Result {
+	c.Counters = &load.Counters{}
+	defer during(o.brief, func() string {
+		return fmt.Sprintf("one-rank run: %d of %d requests done", c.Counters.Now().Done, len(results))
+	})()
+	return c.Again(ctx, results, atOnce)
+}
+
 // oneRank runs the same requests where nothing ever moves.
 func oneRank(ctx context.Context, o options, results []*load.Result) ([]*load.Result, error) {
 	w, err := start(ctx, o, "one", 1, []int{1})
@@ -152,7 +161,7 @@ func oneRank(ctx context.Context, o options, results []*load.Result) ([]*load.Re
 	}
 	defer w.Stop()
 	say("running the same %d requests on one rank, to compare all tokens", len(results))
-	return client(w).Again(ctx, results, o.atOnce), nil
+	return repeatOnOneRank(ctx, o, client(w), results, o.atOnce), nil
 }
 
 // acts in which a process is killed. The world is as it was at the start, and ends in the other mode.

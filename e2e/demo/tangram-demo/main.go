@@ -30,6 +30,7 @@ type options struct {
 
 	only   string // recovery, burst-real
 	bench  bool   // local
+	brief  bool   // no lines of progress within a step, but on a terminal
 	rounds int    // of all transitions; the bench takes medians
 
 	clusterDir string // cluster

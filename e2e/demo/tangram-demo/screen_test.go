@@ -3,6 +3,7 @@ package main
 import (
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -92,4 +93,18 @@ func TestManifestsAreOfTheAPI(t *testing.T) {
 	require.Equal(t, world, d.Name)
 	require.EqualValues(t, 4, d.Spec.Replicas)
 	require.EqualValues(t, "demo", d.Spec.Model.Source.PersistentVolumeClaim.Path)
+}
+
+// Not parallel to other tests: all share the terminal.
+func TestDuring_WhenTerminalIsRedrawn(t *testing.T) {
+	was := terminal
+	defer func() { terminal = was }()
+	var out strings.Builder
+	terminal = &screen{tty: true, out: &out, cols: func() int { return 80 }}
+	seen := make(chan struct{})
+	stop := during(true, sync.OnceValue(func() string { close(seen); return "3 of 9 requests" }))
+	<-seen
+	stop()
+	require.Contains(t, out.String(), "s] 3 of 9 requests\n")
+	require.True(t, strings.HasSuffix(out.String(), "\x1b[1A\r\x1b[J"), "the line is removed")
 }
