@@ -58,7 +58,7 @@ func TestVersion(t *testing.T) {
 	commit, at := debug.BuildSetting{Key: "vcs.revision", Value: "621eb9e0123456789"}, debug.BuildSetting{Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}
 	require.Equal(t, "621eb9e01234 of 2026-01-02T03:04:05Z", built(commit, at, debug.BuildSetting{Key: "vcs.modified", Value: "false"}))
 	require.Equal(t, "621eb9e01234 of 2026-01-02T03:04:05Z, with changes", built(commit, at, debug.BuildSetting{Key: "vcs.modified", Value: "true"}))
-	require.Equal(t, "of an unknown commit (built without version control)", built())
+	require.Equal(t, "(unknown commit: built without version control)", built())
 }
 
 // Columns of a table have different heads, and Go's brackets are in none.

@@ -34,7 +34,7 @@ func TestPaceTable_WhenFileIsNamed(t *testing.T) {
 	code, out, errs := call("", "pace-table")
 	require.Equal(t, 2, code)
 	require.Empty(t, out)
-	require.Contains(t, errs, "tangram pace-table takes one FILE to write to (-: stdout), found 0; see tangram pace-table --help")
+	require.Contains(t, errs, "tangram pace-table takes one argument, FILE (-: standard output), found 0; see tangram pace-table --help")
 	_, want, _ := call("", "pace-table", "-", "--ranks", "1")
 	path := filepath.Join(t.TempDir(), "pace.json")
 	code, out, errs = call("", "pace-table", path, "--ranks", "1")
