@@ -51,30 +51,30 @@ func TestSimulate(t *testing.T) {
 	code, out, errs = call("100 20\n100 0\n200 30\n", "simulate", "--trace", "-", "--policy", "TensorParallel")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "TensorParallel         2")
-	require.Contains(t, errs, "--trace -: left out, as they have no prompt or no output tokens: 1 lines")
+	require.Contains(t, errs, "--trace -: 1 lines skipped, because they have no prompt tokens or no output tokens")
 }
 
 func TestBadSimulations(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"either --trace or --rates or --rollout": {},
-		"--rollout -1: 1 to a million":           {"--rollout", "-1"},
-		"no such file":                           {"--trace", "none.csv"},
-		"is not seconds x requests":              {"--rates", "5"},
-		"per second, at most 10":                 {"--rates", "1e6x1e6"},
-		"--noise NaN":                            {"--rates", "5x5", "--noise", "NaN"},
-		"an SLO of TTFT -1 s":                    {"--rates", "5x5", "--ttft", "-1"},
-		"--times 0":                              {"--rates", "5x5", "--times", "0"},
-		"--model \"gpt-2\": no kernels were measured of it; want one of Qwen3-235B-A22B, Qwen3-30B-A3B": {"--rates", "5x5", "--model", "gpt-2"},
-		"--truth \"llama.cpp\": no kernels of it were measured; want one of sglang, trtllm, vllm":       {"--rates", "5x5", "--truth", "llama.cpp"},
-		"--prior \"llama.cpp\"": {"--rates", "5x5", "--prior", "llama.cpp"},
-		"--routing \"fair\": no kernels were measured with it; want one of":          {"--rates", "5x5", "--routing", "fair"},
-		"--policy \"expert\"; want one of ExpertParallel, TensorParallel, threshold": {"--rates", "5x5", "--policy", "ExpertParallel,expert"},
-		"--policy names none":                              {"--rates", "5x5", "--policy", ""},
-		"--concurrency -1: at least 1":                     {"--rates", "5x5", "--concurrency", "-1"},
-		"--samples without -o json":                        {"--rates", "5x5", "--samples"},
-		"--output is \"xml\"":                                 {"--rates", "5x5", "-o", "xml"},
-		"--ranks 9: kernels were measured on 1 to 8 ranks": {"--rates", "5x5", "--ranks", "9"},
-		"--ranks 0: kernels were measured on 1 to 8 ranks": {"--rates", "5x5", "--ranks", "0"},
+		"found 0 of --trace, --rates and --rollout; set exactly one of them": {},
+		"--rollout is -1; want 1 to 1,000,000":                               {"--rollout", "-1"},
+		"no such file":                                                       {"--trace", "none.csv"},
+		"want SECONDSxREQUESTS_PER_SECOND":                                   {"--rates", "5"},
+		"with at most 10 million requests":                                   {"--rates", "1e6x1e6"},
+		"--noise is NaN":                                                     {"--rates", "5x5", "--noise", "NaN"},
+		"an SLO of TTFT -1 s":                                                {"--rates", "5x5", "--ttft", "-1"},
+		"--times is 0":                                                       {"--rates", "5x5", "--times", "0"},
+		"no measured kernels for --model \"gpt-2\"; want one of Qwen3-235B-A22B, Qwen3-30B-A3B": {"--rates", "5x5", "--model", "gpt-2"},
+		"no measured kernels for --truth \"llama.cpp\"; want one of sglang, trtllm, vllm":       {"--rates", "5x5", "--truth", "llama.cpp"},
+		"--prior \"llama.cpp\"":                                                         {"--rates", "5x5", "--prior", "llama.cpp"},
+		"no measured kernels for --routing \"fair\"; want one of":                       {"--rates", "5x5", "--routing", "fair"},
+		"--policy is \"expert\"; want one of ExpertParallel, TensorParallel, threshold": {"--rates", "5x5", "--policy", "ExpertParallel,expert"},
+		"--policy is empty":                                                             {"--rates", "5x5", "--policy", ""},
+		"--concurrency is -1; want at least 1":                                          {"--rates", "5x5", "--concurrency", "-1"},
+		"found --samples with -o table":                                                 {"--rates", "5x5", "--samples"},
+		"--output is \"xml\"":                                                           {"--rates", "5x5", "-o", "xml"},
+		"--ranks is 9; want 1 to 8, the measured numbers of ranks":                      {"--rates", "5x5", "--ranks", "9"},
+		"--ranks is 0; want 1 to 8, the measured numbers of ranks":                      {"--rates", "5x5", "--ranks", "0"},
 		"80.00 GB of a rank are used up, and leave nothing for KV: use more ranks (experts 56.77 GB, dense weights ": {"--rates", "5x5", "--rank-gb", "80"},
 		"want one of ExpertParallel, TensorParallel":                                                                 {"--rates", "5x5", "--policy", "magic"},
 		"--svg: open none/a.svg":                     {"--rates", "5x5", "--svg", "none/a.svg"},

@@ -104,7 +104,7 @@ func TestPlan_WhenFlipsRepeat(t *testing.T) {
 func TestSimulate_WhenOverloaded(t *testing.T) {
 	code, out, errs := call("", "simulate", "--rates", "100x100", "--answer", "500", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "TensorParallel")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "TensorParallel: overloaded: the last answer ends ")
+	require.Contains(t, out, "TensorParallel: overloaded: the last request completes ")
 	require.NotContains(t, errs, " 0 requests to come")
 	for _, more := range [][]string{{"--rates", "100x1"}, {"--rates", "100x100", "--concurrency", "20", "--answer", "20"}, {"--rollout", "200"}} {
 		code, out, errs = call("", append([]string{"simulate", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "TensorParallel"}, more...)...)
@@ -124,7 +124,7 @@ func TestSimulate_WhenFlagsAreWrongNothingIsRead(t *testing.T) {
 		"from --min-ranks 3 to":    "--policy width --ttft 1 --ranks 2 --min-ranks 3 --max-ranks 4",
 		"--hybrids \"2\": groups":  "--hybrids 2",
 		"--samples without -o":     "--samples",
-		"--prior \"best\": no ker": "--prior best",
+		"no measured kernels for --prior \"best\"": "--prior best",
 		"--prompt without --rates": "--prompt 5",
 		"--standby without width":  "--standby 1 --policy TensorParallel",
 	} {
