@@ -116,17 +116,17 @@ func TestSimulate_WhenOverloaded(t *testing.T) {
 // Errors on the command line come before a trace is read.
 func TestSimulate_WhenFlagsAreWrongNothingIsRead(t *testing.T) {
 	for want, flags := range map[string]string{
-		"--policy \"expert\"":      "--policy expert",
-		"--ranks 0":                "--ranks 0",
-		"--model \"DeepSeek-V3\"":  "--model DeepSeek-V3",
-		"--concurrency -1":         "--concurrency -1",
-		"an SLO needs a TTFT":      "--policy ExpertParallel,width",
-		"from --min-ranks 3 to":    "--policy width --ttft 1 --ranks 2 --min-ranks 3 --max-ranks 4",
-		"--hybrids \"2\": groups":  "--hybrids 2",
-		"--samples without -o":     "--samples",
-		"no measured kernels for --prior \"best\"": "--prior best",
-		"--prompt without --rates": "--prompt 5",
-		"--standby without width":  "--standby 1 --policy TensorParallel",
+		"--policy is \"expert\"": "--policy expert",
+		"--ranks is 0":           "--ranks 0",
+		"no measured kernels for --model \"DeepSeek-V3\"": "--model DeepSeek-V3",
+		"--concurrency is -1":                             "--concurrency -1",
+		"an SLO needs a TTFT":                             "--policy ExpertParallel,width",
+		"between --min-ranks 3 and":                       "--policy width --ttft 1 --ranks 2 --min-ranks 3 --max-ranks 4",
+		"--hybrids is \"2\"":                              "--hybrids 2",
+		"found --samples with -o table":                   "--samples",
+		"no measured kernels for --prior \"best\"":        "--prior best",
+		"found --prompt without --rates":                  "--prompt 5",
+		"found --standby without policy width":            "--standby 1 --policy TensorParallel",
 	} {
 		code, _, errs := call("", append([]string{"simulate", "--trace", "there-is-none.csv"}, strings.Fields(flags)...)...)
 		require.Equal(t, 2, code)
