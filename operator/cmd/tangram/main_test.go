@@ -75,11 +75,11 @@ func TestBadSimulations(t *testing.T) {
 		"--output is \"xml\"":                                                           {"--rates", "5x5", "-o", "xml"},
 		"--ranks is 9; want 1 to 8, the measured numbers of ranks":                      {"--rates", "5x5", "--ranks", "9"},
 		"--ranks is 0; want 1 to 8, the measured numbers of ranks":                      {"--rates", "5x5", "--ranks", "0"},
-		"80.00 GB of a rank are used up, and leave nothing for KV: use more ranks (experts 56.77 GB, dense weights ": {"--rates", "5x5", "--rank-gb", "80"},
-		"want one of ExpertParallel, TensorParallel":                                                                 {"--rates", "5x5", "--policy", "magic"},
+		"leaves no memory for the KV cache on a rank of 80.00 GB: use more ranks or more memory per rank (experts 56.77 GB, dense weights ": {"--rates", "5x5", "--rank-gb", "80"},
+		"want one of ExpertParallel, TensorParallel": {"--rates", "5x5", "--policy", "magic"},
 		"--svg: open none/a.svg":                     {"--rates", "5x5", "--svg", "none/a.svg"},
-		"is none of mooncake":                        {"--trace", "-", "--format", "xml"},
-		"--trace -: it is empty":                     {"--trace", "-"},
+		"want mooncake, azure or rollout":            {"--trace", "-", "--format", "xml"},
+		"--trace -: trace is empty":                  {"--trace", "-"},
 		"--trace -: line 1: \"a\"; want two numbers": {"--trace", "-", "--format", "rollout"},
 	} {
 		in := ""

@@ -61,7 +61,7 @@ func TestRecommendSaysWhy(t *testing.T) {
 	code, out, errs := call("", "simulate", "recommend", "--rates", "20x1", "--ranks", "4", "--rank-gb", "80")
 	require.NotZero(t, code)
 	require.Contains(t, errs, "no configuration with up to 4 ranks")
-	require.Contains(t, out, "leave nothing for KV: use more ranks (experts")
+	require.Contains(t, out, "leaves no memory for the KV cache on a rank of 80.00 GB: use more ranks or more memory per rank (experts")
 }
 
 // Copies of experts that are asked for a lot make the busiest rank's part smaller, and its steps shorter, until they take the KV that requests need. A skew that

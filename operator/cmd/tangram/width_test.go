@@ -23,7 +23,7 @@ func TestSimulateWidth(t *testing.T) {
 	require.FileExists(t, path)
 	picture, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Contains(t, string(picture), "width, ranks")
+	require.Contains(t, string(picture), "number of ranks")
 	rows := map[string]struct {
 		Policy           string
 		Requests, Within int
