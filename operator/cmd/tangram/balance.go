@@ -56,7 +56,7 @@ Balancedness is the mean load of the ranks divided by the maximum; 1.0 is perfec
 	fs.IntVar(&f.in.Groups, "groups", 0, "number of expert groups of the router (DeepSeek-V3: 8); a group stays on one node where that improves the balance; 0: none")
 	fs.StringVar(&f.old, "old", "", "file with the active placement; empty: one replica of each expert, in order")
 	fs.StringVar(&f.oldFormat, "old-format", "auto", "format of --old: auto, "+plancli.PlacementFormats)
-	fs.StringVar(&f.in.Mode, "mode", plancli.Incremental, "search: incremental (only moves from the active placement that are worth their price) or full (the best placement, computed from scratch; layers keep the active placement if the gain is not worth the price)")
+	fs.StringVar(&f.in.Mode, "mode", plancli.Incremental, "search: incremental (moves from the active placement that are worth their price) or full (placement computed from scratch, where it is worth the price)")
 	fs.IntVar(&f.in.MaxMoves, "max-moves", 0, "maximum number of experts to move; 0: every move that is worth its price")
 	fs.Float64Var(&f.in.Price, "price", 0, "minimum improvement of a layer's max/mean load per moved expert")
 	fs.StringVar(&f.placementFile, "placement-file", "", "file to write the placement to, as JSON [layer][rank][experts]; empty: not written")

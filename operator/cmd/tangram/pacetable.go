@@ -20,7 +20,7 @@ func paceTableCommand() *cobra.Command {
 		Long: `Writes the durations of steps to FILE (-: standard output) as JSON. tangram-engine --pace FILE takes as long for each step.
 The table has all numbers of ranks up to --ranks, in ExpertParallel and TensorParallel mode and in the measured hybrids.
 The durations come from kernels measured on accelerators; tangram simulate --truth uses the same ones.
-Between two measured numbers of ranks the logarithm of the duration is interpolated linearly.`,
+Between two measured numbers of ranks, durations are interpolated linearly in logarithms.`,
 		Example: "  tangram pace-table pace.json --model Qwen3-30B-A3B --engine trtllm --ranks 6",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {

@@ -36,7 +36,7 @@ All random numbers depend only on --seed.
 Each --policy is simulated separately:
   ExpertParallel, TensorParallel  this mode on --ranks ranks, without switches
   gG,tT                           this hybrid layout on --ranks ranks; --hybrids must contain it, e.g. g8,t1
-  threshold                       switches the mode at fixed numbers of requests
+  threshold                       switches to ExpertParallel at 256 requests, and back at 205 (published thresholds)
   rollout                         like threshold without hysteresis, for batches in which all requests arrive together
   calibrated                      switches the mode by measured step durations, as a MoEDeployment in mode Auto does
   hindsight                       best schedule found by a beam search that knows all future requests
