@@ -94,7 +94,7 @@ func TestMorePressureNeverMoreExperts(t *testing.T) {
 func TestChooseRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Input){
 		"the curve has 0 points":                            func(in *Input) { in.Curve = nil },
-		"want a first point with 0 redundant":                       func(in *Input) { in.Curve = in.Curve[1:] },
+		"want a first point with 0 redundant":               func(in *Input) { in.Curve = in.Curve[1:] },
 		"point 2 (16 redundant experts): balance NaN":       func(in *Input) { in.Curve[2].Balance = math.NaN() },
 		"point 1 (8 redundant experts): balance 1.1":        func(in *Input) { in.Curve[1].Balance = 1.1 },
 		"point 2: 8 redundant experts after 8":              func(in *Input) { in.Curve[2].Redundant = 8 },
@@ -103,7 +103,7 @@ func TestChooseRefuses(t *testing.T) {
 		"KV demand is -1":                                   func(in *Input) { in.KVDemand = -1 },
 		"loss per block is NaN":                             func(in *Input) { in.LossPerBlock = math.NaN() },
 		"MoE seconds is +Inf":                               func(in *Input) { in.MoESeconds = math.Inf(1) },
-		"the step duration is 0 seconds":                               func(in *Input) { in.MoESeconds, in.OtherSeconds = 0, 0 },
+		"the step duration is 0 seconds":                    func(in *Input) { in.MoESeconds, in.OtherSeconds = 0, 0 },
 		"2000 of 3000 needed KV blocks are missing, and at": func(in *Input) { in.KVDemand = 3000 },
 	} {
 		in := plain()
