@@ -140,7 +140,7 @@ func TestModesHaveNames(t *testing.T) {
 	}
 	require.Equal(t, []string{"ExpertParallel", "TensorParallel", "Mode(7)"}, []string{Expert.String(), Tensor.String(), Mode(7).String()})
 	_, err := ParseMode("expert")
-	require.ErrorContains(t, err, `mode "expert" is neither ExpertParallel nor TensorParallel`)
+	require.ErrorContains(t, err, `unknown mode "expert": use ExpertParallel, TensorParallel or Hybrid`)
 }
 
 func TestDivisors(t *testing.T) {
