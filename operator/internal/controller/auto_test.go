@@ -137,7 +137,7 @@ func TestADryRunOnlyTells(t *testing.T) {
 	require.Equal(t, api.ActionRecommend, d.Status.Policy.Decisions[0].Action)
 	require.Equal(t, api.ModeTensor, d.Status.Policy.Decisions[0].To)
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
-	b.told(api.EventModeDecided, "recommendation: switch")
+	b.told(api.EventModeDecided, "The policy recommends to switch")
 	b.until("w", "not optimal", func(d *api.MoEDeployment) bool {
 		c := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionModeOptimal)
 		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == api.ReasonRecommended

@@ -127,7 +127,7 @@ func TestAnHPAAndAutoscalingDoNotBothDecide(t *testing.T) {
 	d := b.ready("w")
 	b.busy(d)
 	d = b.until("w", "told that two decide", scalingIs(metav1.ConditionFalse, api.ReasonTwoOwners))
-	require.Contains(t, d.Status.Policy.Scaling.Message, "HorizontalPodAutoscaler other scales this MoEDeployment, too")
+	require.Contains(t, d.Status.Policy.Scaling.Message, "HorizontalPodAutoscaler other also scales this MoEDeployment")
 	require.Never(t, func() bool { return b.get("w").Status.DesiredReplicas != 2 }, 15*time.Second, time.Second, "while both want to decide the width stays")
 	require.NoError(t, b.c.Delete(t.Context(), hpa))
 	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
@@ -145,7 +145,7 @@ func TestADryRunOfTheWidthOnlyTells(t *testing.T) {
 	d = b.until("w", "told by a decision", func(d *api.MoEDeployment) bool { return len(d.Status.Policy.Decisions) > 0 })
 	require.Equal(t, api.ActionRecommend, d.Status.Policy.Decisions[0].Action)
 	require.Equal(t, int32(4), d.Status.Policy.Decisions[0].ToReplicas)
-	b.told(api.EventReplicasDecided, "recommendation: scale")
+	b.told(api.EventReplicasDecided, "The policy recommends to scale")
 	require.Len(t, b.history(), 1)
 }
 

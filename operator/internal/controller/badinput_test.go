@@ -62,7 +62,7 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 		words string
 	}{
 		"missing":           {func(*tangramv1.TelemetryReport, int) error { return errors.New("it is out") }, "it is out"},
-		"no clock":          {func(r *tangramv1.TelemetryReport, _ int) error { r.At = math.NaN(); return nil }, "gateways tell nothing of use since"},
+		"no clock":          {func(r *tangramv1.TelemetryReport, _ int) error { r.At = math.NaN(); return nil }, "the gateways have sent no usable load report since"},
 		"a clock that goes": {func(r *tangramv1.TelemetryReport, _ int) error { r.At = 1; return nil }, "its clock went from"},
 		"a clock that jumps": {func(r *tangramv1.TelemetryReport, n int) error {
 			r.At += float64(n%2) * 3600
