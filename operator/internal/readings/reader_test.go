@@ -74,7 +74,7 @@ func TestReadsAllGateways(t *testing.T) {
 		require.ErrorContains(t, err, "nothing was read yet")
 		require.Eventually(t, func() bool {
 			_, _, err := r.Last(60)
-			return err != nil && err.Error() == "telemetry: nothing was read yet; the last reading: telemetry: no gateway was asked"
+			return err != nil && err.Error() == "telemetry: nothing was read yet; last reading: telemetry: no gateway was asked"
 		}, soon, time.Millisecond)
 
 		one, at, stop := w.gateway("one")
