@@ -97,7 +97,7 @@ func TestAutoscalingScalesAWorld(t *testing.T) {
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
 	said := d.Status.Policy.Decisions[len(d.Status.Policy.Decisions)-1]
 	require.Equal(t, int32(2), said.FromReplicas)
-	require.Contains(t, said.Message, "within the SLO")
+	require.Contains(t, said.Message, "meet the SLO")
 	b.told(api.EventReplicasDecided, "scale from 2 to 4 replicas")
 	b.until("w", "decided", scalingIs(metav1.ConditionTrue, api.ReasonDecides))
 
@@ -192,12 +192,12 @@ func TestTheConditionOfTheWidthIsItsCause(t *testing.T) {
 		status    metav1.ConditionStatus
 		reason    string
 	}{
-		{held(decisions.Contradicted, "no decision: far off"), "", metav1.ConditionFalse, api.ReasonModelContradicted},
-		{held(decisions.OutOfReach, "no decision: too much"), "", metav1.ConditionFalse, api.ReasonSLOOutOfReach},
-		{held("", "no decision: 2 of 4 ranks tell nothing"), "", metav1.ConditionUnknown, api.ReasonNoDecision},
-		{held("", "no decision: the cost model contradicts what is measured"), "", metav1.ConditionUnknown, api.ReasonNoDecision}, // words alone are none
-		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "the width is as wanted"}}}, "another scales it", metav1.ConditionFalse, api.ReasonTwoOwners},
-		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "the width is as wanted"}}}, "", metav1.ConditionTrue, api.ReasonDecides},
+		{held(decisions.Contradicted, "No decision was made: far off."), "", metav1.ConditionFalse, api.ReasonModelContradicted},
+		{held(decisions.OutOfReach, "No decision was made: too much."), "", metav1.ConditionFalse, api.ReasonSLOOutOfReach},
+		{held("", "No decision was made: 2 of 4 ranks sent no load report."), "", metav1.ConditionUnknown, api.ReasonNoDecision},
+		{held("", "No decision was made: the cost model contradicts the measurements."), "", metav1.ConditionUnknown, api.ReasonNoDecision}, // words alone are none
+		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "The number of ranks is right."}}}, "another scales it", metav1.ConditionFalse, api.ReasonTwoOwners},
+		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "The number of ranks is right."}}}, "", metav1.ConditionTrue, api.ReasonDecides},
 	} {
 		st := &api.PolicyStatus{}
 		scalingStatus(shapes{d: d}, st, c.said, c.forbidden)

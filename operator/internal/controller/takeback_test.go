@@ -200,7 +200,7 @@ func TestAuto_WhenMemoryIsShort(t *testing.T) {
 		return d.Status.Policy.Outcome == api.OutcomeStay && len(d.Status.Policy.Rejected) == 1 || len(d.Status.Policy.Decisions) > 0
 	})
 	require.Empty(t, d.Status.Policy.Decisions)
-	require.Contains(t, d.Status.Policy.Rejected[0].Message, "planner or memory refuse it")
+	require.Contains(t, d.Status.Policy.Rejected[0].Message, "The planner or the memory limit rejects this shape")
 	require.True(t, inMode(api.ModeExpert)(d))
 	require.Len(t, b.history(), 1)
 }
