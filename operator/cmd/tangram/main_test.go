@@ -62,7 +62,7 @@ func TestBadSimulations(t *testing.T) {
 		"is not seconds x requests":              {"--rates", "5"},
 		"per second, at most 10":                 {"--rates", "1e6x1e6"},
 		"--noise NaN":                            {"--rates", "5x5", "--noise", "NaN"},
-		"an SLO of TTFT -1 s":                    {"--rates", "5x5", "--ttft", "-1"},
+		"invalid SLO: TTFT -1 s":                 {"--rates", "5x5", "--ttft", "-1"},
 		"--times 0":                              {"--rates", "5x5", "--times", "0"},
 		"--model \"gpt-2\": no kernels were measured of it; want one of Qwen3-235B-A22B, Qwen3-30B-A3B": {"--rates", "5x5", "--model", "gpt-2"},
 		"--truth \"llama.cpp\": no kernels of it were measured; want one of sglang, trtllm, vllm":       {"--rates", "5x5", "--truth", "llama.cpp"},

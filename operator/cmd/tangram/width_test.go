@@ -62,7 +62,7 @@ func TestBadWidths(t *testing.T) {
 		"--ranks 2, which it begins with, are":                 {"--ttft", "1", "--ranks", "2", "--min-ranks", "3", "--max-ranks", "8"},
 		"--mode \"Both\"; want ExpertParallel, TensorParallel": {"--ttft", "1", "--mode", "Both"},
 		"--hybrids \"2\": groups of":                           {"--ttft", "1", "--hybrids", "2"},
-		"a share of 90 of the answers is none":                 {"--ttft", "1", "--attainment", "90"},
+		"invalid share of answers 90":                          {"--ttft", "1", "--attainment", "90"},
 		"--pod-seconds -1":                                     {"--ttft", "1", "--pod-seconds", "-1"},
 		"no more ranks stand by than may serve":                {"--ttft", "1", "--standby", "9"},
 		"--max-ranks 9: kernels were measured":                 {"--ttft", "1", "--max-ranks", "9"},

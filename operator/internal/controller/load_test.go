@@ -114,7 +114,7 @@ func TestStatusTellsOfTheLoad(t *testing.T) {
 	}, wait, tick)
 	require.Zero(t, testutil.CollectAndCount(b.metrics.world), "the load is unknown")
 	require.Equal(t, old.Time, again.Time, "what it tells is as old as it was")
-	require.Contains(t, again.Problem, "nothing was read for")
+	require.Contains(t, again.Problem, "no report was read for")
 	same, _ := nextLoad(again, reader, true)
 	require.Equal(t, again, same, "the text does not change at every look")
 	none, after := nextLoad(nil, nil, false)

@@ -271,5 +271,5 @@ func TestASingleRankHasNoSurvivor(t *testing.T) {
 	d := b.until("w", "one rank", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionRepairReady, metav1.ConditionFalse, api.ReasonNotRepairable)
 	})
-	require.Contains(t, message(d, api.ConditionRepairReady), "it is the only rank")
+	require.Contains(t, message(d, api.ConditionRepairReady), "no other rank exists")
 }

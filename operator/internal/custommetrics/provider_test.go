@@ -56,7 +56,7 @@ func loads() (worlds, time.Time) {
 	busy := readings.Reading{At: at, Sample: &telemetry.Sample{Gauges: telemetry.Gauges{Ranks: 4, Running: 5, Waiting: 2, Homeless: 1, QueueAge: 1.5, QueuedTokens: 77, KVPages: 200, KVFree: 50}},
 		Window: &telemetry.Window{Seconds: 50, Grown: telemetry.Counters{Written: 1000}, Answers: answers}}
 	idle := readings.Reading{At: at, Sample: &telemetry.Sample{}, Window: &telemetry.Window{Seconds: 60, Answers: telemetry.Latencies{}}}
-	return worlds{of("busy"): busy, of("idle"): idle, of("silent"): errors.New("telemetry: nothing was read for 12.0 s, more than 10")}, at
+	return worlds{of("busy"): busy, of("idle"): idle, of("silent"): errors.New("telemetry: no report was read for 12.0 s, more than 10")}, at
 }
 
 func TestFigures(t *testing.T) {
@@ -90,7 +90,7 @@ func TestFigures(t *testing.T) {
 		}
 		_, err := p.GetMetricByName(t.Context(), of("silent"), info, s)
 		require.True(t, apierrors.IsServiceUnavailable(err), "nothing is known: %v", err)
-		require.ErrorContains(t, err, "MoEDeployment a/silent: telemetry: nothing was read for 12.0 s")
+		require.ErrorContains(t, err, "MoEDeployment a/silent: telemetry: no report was read for 12.0 s")
 		_, err = p.GetMetricByName(t.Context(), of("none"), info, s)
 		require.True(t, apierrors.IsNotFound(err))
 		list, err := p.GetMetricBySelector(t.Context(), "a", labels.Everything(), info, s)

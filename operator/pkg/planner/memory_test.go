@@ -34,9 +34,9 @@ func TestARefusalForMemorySaysWhatToDo(t *testing.T) {
 		steady uint64
 		advice string
 	}{
-		{tangramv1.FlipKind_FLIP_KIND_LAYOUT, 11, "use more ranks or give the rank's pool more memory"},
-		{tangramv1.FlipKind_FLIP_KIND_LAYOUT, 10, "the result would fit, but not old and new together: give the pool more memory, or go there in smaller steps"},
-		{tangramv1.FlipKind_FLIP_KIND_REPAIR, 11, "give the ranks' pools the headroom that a repair needs; until then the world can only start again from the checkpoint"},
+		{tangramv1.FlipKind_FLIP_KIND_LAYOUT, 11, "use more ranks or increase the memory of the pool"},
+		{tangramv1.FlipKind_FLIP_KIND_LAYOUT, 10, "the result would fit, but not the old and new layout together: increase the memory of the pool or use smaller steps"},
+		{tangramv1.FlipKind_FLIP_KIND_REPAIR, 11, "increase the memory of the pools by the headroom that a repair needs; until then the world can only restart from the checkpoint"},
 		{tangramv1.FlipKind_FLIP_KIND_REPAIR, 10, "the repaired layout would fit, but not beside what the rank holds unnamed: retire that, and repair again"},
 	} {
 		err := &memoryError{rank: 1, member: "m", flip: 2, kind: c.kind, peak: 15, steady: c.steady, limit: 10}

@@ -27,7 +27,7 @@ func (s SLO) Check() error {
 		return fmt.Errorf("policy: an SLO needs a TTFT or a TPOT")
 	}
 	if !(s.Share > 0 && s.Share < 1) {
-		return fmt.Errorf("policy: the SLO has a share of answers of %v; the share must be above 0 and below 1", s.Share)
+		return fmt.Errorf("policy: invalid share of answers %v; the share must be above 0 and below 1", s.Share)
 	}
 	return nil
 }

@@ -389,11 +389,11 @@ func TestBadWidthOptionsAreRefused(t *testing.T) {
 	good.SLO, good.Min, good.Max = asked, 2, 8
 	require.NoError(t, good.Check())
 	for words, spoil := range map[string]func(*policy.WidthOptions){
-		"from 9 to 8 ranks":       func(o *policy.WidthOptions) { o.Min = 9 },
-		"from 0 to 8 ranks":       func(o *policy.WidthOptions) { o.Min = 0 },
-		"needs a TTFT":            func(o *policy.WidthOptions) { o.SLO.TTFT, o.SLO.TPOT = 0, 0 },
-		"TTFT NaN":                func(o *policy.WidthOptions) { o.SLO.TTFT = math.NaN() },
-		"a share of answers of 1": func(o *policy.WidthOptions) { o.SLO.Share = 1 },
+		"from 9 to 8 ranks":          func(o *policy.WidthOptions) { o.Min = 9 },
+		"from 0 to 8 ranks":          func(o *policy.WidthOptions) { o.Min = 0 },
+		"needs a TTFT":               func(o *policy.WidthOptions) { o.SLO.TTFT, o.SLO.TPOT = 0, 0 },
+		"TTFT NaN":                   func(o *policy.WidthOptions) { o.SLO.TTFT = math.NaN() },
+		"invalid share of answers 1": func(o *policy.WidthOptions) { o.SLO.Share = 1 },
 	} {
 		o := good
 		spoil(&o)
