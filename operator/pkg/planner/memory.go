@@ -26,7 +26,7 @@ func (e *memoryError) Error() string {
 	if e.kind == tangramv1.FlipKind_FLIP_KIND_REPAIR {
 		advice = "increase the memory of the pools by the headroom that a repair needs; until then the world can only restart from the checkpoint"
 		if e.steady <= e.limit {
-			advice = "the repaired layout would fit, but not beside what the rank holds unnamed: retire that, and repair again"
+			advice = "the repaired layout would fit, but not together with pieces of older layouts that the rank holds: retire these pieces and repair again"
 		}
 	}
 	return fmt.Sprintf("plan: flip %d (%v): rank %d (%s) needs %d bytes at its peak and %d after it, its pool has %d, %d too few: %s",
