@@ -114,7 +114,7 @@ func (d *Driver) hold(ctx context.Context, t *truth, r ruling) bool {
 			ctx, cancel := context.WithTimeout(ctx, d.Limits.answer())
 			defer cancel()
 			if err := d.Agents[rank.agent].Resolve(ctx, header, tangramv1.Outcome_OUTCOME_HOLD, "a fence is about to be decided"); err != nil {
-				d.Log.Warn("hold request failed", "attempt", transition.Attempt, "error", err)
+				d.Log.Warn("hold request failed", "agent", d.Agents[rank.agent].Address(), "attempt", transition.Attempt, "error", err)
 			}
 		})
 	}
