@@ -248,7 +248,7 @@ func TestAGpuThatFailsInATransition(t *testing.T) {
 			require.NoError(t, w.FailCuda(c.process, c.call, c.result, c.skip, always))
 			_, err := w.Apply(t.Context(), 2, modes[i%2], nil, nil)
 			require.ErrorContains(t, err, c.cause)
-			require.ErrorContains(t, err, "the old layout serves on")
+			require.ErrorContains(t, err, "the old layout stays active")
 			require.NoError(t, w.FailCuda(c.process, c.call, 0, 0, 0))
 			requireSame(t, answers(t, w), tokens)
 			requireUnmoved(t, status(t, w), before)

@@ -61,7 +61,7 @@ func TestExitCodes(t *testing.T) {
 		{"no certificate", 2, "pki:", []string{"status", "--world-file", write("tls.json", world(func(w map[string]any) { delete(w, "tls") }))}},
 		{"another world's authority", 2, `not the authority of world "v"`, []string{"certificates", "--dir", certs, "--world", "v", "driver"}},
 		{"nobody listens", 1, "agent 127.0.0.1:1: Status", []string{"status", "--world-file", good}},
-		{"nobody to apply to", 1, "ask the agents", []string{"apply", "--world-file", good, "--ranks", "1"}},
+		{"nobody to apply to", 1, "query the agents", []string{"apply", "--world-file", good, "--ranks", "1"}},
 		{"run without ranks", 2, `"ranks" not set`, []string{"run", "--world-file", good}},
 		{"run of no shape", 2, `unknown mode "Diagonal"`, []string{"run", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
 		{"help", 0, "", []string{"apply", "--help"}},

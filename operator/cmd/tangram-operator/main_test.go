@@ -233,7 +233,7 @@ func customMetricsAreServed(t *testing.T) {
 	}, wait, tick, "the API server lists them")
 	text, err := ask(autoscaler, metric)
 	require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
-	require.Contains(t, text, "MoEDeployment default/w: no gateway runs yet")
+	require.Contains(t, text, "MoEDeployment default/w: no gateway is running yet")
 	_, err = ask(autoscaler, strings.Replace(metric, "/w/", "/none/", 1))
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 	_, err = ask("system:serviceaccount:default:stranger", metric)

@@ -62,7 +62,7 @@ func TestBadSimulations(t *testing.T) {
 		"want SECONDSxREQUESTS_PER_SECOND":                                   {"--rates", "5"},
 		"with at most 10 million requests":                                   {"--rates", "1e6x1e6"},
 		"--noise is NaN":                                                     {"--rates", "5x5", "--noise", "NaN"},
-		"an SLO of TTFT -1 s":                                                {"--rates", "5x5", "--ttft", "-1"},
+		"invalid SLO: TTFT -1 s":                                             {"--rates", "5x5", "--ttft", "-1"},
 		"--times is 0":                                                       {"--rates", "5x5", "--times", "0"},
 		"no measured kernels for --model \"gpt-2\"; want one of Qwen3-235B-A22B, Qwen3-30B-A3B": {"--rates", "5x5", "--model", "gpt-2"},
 		"no measured kernels for --truth \"llama.cpp\"; want one of sglang, trtllm, vllm":       {"--rates", "5x5", "--truth", "llama.cpp"},

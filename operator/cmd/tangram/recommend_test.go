@@ -51,7 +51,7 @@ func TestRecommendSaysWhy(t *testing.T) {
 		"--ranks is 0; want 1 to 8":                              {"--rates", "5x5", "--ranks", "0"},
 		"no measured kernels for --truth":                        {"--rates", "5x5", "--truth", "llama.cpp"},
 		"found 0 of --trace, --rates":                            {},
-		"a share of 2 of the answers is none":                    {"--rates", "5x5", "--attainment", "2"},
+		"invalid share of answers 2":                             {"--rates", "5x5", "--attainment", "2"},
 	} {
 		code, _, errs := call("", append([]string{"simulate", "recommend", "--model", "Qwen3-30B-A3B"}, flags...)...)
 		require.NotZero(t, code, want)

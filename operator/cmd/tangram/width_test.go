@@ -62,7 +62,7 @@ func TestBadWidths(t *testing.T) {
 		"--ranks is 2; want a number between --min-ranks 3":       {"--ttft", "1", "--ranks", "2", "--min-ranks", "3", "--max-ranks", "8"},
 		"--mode is \"Both\"; want ExpertParallel, TensorParallel": {"--ttft", "1", "--mode", "Both"},
 		"--hybrids is \"2\"; want EXPERT_GROUP":                   {"--ttft", "1", "--hybrids", "2"},
-		"a share of 90 of the answers is none":                    {"--ttft", "1", "--attainment", "90"},
+		"invalid share of answers 90":                             {"--ttft", "1", "--attainment", "90"},
 		"--pod-seconds is -1":                                     {"--ttft", "1", "--pod-seconds", "-1"},
 		"--standby at most --max-ranks":                           {"--ttft", "1", "--standby", "9"},
 		"--max-ranks is 9; want 1 to 8":                           {"--ttft", "1", "--max-ranks", "9"},
