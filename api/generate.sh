@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Generates what follows from the types of api/ and from the RBAC markers of the operator:
-#   api/v1alpha1/zz_generated.deepcopy.go   deep copies
+#   api/v1alpha2/zz_generated.deepcopy.go   deep copies
 #   charts/tangram/crds/*.yaml              CustomResourceDefinitions
 #   charts/tangram/files/role.yaml          rules that the operator needs (the chart splits them by scope)
 #   docs/crd-reference.md                   the reference for people
@@ -20,11 +20,11 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 mkdir -p "$made/api" "$made/crds" "$made/files"
 
-(cd api && "$bin/controller-gen" object paths=./v1alpha1 output:dir="$made/api")
-(cd api && "$bin/controller-gen" crd paths=./v1alpha1 output:crd:dir="$made/crds")
+(cd api && "$bin/controller-gen" object paths=./v1alpha2 output:dir="$made/api")
+(cd api && "$bin/controller-gen" crd paths=./v1alpha2 output:crd:dir="$made/crds")
 (cd operator && "$bin/controller-gen" rbac:roleName=tangram-operator paths=./internal/controller/... output:rbac:dir="$made/files")
 [ -f "$made/files/role.yaml" ] || { echo "api/generate.sh: no +kubebuilder:rbac marker in operator/internal/controller" >&2; exit 1; }
-"$bin/crd-ref-docs" --source-path=api/v1alpha1 --config=api/crd-reference.yaml \
+"$bin/crd-ref-docs" --source-path=api/v1alpha2 --config=api/crd-reference.yaml \
   --renderer=markdown --output-path="$made/crd-reference.md" --log-level=ERROR
 
 stale=0
@@ -36,7 +36,7 @@ place() { # made file, its home
     stale=1
   fi
 }
-place "$made/api/zz_generated.deepcopy.go" api/v1alpha1/zz_generated.deepcopy.go
+place "$made/api/zz_generated.deepcopy.go" api/v1alpha2/zz_generated.deepcopy.go
 for crd in "$made"/crds/*.yaml; do place "$crd" "charts/tangram/crds/$(basename "$crd")"; done
 for crd in charts/tangram/crds/*.yaml; do # a kind that is gone
   [ -f "$made/crds/$(basename "$crd")" ] && continue

@@ -112,7 +112,7 @@ BENCHES = {
     "policy": planner("sum of request latencies under the calibrated policy over hindsight's, 4 traces on 3 engines' kernels, prior of another engine, 10 % noise",
                       "policy", most("value", 1.03), most("worst", 1.06), most("worst_over_static", 1.02), most("worst_where_static_is_bad", 1.05), counts=True),
     "policy-unseen": planner("the same on 50 traces drawn by the seeds of DATE=", "policy-unseen", most("value", 1.04), most("worst", 1.12, missed=True), counts=True),
-    "policy-hybrids": planner("sum of request latencies under the calibrated policy with hybrids to choose (experts sliced over all ranks, attention by data) over that with modes Expert and Tensor alone, the traces and kernels of policy; "
+    "policy-hybrids": planner("sum of request latencies under the calibrated policy with hybrids to choose (experts sliced over all ranks, attention by data) over that with modes ExpertParallel and TensorParallel alone, the traces and kernels of policy; "
                               "where they are worth most, and least", "policy-hybrids", most("value", 0.9), most("worst", 1.03), counts=True),
     "width": planner("rank-hours of a world of 3 to 8 ranks under the policy of the width over those of the best replica-quantum scaler (Dynamo- and WVA-like, best of a grid on that load), "
                      "Azure's code trace and a generated day on 3 engines' kernels; attainment less theirs", "width", most("value", 0.9, missed=True), least("attainment_over_best", 0, missed=True), counts=True),
@@ -120,7 +120,7 @@ BENCHES = {
                             "and its rank-hours over theirs", "slo-dynamics", most("value", 20), least("policy_rate_over_8", 1), most("rank_hours_policy_over_8", 0.9), counts=True),
     "rollout": planner("9 x 2,048 long-tailed sequences: makespan of the better mode over the calibrated policy's where the published kernel gap holds; of the better "
                        "mode for each step", "rollout", least("value", 1.16, missed=True), least("worst_over_best_per_step", 1 + 1e-9), counts=True),
-    "crossover": planner("requests at which modes Expert and Tensor cross by measured kernels, 2 models on 3 engines, 3 routings, 3 contexts; a step in the mode that a cost model takes for faster which "
+    "crossover": planner("requests at which modes ExpertParallel and TensorParallel cross by measured kernels, 2 models on 3 engines, 3 routings, 3 contexts; a step in the mode that a cost model takes for faster which "
                          "began with another engine's table, over one in the faster mode, the worst of 1 to 512 requests", "crossover", most("value", 1.1, missed=True), most("median", 1.02, missed=True), most("over_by_256", 1), least("cases", 1), counts=True),
     "simulate-real": demo("the simulator, calibrated on one load, beside two ranks with a clock (tiny model, 12 times slower) under five others: median error of the median TTFT and TPOT, tokens/s and the "
                           "time of a change of mode, over the larger of 15 % and 1.5 times that between two real runs; QUICK: one other", "simulate-real", most("value", 1, wall=True), *(most(figure + "_error", 0.15, wall=True) for figure in ("tpot", "tokens_per_second")),
@@ -143,7 +143,7 @@ BENCHES = {
                           (most("value", 3, wall=True), most("over_stock", 0.5), most("different", 0), least("kills", 1))),
     "vllm-overhead": Bench("tokens/s of a rank of vLLM that is served through its gRPC and the gateway, over stock vLLM's in a process on the same core; hidden 2048, 8 layers, 64 experts, "
                            "one and sixteen requests, bf16 and fp32; two ranks over stock vLLM's two of data parallelism with experts spread; the small model is printed", "build model vllm-setup", "build/bin/tangram-demo vllm-overhead", (least("value", 0.85, wall=True), least("two_ranks", 1.0, wall=True))),
-    "vllm-transition": Bench("what six streams of vLLM's ranks see of 2 -> 3 -> 2 and Expert -> Tensor -> Expert: the longest wait for a token over that in as long a time without; tokens/s over before",
+    "vllm-transition": Bench("what six streams of vLLM's ranks see of 2 -> 3 -> 2 and ExpertParallel -> TensorParallel -> ExpertParallel: the longest wait for a token over that in as long a time without; tokens/s over before",
                              "build model vllm-setup", "build/bin/tangram-demo vllm-transition", (most("value", 2, wall=True), least("rate_over_before", 0.7, wall=True), least("slowest_rate_over_before", 0.7, wall=True, missed=True), most("lost", 0), least("tokens", 1))),
     "vllm-memory": Bench("bytes of a node that a rank of vLLM takes (agent, engine, who forks it; weights once) over those of stock vLLM in a process, bf16 and fp32", "build model vllm-setup",
                          "build/bin/tangram-demo vllm-memory", (most("value", 1, missed=True),)),
@@ -176,12 +176,12 @@ BENCHES = {
                        "setup cxx", "build/cxx/agent/mover/tangram-transport tests/peers/pair.py",
                        (least("plain_ratio", 0.9, wall=True, missed=True), least("tls_ratio", 0.9, wall=True),
                         *(least(f"over_{peer}", 1, wall=True, peer=True) for peer in ("nixl", "mooncake")))),
-    "rank-cost": Bench("a rank of 14,848 pieces (58 x 256 experts, Tensor over 8 ranks): commit under its lock, over a sort of one key per piece; prepare, "
+    "rank-cost": Bench("a rank of 14,848 pieces (58 x 256 experts, TensorParallel over 8 ranks): commit under its lock, over a sort of one key per piece; prepare, "
                        "retire, heap", "setup cxx", "build/cxx/agent/store/tangram-rank-cost",
                        (most("commit_over_sort", 4), most("commit_ms", 2, wall=True), most("heap_mib", 64), least("pieces", 14848))),
     "micro": Bench("Google Benchmark's view of an agent's index of pieces, proof of a plan, copy and hash, beside a std::map and memcpy", "setup cxx", "python3 tests/microbench.py",
                    (least("value", 0.9, wall=True), most("find_over_map", 1, wall=True))),
-    "critical-path": Bench("what a flip adds to its step where KV is copied ahead, four ranks of a small model in one process, contexts of 1,040 tokens and more, Expert -> Tensor -> Expert: "
+    "critical-path": Bench("what a flip adds to its step where KV is copied ahead, four ranks of a small model in one process, contexts of 1,040 tokens and more, ExpertParallel -> TensorParallel -> ExpertParallel: "
                            "bytes in the flip over KV moved; CPU of the step's thread, also over that of the same flips without copies", "setup cxx",
                            "build/cxx/e2e/engine/tangram-critical-path", (most("value", 0.02), most("cpu_over_all_in_the_flip", 1), least("flips", 1))),
     "kv-plan": Bench("KV of 256 requests of 4,096 tokens, 94 layers, 8 ranks, blocks of 16: attention data to heads split over all and back; CPU of the rank that "
@@ -193,8 +193,8 @@ BENCHES = {
     "remap": Bench("mapping one expert of whole pages, 2 to 64 MiB, over a bare MAP_FIXED + MAP_POPULATE of the same pages, and over a copy of them; "
                    "pages are huge if enough of them are free (vm.nr_hugepages)", "setup cxx", "build/cxx/agent/device/tangram-remap",
                    (most("over_bare", 1.15, wall=True), most("over_copy", 0.1, wall=True))),
-    "smooth": demo("the longest time between two tokens of a stream in windows with a transition over that in windows of the same length without, medians and 95th percentiles, by clients' clocks: 2 and 4 ranks, Expert -> "
-                   "Tensor -> Expert and 2 -> 3 -> 2, steady decode and a trace, steps as fast as two cores allow and of 50 ms (paced)", "smooth",
+    "smooth": demo("the longest time between two tokens of a stream in windows with a transition over that in windows of the same length without, medians and 95th percentiles, by clients' clocks: 2 and 4 ranks, ExpertParallel -> "
+                   "TensorParallel -> ExpertParallel and 2 -> 3 -> 2, steady decode and a trace, steps as fast as two cores allow and of 50 ms (paced)", "smooth",
                    *(most(figure, 1.5, wall=True) for figure in ("free_median", "free_p95", "paced_median", "paced_p95")), most("lost", 0), least("transitions", 16)),
     "throughput-during": demo("two ranks decode while the world switches and is resized: tokens/s from the command to its end over those before, and how long that lasts over strategy Fast, steps of 50 ms (as fast as two cores allow: printed), by clients' clocks",
                               "throughput-during", least("paced_rate_over_before", 0.9, wall=True), most("paced_over_fast", 3, wall=True), least("free_rate_over_before", 0.9, missed=True), most("lost", 0), least("tokens", 1)),

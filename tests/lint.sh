@@ -17,3 +17,7 @@ python3 -m doctest tests/layers.py tests/modules.py tests/mutants/cxx_source.py 
 python3 tests/layers.py
 python3 tests/modules.py
 api/generate.sh --check
+if git grep -nwE -f <(grep -v '^#' tests/old-names.txt) -- ':!CHANGELOG.md' ':!*.jsonl' ':!tests/old-names.txt'; then
+  echo "names that an interface had before (CHANGELOG.md has the new ones)"
+  exit 1
+fi

@@ -108,14 +108,14 @@ tg_code tg_prepared(tg_client* client, uint64_t attempt, int ok, const char* mes
                  [&] { return Done(client->impl->Prepared(attempt, ok != 0, message), error); });
 }
 
-tg_word tg_gate_word(tg_client* client) {
-  const tangram::GateWord word = client->impl->Word();
+tg_vote tg_gate_vote(tg_client* client) {
+  const tangram::GateVote word = client->impl->Word();
   return {word.epoch, word.hash};
 }
 
-tg_gate tg_gate_decide(tg_client* client, const tg_word* words, size_t count) {
+tg_gate tg_gate_decide(tg_client* client, const tg_vote* words, size_t count) {
   try {
-    std::vector<tangram::GateWord> all;
+    std::vector<tangram::GateVote> all;
     all.reserve(count);
     for (size_t i = 0; i < count; ++i) all.push_back({words[i].epoch, words[i].hash});
     return client->impl->Decide(all) ? TG_GATE_GO : TG_GATE_STAY;
@@ -129,7 +129,7 @@ void tg_gate_decline(tg_client* client, const char* reason) {
   client->impl->Decline(reason == nullptr ? "" : reason);
 }
 
-void tg_stop(tg_client* client, int keep_word) { client->impl->Stop(keep_word != 0); }
+void tg_stop(tg_client* client, int keep_vote) { client->impl->Stop(keep_vote != 0); }
 
 tg_code tg_missing(tg_client* client, const tg_missed* missed, size_t count, size_t missed_size,
                    tg_error* error) {

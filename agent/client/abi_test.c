@@ -21,7 +21,7 @@ _Static_assert(sizeof(tg_section) == 16, "tg_section");
 _Static_assert(sizeof(tg_maps) == 128 && offsetof(tg_maps, group_size) == 120, "tg_maps");
 _Static_assert(sizeof(tg_event) == 64 && offsetof(tg_event, target) == 48, "tg_event");
 _Static_assert(sizeof(tg_engine_stats) == 48, "tg_engine_stats");
-_Static_assert(sizeof(tg_word) == 16, "tg_word");
+_Static_assert(sizeof(tg_vote) == 16, "tg_vote");
 _Static_assert(sizeof(tg_kv_manifest) == 144, "tg_kv_manifest");
 _Static_assert(sizeof(tg_kv_planned) == 144, "tg_kv_planned");
 _Static_assert(sizeof(tg_kv_format) == 96, "tg_kv_format");

@@ -286,7 +286,7 @@ void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
   attempt_.reset();
 }
 
-GateWord Client::Word() {
+GateVote Client::Word() {
   // While no engine steps the agents hold the gate; a lost agent cannot commit.
   const bool mine =
       attempt_ && attempt_->answered && lost_.ok() && !attempt_->by_agents() && !gate_.stopped();
@@ -294,7 +294,7 @@ GateWord Client::Word() {
   return gate_.Word(attempt_->id, attempt_->target->get()->epoch, attempt_->target->hash());
 }
 
-bool Client::Decide(std::span<const GateWord> words) {
+bool Client::Decide(std::span<const GateVote> words) {
   return gate_.Decide(words, current() ? current()->world_size : 0);
 }
 

@@ -38,10 +38,10 @@ class Client {
   Status Poll(int timeout_ms, tg_event* event);
   Status Prepared(uint64_t attempt, bool ok, const char* message);
 
-  GateWord Word();
-  bool Decide(std::span<const GateWord> words);
+  GateVote Word();
+  bool Decide(std::span<const GateVote> words);
   void Decline(const char* reason) { gate_.Decline(reason); }
-  void Stop(bool keep_word) { gate_.Stop(keep_word); }
+  void Stop(bool keep_vote) { gate_.Stop(keep_vote); }
   void SetMissed(std::span<const GateMissed> missed) { gate_.SetMissed(missed); }
   void SetUnreachable(std::span<const uint32_t> ranks) { gate_.SetUnreachable(ranks); }
   bool stopped() const { return gate_.stopped(); }

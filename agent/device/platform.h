@@ -64,8 +64,8 @@ class Platform {
   // Work on its device in order. `stream`: one that the caller has and keeps, as the platform knows
   // them (a CUstream); null: one of its own. kInvalid: nothing runs there.
   virtual Result<std::unique_ptr<Queue>> OpenQueue(void* stream = nullptr) const;
-  // What reaches the memory of its device beyond this machine (Member.fabric); empty: nothing, or
-  // nobody says so.
+  // What reaches the memory of its device beyond this machine (Member.nvlink_domain); empty:
+  // nothing, or nobody says so.
   virtual std::string fabric() const { return ""; }
 };
 

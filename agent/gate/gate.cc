@@ -180,7 +180,7 @@ void AgentGate::SetEpoch(uint64_t epoch) {
   page_->epoch.store(epoch, std::memory_order_release);
 }
 
-GateWord EngineGate::Word(uint64_t attempt, uint64_t target_epoch, std::string_view target_hash) {
+GateVote EngineGate::Word(uint64_t attempt, uint64_t target_epoch, std::string_view target_hash) {
   mine_ = {page_->epoch.load(std::memory_order_acquire), 0};
   if (attempt == 0) return mine_;
   uint64_t seen = 0;
@@ -197,7 +197,7 @@ GateWord EngineGate::Word(uint64_t attempt, uint64_t target_epoch, std::string_v
   return mine_;
 }
 
-bool EngineGate::Decide(std::span<const GateWord> words, size_t members) {
+bool EngineGate::Decide(std::span<const GateVote> words, size_t members) {
   const bool go = GateGo(latched(), mine_, words, members);
   if (!go) Unlatch();
   return go;

@@ -83,9 +83,9 @@ class EngineGate {
 
   // The word for this step. Latches when `attempt` is armed for exactly this target;
   // an attempt that the engine has not prepared is never latched.
-  GateWord Word(uint64_t attempt, uint64_t target_epoch, std::string_view target_hash);
+  GateVote Word(uint64_t attempt, uint64_t target_epoch, std::string_view target_hash);
   // True: go, and still latched. False: unlatched. `words` are those of all members.
-  bool Decide(std::span<const GateWord> words, size_t members);
+  bool Decide(std::span<const GateVote> words, size_t members);
   // After a go: not possible here. Unlatches; the reason reaches the agent's status.
   void Decline(std::string_view reason);
   // The step is given up for good. `pulled`: the others were told that the KV for the flip is here.
@@ -100,7 +100,7 @@ class EngineGate {
   void Unlatch();
 
   GatePage* page_ = nullptr;
-  GateWord mine_;
+  GateVote mine_;
 };
 
 }  // namespace tangram

@@ -23,13 +23,13 @@ TEST(Gate, HashWordIsLittleEndian) {
 TEST(Gate, WordIsTheEpochUntilArmedForThePreparedTarget) {
   Both g;
   g.agent.SetEpoch(4);
-  EXPECT_EQ(g.engine.Word(7, 5, kHash), (GateWord{4, 0}));
+  EXPECT_EQ(g.engine.Word(7, 5, kHash), (GateVote{4, 0}));
   ASSERT_TRUE(g.agent.Arm(7, 5, kHash).ok());
-  EXPECT_EQ(g.engine.Word(6, 5, kHash), (GateWord{4, 0})) << "another attempt is armed";
+  EXPECT_EQ(g.engine.Word(6, 5, kHash), (GateVote{4, 0})) << "another attempt is armed";
   EXPECT_EQ(g.agent.state(), GateState::kArmed);
-  EXPECT_EQ(g.engine.Word(7, 5, std::string(32, 'x')), (GateWord{4, 0})) << "another target";
+  EXPECT_EQ(g.engine.Word(7, 5, std::string(32, 'x')), (GateVote{4, 0})) << "another target";
   EXPECT_EQ(g.agent.state(), GateState::kArmed);
-  EXPECT_EQ(g.engine.Word(7, 5, kHash), (GateWord{5, GateHashWord(kHash)}));
+  EXPECT_EQ(g.engine.Word(7, 5, kHash), (GateVote{5, GateHashWord(kHash)}));
   EXPECT_EQ(g.agent.state(), GateState::kLatched);
 }
 
@@ -37,8 +37,8 @@ TEST(Gate, FlipsOnlyWhenAllWordsAreEqual) {
   Both g;
   g.agent.SetEpoch(1);
   ASSERT_TRUE(g.agent.Arm(3, 2, kHash).ok());
-  GateWord mine = g.engine.Word(3, 2, kHash);
-  const std::vector<std::vector<GateWord>> stay = {
+  GateVote mine = g.engine.Word(3, 2, kHash);
+  const std::vector<std::vector<GateVote>> stay = {
       {mine, {1, 0}},      // one is not armed
       {mine},              // one is missing
       {mine, mine, mine},  // one too many: an active mask of another world
@@ -67,7 +67,7 @@ TEST(Gate, AFenceEndsAFlipThatWasNotRetired) {
 TEST(Gate, NoGoWithoutALatch) {
   Both g;
   g.agent.SetEpoch(1);
-  const GateWord word = g.engine.Word(3, 2, kHash);
+  const GateVote word = g.engine.Word(3, 2, kHash);
   EXPECT_FALSE(g.engine.Decide(std::vector{word, word}, 2)) << "equal words of the same epoch";
 }
 
@@ -81,7 +81,7 @@ TEST(Gate, WithdrawalIsRefusedWhileLatched) {
   EXPECT_STREQ(g.agent.page()->decline_reason, "no room for KV");
   EXPECT_EQ(g.agent.Withdraw(2), AgentGate::Withdrawal::kNotArmed);
   EXPECT_EQ(g.agent.Withdraw(3), AgentGate::Withdrawal::kWithdrawn);
-  EXPECT_EQ(g.engine.Word(3, 2, kHash), (GateWord{0, 0})) << "a withdrawn attempt never latches";
+  EXPECT_EQ(g.engine.Word(3, 2, kHash), (GateVote{0, 0})) << "a withdrawn attempt never latches";
   ASSERT_TRUE(g.agent.Arm(4, 2, kHash).ok());
   EXPECT_EQ(g.agent.page()->declined.load(), 0u) << "the next attempt starts without a reason";
 }
@@ -112,11 +112,11 @@ TEST(Gate, NoWordForATargetThatIsNotWhollyThePreparedOne) {
   const std::vector<std::pair<uint64_t, std::string>> wrong = {
       {6, kHash}, {5, kHash.substr(0, 31) + 'x'}, {5, kHash.substr(1)}, {5, kHash + 'h'}};
   for (const auto& [epoch, hash] : wrong) {
-    EXPECT_EQ(g.engine.Word(7, epoch, hash), (GateWord{4, 0})) << epoch << " " << hash;
+    EXPECT_EQ(g.engine.Word(7, epoch, hash), (GateVote{4, 0})) << epoch << " " << hash;
     EXPECT_EQ(g.agent.state(), GateState::kArmed) << epoch << " " << hash;
     EXPECT_FALSE(g.engine.latched());
   }
-  EXPECT_EQ(g.engine.Word(0, 5, kHash), (GateWord{4, 0})) << "nothing is prepared";
+  EXPECT_EQ(g.engine.Word(0, 5, kHash), (GateVote{4, 0})) << "nothing is prepared";
   EXPECT_EQ(g.agent.state(), GateState::kArmed);
   g.engine.Word(7, 5, kHash);
   EXPECT_TRUE(g.engine.latched());
@@ -127,7 +127,7 @@ TEST(Gate, AHashThatIsCutIsNotCompletedByTheOneBefore) {
   ASSERT_TRUE(g.agent.Arm(1, 2, kHash).ok());
   ASSERT_EQ(g.agent.Withdraw(1), AgentGate::Withdrawal::kWithdrawn);
   ASSERT_TRUE(g.agent.Arm(2, 2, kHash.substr(0, 8)).ok());
-  EXPECT_EQ(g.engine.Word(2, 2, kHash), (GateWord{0, 0}));
+  EXPECT_EQ(g.engine.Word(2, 2, kHash), (GateVote{0, 0}));
 }
 
 TEST(Gate, HashWordOfAShortHashHasZeros) { EXPECT_EQ(GateHashWord("\x01\x02"), 0x201u); }
@@ -232,7 +232,7 @@ TEST(Gate, AbortAgainstWordRace) {
     ASSERT_TRUE(g.agent.Arm(attempt, attempt + 1, kHash).ok());
     bool go = false;
     std::thread engine([&] {
-      const GateWord mine = g.engine.Word(attempt, attempt + 1, kHash);
+      const GateVote mine = g.engine.Word(attempt, attempt + 1, kHash);
       go = g.engine.Decide(std::vector{mine, mine}, 2);
     });
     if (attempt % 2 == 0) std::this_thread::yield();

@@ -36,9 +36,9 @@ std::optional<GateState> GateAfter(GateState state, GateEvent event) {
   return std::nullopt;
 }
 
-bool GateGo(bool latched, GateWord mine, std::span<const GateWord> words, size_t members) {
+bool GateGo(bool latched, GateVote mine, std::span<const GateVote> words, size_t members) {
   return latched && members > 0 && words.size() == members &&
-         std::all_of(words.begin(), words.end(), [&](GateWord word) { return word == mine; });
+         std::all_of(words.begin(), words.end(), [&](GateVote word) { return word == mine; });
 }
 
 }  // namespace tangram

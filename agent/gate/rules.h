@@ -13,10 +13,10 @@
 namespace tangram {
 
 // A step's word. `hash` is 0 when no flip is armed.
-struct GateWord {
+struct GateVote {
   uint64_t epoch = 0;
   uint64_t hash = 0;
-  bool operator==(const GateWord&) const = default;
+  bool operator==(const GateVote&) const = default;
 };
 
 // What may happen to the state of a rank's attempt.
@@ -38,7 +38,7 @@ std::optional<GateState> GateAfter(GateState state, GateEvent event);
 
 // Whether a step's words are a go for a rank whose word `mine` is latched: those of all members
 // of the epoch, never of an active mask, are there and equal.
-bool GateGo(bool latched, GateWord mine, std::span<const GateWord> words, size_t members);
+bool GateGo(bool latched, GateVote mine, std::span<const GateVote> words, size_t members);
 
 // Whether a rank that gives its step up keeps its word: it told the others that its KV is in
 // place, so they may have flipped on it.

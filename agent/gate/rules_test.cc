@@ -42,12 +42,12 @@ TEST(GateRules, EveryEventInEveryState) {
 
 // Every list of at most three words, of three that differ, for every size of the world.
 TEST(GateRules, AGoIsALatchAndTheWordsOfAllMembersEqualToIt) {
-  const GateWord mine{5, 77};
-  const std::vector<GateWord> kinds = {mine, {4, 0}, {5, 78}};
+  const GateVote mine{5, 77};
+  const std::vector<GateVote> kinds = {mine, {4, 0}, {5, 78}};
   size_t goes = 0;
   for (size_t n = 0; n <= 3; ++n) {
     for (size_t code = 0; code < 27; ++code) {
-      std::vector<GateWord> words;
+      std::vector<GateVote> words;
       size_t equal = 0;
       for (size_t i = 0, rest = code; i < n; ++i, rest /= 3) {
         words.push_back(kinds[rest % 3]);

@@ -160,9 +160,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Folder& folder = *Folders()[in.ConsumeIntegralInRange<size_t>(0, Folders().size() - 1)];
   const bool index = in.ConsumeBool();
   using tangram::loader::testing::WriteFile;
-  WriteFile(folder.At("model.safetensors.index.json"),
-            index ? Index(in, folder.index) : Dump(folder.index));
-  WriteFile(folder.At("config.json"), Config(in, folder.config));
+  const std::string written_index = index ? Index(in, folder.index) : Dump(folder.index);
+  const std::string written_config = Config(in, folder.config);
+  WriteFile(folder.At("model.safetensors.index.json"), written_index);
+  WriteFile(folder.At("config.json"), written_config);
 
   const auto checkpoint = Checkpoint::Open(folder.dir.path(), 0, 4096);
   if (checkpoint.ok()) {
@@ -172,6 +173,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string why = checkpoint.status().message();
   Want(why.find(folder.dir.path()) != std::string::npos, "which file? " + why);
   Want(why.find('\n') == std::string::npos, "several lines: " + why);
-  Want(why.find("exception") == std::string::npos, "a library's words: " + why);
+  // An error may quote the files.
+  if ((written_index + written_config).find("exception") == std::string::npos) {
+    Want(why.find("exception") == std::string::npos, "a library's words: " + why);
+  }
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -62,6 +63,13 @@ std::vector<std::string> MissingOf(const std::string& directory,
   return out;
 }
 
+// No path, and no control characters: a NUL would cut the name short, and a line break an error.
+bool IsFileName(const std::string& name) {
+  return !name.empty() && std::none_of(name.begin(), name.end(), [](unsigned char c) {
+    return c == '/' || c < ' ' || c == 0x7f;
+  });
+}
+
 Result<Weights> ReadIndex(const std::string& directory) {
   Weights out;
   out.index = PathIn(directory, kIndex);
@@ -74,8 +82,7 @@ Result<Weights> ReadIndex(const std::string& directory) {
   }
   std::set<std::string> files;
   for (const auto& [tensor, file] : parsed["weight_map"].items()) {
-    const bool plain = file.is_string() && file.get<std::string>().find('/') == std::string::npos;
-    if (!plain) {
+    if (!file.is_string() || !IsFileName(file.get<std::string>())) {
       return Status(
           Code::kInvalid,
           fmt::format("{}: {} lies in {}, which is no file name", out.index, Printable(tensor),

@@ -139,6 +139,12 @@ TEST_F(Folder, TellsShardsThatTheIndexNamesInVain) {
   EXPECT_THAT(Content(), HasSubstr(At(kIndex) + ": no weight_map"));
 }
 
+TEST_F(Folder, RejectsFileNamesWithControlCharacters) {
+  WriteFile(At(kIndex), R"({"weight_map": {"lm_head.weight": "\u0000\nmodel"}})");
+  EXPECT_EQ(Content(),
+            At(kIndex) + R"(: lm_head.weight lies in \u0000\nmodel, which is no file name)");
+}
+
 TEST_F(Folder, TakesATensorOfTwoShardsByTheIndex) {
   const std::string twice = std::next(tensors_.begin())->first;  // of the second shard
   Tensors more;

@@ -431,9 +431,9 @@ Result<std::unique_ptr<DataServer>> DataServer::Start(Options options, Grants* g
   const auto port = net::PortOf(fd->get());
   if (!port.ok()) return port.status();
   UniqueFd node;
-  if (!options.node_folder.empty()) {
+  if (!options.node_socket_dir.empty()) {
     const std::string data = net::JoinHostPort(options.advertise, *port);
-    auto listener = net::Listen(NodeSocket(options.node_folder, data));
+    auto listener = net::Listen(NodeSocket(options.node_socket_dir, data));
     if (!listener.ok()) return listener.status();
     node = std::move(listener).value();
   }
@@ -468,7 +468,7 @@ DataServer::DataServer(Options options, UniqueFd listener, uint16_t port, Unique
 DataServer::~DataServer() {
   if (node_) {  // who looks for it shall not find what nobody answers at
     const std::string socket =
-        NodeSocket(options_.node_folder, net::JoinHostPort(options_.advertise, port_));
+        NodeSocket(options_.node_socket_dir, net::JoinHostPort(options_.advertise, port_));
     unlink(socket.c_str() + net::kUnix.size());
   }
 }

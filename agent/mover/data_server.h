@@ -41,7 +41,7 @@ class DataServer {
     std::string listen;  // host:port
     // A folder that the pods of this node share, and under which host others know the port: there
     // those that may map memory of this process find it (NodeSocket). Empty: nobody may.
-    std::string node_folder = {}, advertise = {};
+    std::string node_socket_dir = {}, advertise = {};
     std::shared_ptr<net::Credentials> credentials;
     net::StrangerLimits strangers = {};
     net::TcpLimits tcp = {};

@@ -22,7 +22,7 @@ namespace tangram::mover {
 
 class NodeTransport final : public Transport {
  public:
-  // `folder`: as DataServer::Options::node_folder. `kv`: limits of connections for KV.
+  // `folder`: as DataServer::Options::node_socket_dir. `kv`: limits of connections for KV.
   NodeTransport(std::string folder, std::shared_ptr<net::Credentials> credentials,
                 std::shared_ptr<const device::Platform> platform,
                 const net::WaitLimits& kv = kKvLimits);

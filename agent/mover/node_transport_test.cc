@@ -54,7 +54,7 @@ class NodeTransportTest : public ::testing::TestWithParam<uint64_t> {
 
   void StartServer() {
     auto server = DataServer::Start({.listen = port_.address(),
-                                     .node_folder = folder_,
+                                     .node_socket_dir = folder_,
                                      .advertise = "127.0.0.1",
                                      .credentials = credentials_},
                                     &grants_);
@@ -337,7 +337,7 @@ TEST_P(NodeTransportTest, WhoTookTheSourcesPlaceIsShownNoToken) {
   const net::testing::TestCa other;
   const std::string port = std::to_string(server_->port());
   auto squatter = DataServer::Start({.listen = "127.0.0.2:" + port,
-                                     .node_folder = folder_,
+                                     .node_socket_dir = folder_,
                                      .advertise = "127.0.0.1",
                                      .credentials = other.Open("w", "agent", "pod-0")},
                                     &grants_);
@@ -454,7 +454,7 @@ TEST_P(NodeTransportTest, KvOfAnAgentThatCameBackIsReachedAgain) {
   const std::string listen = peer_.data();
   server_.reset();
   auto server = DataServer::Start({.listen = listen,
-                                   .node_folder = folder_,
+                                   .node_socket_dir = folder_,
                                    .advertise = "127.0.0.1",
                                    .credentials = credentials_},
                                   &grants_);

@@ -27,7 +27,9 @@ class WireTransport final : public Transport {
   const char* name() const override { return wires_->name(); }
   Capabilities capabilities() const override { return {.network = true, .library = true}; }
   // It has the same library, of the same version.
-  bool Reaches(const v1::PeerAddress& peer) const override { return peer.wire() == wires_->kind(); }
+  bool Reaches(const v1::PeerAddress& peer) const override {
+    return peer.comm_library() == wires_->kind();
+  }
   Status Pull(const v1::PeerAddress& peer, const std::string& token,
               std::span<const Target> targets, const std::stop_token& stop,
               const std::function<void(uint64_t)>& done) override;

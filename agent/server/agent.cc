@@ -51,7 +51,7 @@ Status Agent::Open(const MemoryFactory& make_memory) {
   // A look at the checkpoint that hangs may outlive this (SourceWatch).
   memory_ = {memory->release(), [peers = peers_](MemoryHost* host) { delete host; }};
   for (v1::Member& member : members_) {
-    member.set_fabric(memory_->fabric());
+    member.set_nvlink_domain(memory_->fabric());
     member.set_rail(config_.rail);
   }
   data_address_ = net::JoinHostPort(config_.advertise, memory_->data_port());
@@ -99,7 +99,7 @@ Status Agent::Listen() {
   executor.revision = config_.revision;
   executor.config_json = memory_->config_json();
   executor.address.set_data(data_address_);
-  executor.address.set_wire(memory_->wire());
+  executor.address.set_comm_library(memory_->wire());
   executor.abort_wait = config_.abort_wait;
   executor.max_step_stretch = config_.max_step_stretch_percent / 100.;
   executor.after_death = PresenceFile::LeftBehind(config_.in_world_file);

@@ -151,7 +151,7 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Text("listen", true, &out->listen);
   top.Text("data_listen", true, &out->data_listen);
   top.Text("advertise", false, &out->advertise);
-  top.Text("node_folder", false, &out->node_folder);
+  top.Text("node_socket_dir", false, &out->node_socket_dir);
   top.Text("metrics_listen", false, &out->metrics_listen);
   top.Text("engine_socket", true, &out->engine_socket);
   top.Text("engine_token_file", true, &out->engine_token_file);
@@ -159,15 +159,15 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Text("in_world_file", false, &out->in_world_file);
   top.Text("hashes_file", false, &out->hashes_file);
   top.Text("link", false, &out->link);
-  top.Text("fabric", false, &out->fabric);
+  top.Text("nvlink_domain", false, &out->nvlink_domain);
   top.Text("rail", false, &out->rail);
-  top.Choice("wire",
+  top.Choice("comm_library",
              {{"auto", std::string("auto")},
               {"none", std::string("none")},
               {"nccl", std::string("nccl")},
               {"ucx", std::string("ucx")}},
-             &out->wire);
-  top.Text("wire_library", false, &out->wire_library);
+             &out->comm_library);
+  top.Text("comm_library_path", false, &out->comm_library_path);
   if (const YAML::Node node = top.Map("tls", true); node.IsDefined()) {
     Section tls(node, file, "tls.", &error);
     tls.Text("ca", true, &out->tls.ca);
@@ -218,9 +218,9 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
                                     std::to_string(config->engine_socket.size()));
   }
   // With an address and a port behind it, it is the path of a socket.
-  if (config->node_folder.size() > 50) {
-    return bad("node_folder", "a path of at most 50 bytes is wanted here, this has " +
-                                  std::to_string(config->node_folder.size()));
+  if (config->node_socket_dir.size() > 50) {
+    return bad("node_socket_dir", "a path of at most 50 bytes is wanted here, this has " +
+                                      std::to_string(config->node_socket_dir.size()));
   }
   if (config->hashes_file.empty() && !config->in_world_file.empty()) {
     config->hashes_file = config->in_world_file + ".hashes";

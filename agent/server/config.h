@@ -35,13 +35,14 @@ struct AgentConfig {
   std::string listen, data_listen, advertise, metrics_listen;  // host:port; advertise: host
   std::string engine_socket, engine_token_file, ready_file, in_world_file;
   std::string hashes_file;  // of each device: this, "-" and its number
-  std::string node_folder;  // that pods of this node share, for memory they may map; empty: none
+  std::string
+      node_socket_dir;  // that pods of this node share, for memory they may map; empty: none
   std::string link = "tcp";
   // Of its GPUs or NIC, as Member says it; empty: what the driver says, or nothing.
-  std::string fabric, rail;
+  std::string nvlink_domain, rail;
   // A communication library for bytes between agents: "nccl", "ucx"; "none"; "auto": what suits the
   // platform, if it is here. And where it is, if not where the loader looks.
-  std::string wire = "auto", wire_library;
+  std::string comm_library = "auto", comm_library_path;
   net::TlsFiles tls;
   bool insecure_fabric = false;  // the data port speaks plain TCP, with whoever reaches it
   // Of an abort, for an engine that gave its word. No key of the file: tests alone change it.

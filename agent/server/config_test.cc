@@ -48,10 +48,11 @@ TEST(Config, GoodFileWithDefaults) {
             v1::SLAB_FORMAT_ROW_MAJOR);
   EXPECT_EQ(ParseConfig(kGood + "slab_format: granule-major\n", "f.yaml")->slab_format,
             v1::SLAB_FORMAT_GRANULE_MAJOR);
-  EXPECT_EQ(config->wire, "auto");
-  const auto placed =
-      ParseConfig(kGood + "wire: ucx\nwire_library: /l\nfabric: domain-1\nrail: eth1\n", "f.yaml");
-  EXPECT_EQ(placed->wire + placed->wire_library + placed->fabric + placed->rail,
+  EXPECT_EQ(config->comm_library, "auto");
+  const auto placed = ParseConfig(
+      kGood + "comm_library: ucx\ncomm_library_path: /l\nnvlink_domain: domain-1\nrail: eth1\n",
+      "f.yaml");
+  EXPECT_EQ(placed->comm_library + placed->comm_library_path + placed->nvlink_domain + placed->rail,
             "ucx/ldomain-1eth1");
   EXPECT_EQ(config->advertise, "127.0.0.1");
   EXPECT_TRUE(config->log_json);
@@ -69,7 +70,8 @@ TEST(Config, ErrorsNameLineAndKey) {
   EXPECT_EQ(ErrorOf(kGood + "colour: blue\n"), "f.yaml:15: colour: unknown key");
   EXPECT_EQ(ErrorOf(kGood + "ranks: 1.5\n"), "f.yaml:15: ranks: want a whole number, got '1.5'");
   EXPECT_EQ(ErrorOf(kGood + "ranks: -1\n"), "f.yaml:15: ranks: want a whole number, got '-1'");
-  EXPECT_EQ(ErrorOf(kGood + "wire: string\n"), "f.yaml:15: wire: want auto or nccl or none or ucx");
+  EXPECT_EQ(ErrorOf(kGood + "comm_library: string\n"),
+            "f.yaml:15: comm_library: want auto or nccl or none or ucx");
   EXPECT_EQ(ErrorOf(kGood + "ranks: 0\n"), "f.yaml:15: ranks: 0 is not in 1..64");
   EXPECT_EQ(ErrorOf(kGood + "load_threads: 0\n"), "f.yaml:15: load_threads: 0 is not in 1..256");
   EXPECT_EQ(ErrorOf(kGood + "device_ordinal: 256\n"),

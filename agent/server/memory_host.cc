@@ -18,18 +18,19 @@ namespace {
 // Null: bytes between agents go by TCP. kInvalid: the one that was named cannot be had.
 Result<std::shared_ptr<device::Wires>> OpenWires(const AgentConfig& config,
                                                  const device::Platform& platform) {
-  if (config.wire == "none" || (config.wire == "auto" && config.sizes_only)) {
+  if (config.comm_library == "none" || (config.comm_library == "auto" && config.sizes_only)) {
     return std::shared_ptr<device::Wires>();
   }
-  const bool automatic = config.wire == "auto";
+  const bool automatic = config.comm_library == "auto";
   if (automatic && !config.insecure_fabric) {
     spdlog::info(
-        "bytes between agents: TCP with TLS (libraries do not encrypt: wire: auto takes one "
+        "bytes between agents: TCP with TLS (libraries do not encrypt: comm_library: auto takes "
+        "one "
         "with insecure_fabric alone; name it to have it all the same)");
     return std::shared_ptr<device::Wires>();
   }
-  auto wires =
-      platform.OpenWires({.name = automatic ? "" : config.wire, .library = config.wire_library});
+  auto wires = platform.OpenWires(
+      {.name = automatic ? "" : config.comm_library, .library = config.comm_library_path});
   if (wires.ok()) {
     spdlog::info("bytes between agents: {}, where both ends have it, else TCP", (*wires)->kind());
     return std::shared_ptr<device::Wires>(std::move(wires).value());
@@ -76,12 +77,13 @@ class StoreHost final : public MemoryHost {
     host->checkpoint_ = std::move(checkpoint).value();
     const layout::GeometryView& geometry = host->checkpoint_->geometry();
     std::vector<std::unique_ptr<mover::Transport>> nearest_first;
-    if (!config.node_folder.empty()) {
+    if (!config.node_socket_dir.empty()) {
       spdlog::warn(
-          "node_folder: agents of this node and world map the memory of these ranks, and read it "
+          "node_socket_dir: agents of this node and world map the memory of these ranks, and read "
+          "it "
           "until they end");
       nearest_first.push_back(
-          std::make_unique<mover::NodeTransport>(config.node_folder, credentials, memory));
+          std::make_unique<mover::NodeTransport>(config.node_socket_dir, credentials, memory));
     }
     std::function<void(std::unique_ptr<net::Stream>)> take_wire;
     if (wires != nullptr) {
@@ -94,7 +96,7 @@ class StoreHost final : public MemoryHost {
         server->Take(std::move(stream));
       };
     }
-    host->fabric_ = config.fabric.empty() ? memory->fabric() : config.fabric;
+    host->fabric_ = config.nvlink_domain.empty() ? memory->fabric() : config.nvlink_domain;
     nearest_first.push_back(std::make_unique<mover::TcpTransport>(credentials));
     const auto transports = std::make_shared<mover::Transports>(std::move(nearest_first));
     const auto reads = std::make_shared<loader::SharedReads>(host->checkpoint_);
@@ -134,7 +136,7 @@ class StoreHost final : public MemoryHost {
       host->stores_.push_back(std::move(made).value());
     }
     auto server = mover::DataServer::Start({.listen = config.data_listen,
-                                            .node_folder = config.node_folder,
+                                            .node_socket_dir = config.node_socket_dir,
                                             .advertise = config.advertise,
                                             .credentials = std::move(credentials),
                                             .wires = std::move(take_wire)},

@@ -97,11 +97,11 @@ void PeerClient::Query(const std::string& agent, const v1::QueryRequest& request
       });
 }
 
-void PeerClient::Word(const std::string& agent, const v1::WordRequest& request,
+void PeerClient::Word(const std::string& agent, const v1::VoteRequest& request,
                       std::stop_token stop, Told told) {
-  auto call = std::make_shared<Call<v1::WordRequest, v1::WordResponse>>(StubOf(agent), request,
+  auto call = std::make_shared<Call<v1::VoteRequest, v1::VoteResponse>>(StubOf(agent), request,
                                                                         std::move(stop));
-  call->stub->async()->Word(&call->context, &call->request, &call->response,
+  call->stub->async()->Vote(&call->context, &call->request, &call->response,
                             [call, agent, told = std::move(told)](const grpc::Status& status) {
                               call->cancel.reset();
                               told(FromGrpc(status, call->context, agent));

@@ -21,7 +21,7 @@ class PeerClient : public Peers {
 
   void Query(const std::string& agent, const v1::QueryRequest& request, std::stop_token stop,
              Answered answered) override;
-  void Word(const std::string& agent, const v1::WordRequest& request, std::stop_token stop,
+  void Word(const std::string& agent, const v1::VoteRequest& request, std::stop_token stop,
             Told told) override;
   // As mover::Opener.
   Result<v1::OpenPullResponse> OpenPull(const std::string& agent,

@@ -128,17 +128,18 @@ TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
   const v1::Header header = World::HeaderOf(1, 2);
-  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_STAY), grpc::StatusCode::FAILED_PRECONDITION)
+  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_ABORT), grpc::StatusCode::FAILED_PRECONDITION)
       << "nobody stands still";
-  engines_.keep_word = true;
+  engines_.keep_vote = true;
   engines_.break_step = true;  // last: it acts at once
   ASSERT_TRUE(WaitStopped(world_));
   for (int twice = 0; twice < 2; ++twice) {
     for (size_t i = 0; i < 2; ++i) {
-      EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_STAY), grpc::StatusCode::OK);
+      EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_ABORT), grpc::StatusCode::OK);
     }
   }
-  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_FORWARD), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_ROLL_FORWARD),
+            grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(world_.StatusOf(0).epoch(), 1u);
   engines_.mute = false;
   RepairTo(3, At(2));
@@ -147,16 +148,16 @@ TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
 TEST_F(RepairTest, WhenOneFlippedAllGoForward) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
-  engines_.one_commits = engines_.keep_word = true;
+  engines_.one_commits = engines_.keep_vote = true;
   engines_.break_step = true;  // last: it acts at once
   ASSERT_TRUE(WaitStopped(world_));
   EXPECT_EQ(world_.StatusOf(0).epoch(), 2u);
   EXPECT_EQ(world_.StatusOf(1).epoch(), 1u);
   const v1::Header header = World::HeaderOf(1, 2);
-  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_STAY), grpc::StatusCode::FAILED_PRECONDITION)
+  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_ABORT), grpc::StatusCode::FAILED_PRECONDITION)
       << "a flip is a fact";
   for (size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_FORWARD), grpc::StatusCode::OK);
+    EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_ROLL_FORWARD), grpc::StatusCode::OK);
   }
   EXPECT_EQ(world_.StatusOf(1).epoch(), 2u);
   engines_.mute = false;
@@ -177,7 +178,7 @@ TEST_F(RepairTest, ARepairThatIsHeldFlipsByNoWord) {
   const auto held = world_.StatusOf(0);
   EXPECT_EQ(held.epoch(), 1u);
   EXPECT_TRUE(held.ranks(0).transition().held());
-  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_FORWARD), grpc::StatusCode::OK);
+  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_ROLL_FORWARD), grpc::StatusCode::OK);
   EXPECT_EQ(world_.StatusOf(0).epoch(), 2u);
 }
 
@@ -187,11 +188,11 @@ TEST_F(RepairTest, AnEngineThatCameBackIsTakenAlong) {
   EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().attached());
   engines_.Replace(world_, 1);
   const auto engine = world_.StatusOf(1).ranks(0).engine();
-  EXPECT_TRUE(engine.stopped() && engine.fresh() && engine.attached());
+  EXPECT_TRUE(engine.stopped() && engine.attached_after_flip() && engine.attached());
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));
   RepairTo(2, At(2));
-  EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().fresh());
+  EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().attached_after_flip());
 }
 
 TEST_F(RepairTest, ASilentDriverDoesNotKeepAPermitBack) {
@@ -305,19 +306,19 @@ TEST_F(RepairTest, WhoIsLeftOutStandsStill) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
   const v1::Header header = World::HeaderOf(1, 2);
-  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_STAY), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_ABORT), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().stopped());
   const std::string lost = world_.members()[1].id();
-  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_STAY, lost), grpc::StatusCode::OK);
+  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_ABORT, lost), grpc::StatusCode::OK);
   EXPECT_TRUE(world_.StatusOf(1).ranks(0).engine().stopped());
   EXPECT_EQ(world_.StatusOf(1).ranks(0).transition().phase(), v1::PHASE_IDLE);
 }
 
 // Who decides about a repair sees which engines go on, though they all stand still.
 TEST_F(RepairTest, AnEngineThatPollsTakesTurns) {
-  const auto turns = [&](size_t i) { return world_.StatusOf(i).ranks(0).engine().turns(); };
-  const uint64_t before = turns(0);
-  EXPECT_TRUE(Eventually([&] { return turns(0) > before; }));
+  const auto polls = [&](size_t i) { return world_.StatusOf(i).ranks(0).engine().polls(); };
+  const uint64_t before = polls(0);
+  EXPECT_TRUE(Eventually([&] { return polls(0) > before; }));
 }
 
 // It may wake up any time, with the memory of the rank still mapped: until its process is gone

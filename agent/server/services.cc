@@ -203,8 +203,9 @@ grpc::Status AgentService::Status(grpc::ServerContext* context, const v1::Status
   return grpc::Status::OK;
 }
 
-grpc::Status AgentService::Load(grpc::ServerContext* context, const v1::LoadRequest* request,
-                                v1::LoadResponse* response) {
+grpc::Status AgentService::ExpertLoad(grpc::ServerContext* context,
+                                      const v1::ExpertLoadRequest* request,
+                                      v1::ExpertLoadResponse* response) {
   if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
   if (grpc::Status world = CheckWorld(context, request->world()); !world.ok()) return world;
   *response = executor_->GetLoad();
@@ -263,11 +264,11 @@ grpc::Status PeerService::Query(grpc::ServerContext* context, const v1::QueryReq
   return grpc::Status::OK;
 }
 
-grpc::Status PeerService::Word(grpc::ServerContext* context, const v1::WordRequest* request,
-                               v1::WordResponse*) {
+grpc::Status PeerService::Vote(grpc::ServerContext* context, const v1::VoteRequest* request,
+                               v1::VoteResponse*) {
   std::string pod;
   if (grpc::Status allowed = Allow(*context, &pod); !allowed.ok()) return allowed;
-  return ToGrpc(context, executor_, "Word", executor_->Word(*request, pod));
+  return ToGrpc(context, executor_, "Vote", executor_->Word(*request, pod));
 }
 
 grpc::Status PeerService::OpenPull(grpc::ServerContext* context, const v1::OpenPullRequest* request,

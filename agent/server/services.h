@@ -40,8 +40,8 @@ class AgentService final : public v1::Agent::Service {
                        v1::ReleaseResponse* response) override;
   grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest* request,
                       v1::StatusResponse* response) override;
-  grpc::Status Load(grpc::ServerContext* context, const v1::LoadRequest* request,
-                    v1::LoadResponse* response) override;
+  grpc::Status ExpertLoad(grpc::ServerContext* context, const v1::ExpertLoadRequest* request,
+                          v1::ExpertLoadResponse* response) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchResponse>* writer) override;
 
@@ -63,8 +63,8 @@ class PeerService final : public v1::Peer::Service {
 
   grpc::Status Query(grpc::ServerContext* context, const v1::QueryRequest* request,
                      v1::QueryResponse* response) override;
-  grpc::Status Word(grpc::ServerContext* context, const v1::WordRequest* request,
-                    v1::WordResponse* response) override;
+  grpc::Status Vote(grpc::ServerContext* context, const v1::VoteRequest* request,
+                    v1::VoteResponse* response) override;
   grpc::Status OpenPull(grpc::ServerContext* context, const v1::OpenPullRequest* request,
                         v1::OpenPullResponse* response) override;
 

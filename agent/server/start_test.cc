@@ -106,19 +106,19 @@ TEST(AgentProgram, TheDriverIsTheOneThatIsConfigured) {
 
 // Named, it must be there; else bytes go by TCP.
 TEST(AgentProgram, ACommunicationLibraryThatWasNamedAndIsNotHereIsRefusedInOneLine) {
-  const Ended ended = Start("wire: nccl");
+  const Ended ended = Start("comm_library: nccl");
   EXPECT_EQ(ended.code, 1);
   EXPECT_EQ(ended.says, "tangram-agent: platform host has no wires named 'nccl'\n");
 #ifdef TANGRAM_FAKE_CUDA
   const std::string gpu = "device: cuda, page_bytes: 2097152, ";
   const Ended none =
-      Start(gpu + "wire: nccl, wire_library: libnccl-not-here.so", TANGRAM_FAKE_CUDA);
+      Start(gpu + "comm_library: nccl, comm_library_path: libnccl-not-here.so", TANGRAM_FAKE_CUDA);
   EXPECT_EQ(none.code, 1);
   EXPECT_TRUE(none.says.starts_with("tangram-agent: nccl: no library here (libnccl-not-here.so"))
       << none.says;
-  const Ended other =
-      Start(gpu + "wire: auto, insecure_fabric: true, wire_library: libnccl-not-here.so",
-            TANGRAM_FAKE_CUDA);
+  const Ended other = Start(
+      gpu + "comm_library: auto, insecure_fabric: true, comm_library_path: libnccl-not-here.so",
+      TANGRAM_FAKE_CUDA);
   EXPECT_NE(other.says.find("/none"), std::string::npos)
       << "it goes by TCP, and misses the checkpoint: " << other.says;
 #endif

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -157,7 +158,7 @@ TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
   EXPECT_EQ(engines.wrong_granules(), 0);
   EXPECT_GT(engines.checked_granules(), 200);
   EXPECT_EQ(engines.kv_bytes(), 2u * 3 * 64);
-  const v1::LoadResponse load = world.agent(0).executor()->GetLoad();
+  const v1::ExpertLoadResponse load = world.agent(0).executor()->GetLoad();
   ASSERT_EQ(load.ranks(0).tokens_size(), load.ranks(0).executed_size());
   EXPECT_GT(load.ranks(0).tokens(1 * 7 + 2), 0u);
   EXPECT_EQ(load.ranks(0).tokens(1 * 7 + 3), 0u);
@@ -174,17 +175,22 @@ TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
     for (const auto& metric : family.metric) {
       seen[family.name + (metric.label.empty() ? "" : metric.label.back().value)] =
           metric.gauge.value;
-      if (family.name.starts_with("tangram_expert_tokens")) {
+      if (family.name.starts_with("tangram_agent_expert_tokens")) {
         ASSERT_EQ(metric.label.size(), 2u) << "58 x 256 experts are too many series of a rank";
         EXPECT_EQ(metric.label[0].name + metric.label[1].name, "devicelayer");
       }
     }
   }
-  EXPECT_GT(seen["tangram_expert_tokens_total1"], 0) << "of layer 1";
-  EXPECT_EQ(seen["tangram_epoch"], 3);
-  EXPECT_NEAR(seen["tangram_certificate_days_left"], 1 / 24.0, 0.01);
-  EXPECT_EQ(seen["tangram_transitions_totalflipped"], 3);
-  EXPECT_GT(seen["tangram_moved_bytes_totalcheckpoint"], 0);
+  EXPECT_GT(seen["tangram_agent_expert_tokens_total1"], 0) << "of layer 1";
+  EXPECT_EQ(seen["tangram_agent_epoch"], 3);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  EXPECT_NEAR(seen["tangram_agent_certificate_expiration_timestamp_seconds"],
+              std::chrono::duration<double>(now + std::chrono::hours(1)).count(), 15 * 60);
+  EXPECT_EQ(seen["tangram_agent_attempts_totalflipped"], 3);
+  EXPECT_EQ(seen["tangram_agent_attempt_phaseidle"], 1);
+  EXPECT_TRUE(seen.contains("tangram_agent_attempt_phasestaging"));
+  EXPECT_EQ(seen["tangram_agent_attempt_phasestaging"], 0);
+  EXPECT_GT(seen["tangram_agent_received_bytes_totalcheckpoint"], 0);
 }
 
 TEST(World, FirstWithoutEnginesThenTheyAttachToTheLayout) {
@@ -592,7 +598,7 @@ TEST(Socket, ADeadAgentLeavesTheMemoryMapped) {
   tg_event event = TG_INIT(tg_event);
   EXPECT_EQ(tg_poll(client, kHangMs, &event, &error), TG_DISCONNECTED);
   static_cast<uint8_t*>(tg_get_model(client)->kv)[0] = 7;
-  EXPECT_EQ(tg_gate_word(client).hash, 0u);
+  EXPECT_EQ(tg_gate_vote(client).hash, 0u);
   EXPECT_EQ(tg_gate_commit(client, &error), TG_AGAIN);
   tg_detach(client);
 }

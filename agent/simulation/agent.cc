@@ -158,7 +158,7 @@ class Agent::Lines final : public Peers {
           to, "query", [request](Executor& executor) { return executor.Query(request); }));
     });
   }
-  void Word(const std::string& to, const v1::WordRequest& request, std::stop_token,
+  void Word(const std::string& to, const v1::VoteRequest& request, std::stop_token,
             Told told) override {
     Start("word", [this, to, request, told = std::move(told)] {
       told(Call<Status>(to, "word", [request, pod = agent_->pod](Executor& executor) {

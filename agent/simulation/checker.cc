@@ -258,7 +258,7 @@ bool Checker::CanFollow(const std::string& member, uint64_t attempt, bool has_wo
   if (!seen.ok()) return false;
   if (seen->flipped()) return true;
   if (seen->phase() != v1::PHASE_STAGED && seen->phase() != v1::PHASE_PERMITTED) return false;
-  return !has_word || seen->contributed();
+  return !has_word || seen->voted();
 }
 
 void Checker::Flipped(Agent& agent, uint32_t device, uint64_t id, How how) {

@@ -125,7 +125,7 @@ bool Driver::Resolve(const Truth& truth, const Fence& fence) {
     v1::ResolveRequest& request = requests[rank->agent];
     *request.mutable_header() = HeaderOf(rank->status->transition());
     const bool forward = fence.forward && request.header().attempt() == fence.attempt;
-    request.set_outcome(forward ? v1::OUTCOME_FORWARD : v1::OUTCOME_STAY);
+    request.set_outcome(forward ? v1::OUTCOME_ROLL_FORWARD : v1::OUTCOME_ABORT);
     request.set_reason("a fence has left members out");
     for (const std::string& lost : fence.lost) request.add_lost(lost);
     agents.push_back(rank->agent);

@@ -211,7 +211,7 @@ void Engine::Join() {
                other->hash_ == preparation_->hash;
   }
   if (!flipped) return;
-  const GateWord word =
+  const GateVote word =
       gate_.Word(preparation_->attempt, preparation_->target->epoch(), preparation_->hash);
   if (word.hash == 0) return;  // not permitted yet
   const uint64_t attempt = preparation_->attempt;
@@ -296,7 +296,7 @@ void Engine::Step() {
   world_->checker.Told(*this, "word", {mine.word.hash != 0});
   std::map<std::string, Said> all;
   if (!Trade(kWords, mine, &all)) return GiveUp(false, "words");
-  std::vector<GateWord> words;
+  std::vector<GateVote> words;
   for (const auto& [member, said] : all) words.push_back(said.word);
   const bool go = gate_.Decide(words, static_cast<size_t>(layout_->members_size()));
   world_->checker.Told(*this, go ? "go" : "stay", {});

@@ -58,7 +58,7 @@ class Engine {
   };
   // Of one exchange: what members said.
   struct Said {
-    GateWord word;
+    GateVote word;
     bool pulled = true;
   };
   enum Exchange { kWords, kPulled };

@@ -215,7 +215,7 @@ Truth::Scene Truth::SceneNow() const {
     e.answers = true;
     e.attached = rank->status->engine().attached();
     e.stopped = rank->status->engine().stopped();
-    e.fresh = rank->status->engine().fresh();
+    e.fresh = rank->status->engine().attached_after_flip();
     e.epoch = EpochOf(*rank);
     e.attempt = t.attempt();
     e.leads = t.target_epoch();

@@ -22,7 +22,7 @@
 namespace tangram {
 
 // Bytes by the way that they came: a name of the way, and how many. Thread-safe.
-class BytesByWay {
+class BytesByTransport {
  public:
   void Add(const std::string& way, uint64_t bytes) {
     const std::scoped_lock lock(mu_);
@@ -45,8 +45,8 @@ inline constexpr const char* kWithinProcess = "process";
 struct StageProgress {
   std::atomic<uint64_t> total{0}, done{0};
   std::atomic<uint64_t> local{0}, shared{0}, tcp{0}, wire{0}, checkpoint{0};
-  BytesByWay weights_by_way, kv_by_way;  // from other ranks
-  std::atomic<uint64_t> peak{0};         // of the pool, in use when all is there
+  BytesByTransport weights_by_way, kv_by_way;  // from other ranks
+  std::atomic<uint64_t> peak{0};               // of the pool, in use when all is there
   std::atomic<uint64_t> corrupt{0};  // pulls that broke off at bytes that differ from their hash
 };
 

@@ -79,7 +79,7 @@ class RankSource final : public mover::Source {
   // or by connections of our own.
   enum class By { kMemory, kWire, kTcp };
   By by() const { return by_; }
-  // By which way the last ones came, as BytesByWay names it.
+  // By which way the last ones came, as BytesByTransport names it.
   const char* way() const { return way_; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                const Arrived& arrived, const std::stop_token& stop) override;

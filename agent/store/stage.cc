@@ -73,7 +73,7 @@ std::vector<uint32_t> RankStore::PeersInOrder(const std::vector<v1::PeerAddress>
     if (options_.sibling(peer.member()) == nullptr) {
       distance = !options_.transports->For(peer).capabilities().network ? 1
                  : same(options_.node, peer.node())                     ? 2
-                 : same(options_.fabric, peer.fabric())                 ? 3
+                 : same(options_.fabric, peer.nvlink_domain())          ? 3
                  : same(options_.rail, peer.rail())                     ? 4
                                                                         : 5;
     }

@@ -94,7 +94,7 @@ static_assert(static_cast<int>(attempt::Phase::kFailed) == v1::PHASE_FAILED &&
               static_cast<int>(attempt::Kind::kRepair) == v1::FLIP_KIND_REPAIR &&
               static_cast<int>(attempt::Kind::kJoin) == v1::FLIP_KIND_JOIN &&
               static_cast<int>(attempt::Outcome::kHold) == v1::OUTCOME_HOLD &&
-              static_cast<int>(attempt::Outcome::kStay) == v1::OUTCOME_STAY);
+              static_cast<int>(attempt::Outcome::kStay) == v1::OUTCOME_ABORT);
 
 v1::Phase ToWire(attempt::Phase phase) { return static_cast<v1::Phase>(phase); }
 

@@ -76,7 +76,7 @@ attempt::PeersSaid AskPeersOf(Core* core, const Job& job, const std::stop_token&
   bool burned = false, flipped = false;
   AskAll(core->peers, OtherAgents(core, job), query, stop,
          [&](const std::string&, const v1::QueryResponse& seen) {
-           burned |= seen.phase() == v1::PHASE_IDLE && !seen.contributed();
+           burned |= seen.phase() == v1::PHASE_IDLE && !seen.voted();
            flipped |= seen.flipped();
            return flipped;
          });

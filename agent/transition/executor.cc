@@ -154,7 +154,7 @@ Result<v1::QueryResponse> Executor::Query(const v1::QueryRequest& request) {
   return ViewOf(&parts_->core, request);
 }
 
-Status Executor::Word(const v1::WordRequest& request, const std::string& pod) {
+Status Executor::Word(const v1::VoteRequest& request, const std::string& pod) {
   const attempt::Word event{HeaderOf(request.header()),
                             request.target_hash(),
                             {request.ranks().begin(), request.ranks().end()},
@@ -206,6 +206,6 @@ std::vector<uint64_t> Executor::MissedRanks(uint32_t device) {
   return MissedOf(&parts_->core, device);
 }
 
-v1::LoadResponse Executor::GetLoad() { return LoadOf(&parts_->core); }
+v1::ExpertLoadResponse Executor::GetLoad() { return LoadOf(&parts_->core); }
 
 }  // namespace tangram

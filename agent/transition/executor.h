@@ -66,7 +66,7 @@ class Executor {
 
   // From other agents. `pod`: of the caller's certificate.
   Result<v1::QueryResponse> Query(const v1::QueryRequest& request);
-  Status Word(const v1::WordRequest& request, const std::string& pod);
+  Status Word(const v1::VoteRequest& request, const std::string& pod);
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request, const std::string& pod);
 
   // From the engine of a device.
@@ -91,7 +91,7 @@ class Executor {
   std::vector<uint64_t> Counters(uint32_t device, TokenCount what);
   // How often the device's engine gave a step up for a rank, [GatePage::kCauses * kDoings].
   std::vector<uint64_t> MissedRanks(uint32_t device);
-  v1::LoadResponse GetLoad();
+  v1::ExpertLoadResponse GetLoad();
 
  private:
   struct Parts;

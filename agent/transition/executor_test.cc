@@ -173,7 +173,7 @@ TEST(Executor, AFlipThatTakesLongHoldsUpNobodyButWhoWouldEndIt) {
                       v1::QueryRequest query;
                       *query.mutable_header() = agent.Header(2);
                       const auto seen = agent.executor->Query(query);
-                      EXPECT_TRUE(seen.ok() && seen->contributed() && !seen->flipped());
+                      EXPECT_TRUE(seen.ok() && seen->voted() && !seen->flipped());
                       agent.executor->EngineGone(1);
                       return true;
                     }),

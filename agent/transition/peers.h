@@ -22,7 +22,7 @@ class Peers {
   virtual ~Peers() = default;
   virtual void Query(const std::string& agent, const v1::QueryRequest& request,
                      std::stop_token stop, Answered answered) = 0;
-  virtual void Word(const std::string& agent, const v1::WordRequest& request, std::stop_token stop,
+  virtual void Word(const std::string& agent, const v1::VoteRequest& request, std::stop_token stop,
                     Told told) = 0;
 };
 

@@ -49,7 +49,7 @@ class TimedPeers final : public Peers {
       }
     });
   }
-  void Word(const std::string&, const v1::WordRequest&, std::stop_token, Told) override {}
+  void Word(const std::string&, const v1::VoteRequest&, std::stop_token, Told) override {}
 
   std::atomic<int> let_go = 0;
 

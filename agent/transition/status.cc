@@ -33,8 +33,8 @@ void FillEngine(const Core& core, const Core::Rank& rank, bool in_world, const E
   }
   out->set_steps(page.steps.load(std::memory_order_acquire));
   out->set_stopped(rank.gate.stopped());
-  if (turns) out->set_turns(page.turns.load(std::memory_order_relaxed));
-  out->set_fresh(rank.fresh);
+  if (turns) out->set_polls(page.turns.load(std::memory_order_relaxed));
+  out->set_attached_after_flip(rank.fresh);
   if (!out->stopped() || !rank.layout || !in_world) return;
   for (const uint32_t r :
        rank.gate.Unreachable(static_cast<uint32_t>(rank.layout->members_size()))) {
@@ -60,10 +60,10 @@ void FillFigures(const Job& job, uint32_t device, v1::TransitionStatus* out) {
   const StageProgress& p = work.progress;
   out->set_bytes_total(had.bytes_total() + p.total);
   out->set_bytes_done(had.bytes_done() + p.done);
-  out->set_bytes_local(had.bytes_local() + p.local);
-  out->set_bytes_shared(had.bytes_shared() + p.shared);
+  out->set_bytes_process(had.bytes_process() + p.local);
+  out->set_bytes_node(had.bytes_node() + p.shared);
   out->set_bytes_tcp(had.bytes_tcp() + p.tcp);
-  out->set_bytes_wire(had.bytes_wire() + p.wire);
+  out->set_bytes_comm(had.bytes_comm() + p.wire);
   out->set_bytes_checkpoint(had.bytes_checkpoint() + p.checkpoint);
   out->set_kv_bytes(had.kv_bytes() + work.kv_bytes);
   out->set_kv_ahead_bytes(had.kv_ahead_bytes() + work.kv_ahead_bytes);
@@ -215,7 +215,7 @@ Result<v1::QueryResponse> ViewOf(Core* core, const v1::QueryRequest& request) {
   const auto view = core->machine.ViewOf(request.header().attempt(), core->Looks());
   out.set_flipped(view.flipped);
   out.set_phase(ToWire(view.phase));
-  out.set_contributed(view.contributed);
+  out.set_voted(view.contributed);
   return out;
 }
 
@@ -248,10 +248,10 @@ std::vector<uint64_t> MissedOf(Core* core, uint32_t device) {
   return out;
 }
 
-v1::LoadResponse LoadOf(Core* core) {
-  v1::LoadResponse out;
+v1::ExpertLoadResponse LoadOf(Core* core) {
+  v1::ExpertLoadResponse out;
   for (uint32_t device = 0; device < core->ranks.size(); ++device) {
-    v1::RankLoad& rank = *out.add_ranks();
+    v1::RankExpertLoad& rank = *out.add_ranks();
     {
       const std::scoped_lock lock(core->mu);
       rank.set_member(core->ranks[device].member.id());

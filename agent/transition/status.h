@@ -22,6 +22,6 @@ v1::Header CurrentHeader(Core* core);
 // Tokens of each expert that this device's engine routed or executed, [moe layers * experts].
 std::vector<uint64_t> MissedOf(Core* core, uint32_t device);
 std::vector<uint64_t> CountersOf(Core* core, uint32_t device, TokenCount what);
-v1::LoadResponse LoadOf(Core* core);
+v1::ExpertLoadResponse LoadOf(Core* core);
 
 }  // namespace tangram

@@ -45,12 +45,8 @@ class Marks {
     totals.flip_seconds += job.flip_seconds;
     for (const auto& [device, part] : job.parts) {
       totals.local += part.progress.local;
-      totals.shared += part.progress.shared;
-      totals.tcp += part.progress.tcp;
-      totals.wire += part.progress.wire;
       totals.checkpoint += part.progress.checkpoint;
       totals.corrupt += part.progress.corrupt;
-      totals.kv += part.kv_bytes;
       totals.kv_ahead += part.kv_ahead_bytes;
       for (const auto& [way, bytes] : part.progress.weights_by_way.Get()) {
         totals.weights_by_way[way] += bytes;

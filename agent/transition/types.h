@@ -42,8 +42,9 @@ struct LocalRank {
 // What has been done since the start; only grows.
 struct ExecutorTotals {
   // Bytes of ended attempts.
-  uint64_t local = 0, shared = 0, tcp = 0, wire = 0, checkpoint = 0, kv = 0, kv_ahead = 0;
-  std::map<std::string, uint64_t> weights_by_way, kv_by_way;  // of them, from other ranks
+  std::map<std::string, uint64_t> weights_by_way, kv_by_way;  // from other ranks
+  uint64_t local = 0, checkpoint = 0;                         // weights from elsewhere
+  uint64_t kv_ahead = 0;                                      // of kv_by_way
   uint64_t corrupt = 0;                                       // pulls with wrong bytes
   double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
   std::map<std::string, uint64_t> outcomes;  // flipped, aborted, refused

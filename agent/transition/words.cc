@@ -34,7 +34,7 @@ void Words::Join() {
 // not follow.
 void Words::Work(const Job& job) {
   const std::stop_token stop = job.stop.get_token();
-  v1::WordRequest words;
+  v1::VoteRequest words;
   *words.mutable_header() = job.request.header();
   words.set_target_hash(job.target_hash);
   for (const auto& [device, part] : job.parts) {

@@ -91,12 +91,12 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.0, 0.9));
   app.add_flag("!--no-prefix-cache", limits.prefix_cache,
                "KV of a prompt's beginning goes with the last request that has it");
-  app.add_option("--exchange-timeout-ms", most_ms, "A peer silent for so long is gone, always")
+  app.add_option("--max-peer-timeout-ms", most_ms, "A peer silent for so long is gone, always")
       ->check(CLI::Range(100, 3600000));
-  app.add_option("--least-timeout-ms", least_ms,
+  app.add_option("--min-peer-timeout-ms", least_ms,
                  "... and at the earliest; in between, the limit is learned from what steps take")
       ->check(CLI::Range(100, 3600000));
-  app.add_option("--least-step-ms", step_ms, "A step with work takes at least so long")
+  app.add_option("--min-step-ms", step_ms, "A step with work takes at least so long")
       ->check(CLI::Range(0, 1000));
   app.add_option("--kv-ahead-ms", ahead_ms,
                  "A flip waits so long, while steps go on, for KV to be ahead of it; -1: all KV "

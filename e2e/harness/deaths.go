@@ -98,7 +98,7 @@ func (w *World) AddPod(ctx context.Context, ranks int) (int, error) {
 	return p.index, p.start(ctx)
 }
 
-// Did is a thing that a keeper did (tangram-driver keep).
+// Did is a thing that a keeper did (tangram-driver run).
 type Did struct {
 	Did    string      `json:"did"`
 	At     time.Time   `json:"at"`
@@ -141,7 +141,7 @@ func (m Missed) Text() string {
 	return text
 }
 
-// Keeper is a running `tangram-driver keep`.
+// Keeper is a running `tangram-driver run`.
 type Keeper struct {
 	process *exec.Cmd
 	mu      sync.Mutex
@@ -161,7 +161,7 @@ func (w *World) KeepHybrid(ranks int, layers []string, each func(Did)) (*Keeper,
 
 // KeepPlacement starts a keeper of a placement (ApplyPlacement).
 func (w *World) KeepPlacement(ranks int, placement [][][]uint32, each func(Did)) (*Keeper, error) {
-	return w.keep(ranks, "Expert", nil, placement, each)
+	return w.keep(ranks, "ExpertParallel", nil, placement, each)
 }
 
 func (w *World) keep(ranks int, mode string, layers []string, placement [][][]uint32, each func(Did)) (*Keeper, error) {
@@ -173,7 +173,7 @@ func (w *World) keep(ranks int, mode string, layers []string, placement [][][]ui
 		shape = append(shape, "--reattach-timeout", w.o.Reattach.String())
 	}
 	log := &logFile{path: w.o.Dir + "/keep.log"}
-	cmd := exec.Command(w.o.tool("tangram-driver"), append([]string{"keep", "--agents-file", w.agentsFile}, shape...)...)
+	cmd := exec.Command(w.o.tool("tangram-driver"), append([]string{"run", "--agents-file", w.agentsFile}, shape...)...)
 	cmd.SysProcAttr = dieWithParent()
 	cmd.Stderr = log
 	out, err := cmd.StdoutPipe()

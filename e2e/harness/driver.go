@@ -72,7 +72,7 @@ type Record struct {
 	Error            string    `json:"error"`
 }
 
-// Apply runs the driver to a shape ("Expert" or "Tensor", and layer shapes as its flag
+// Apply runs the driver to a shape ("ExpertParallel" or "TensorParallel", and layer shapes as its flag
 // takes them) and reads its record, which is there also with an error once a plan was tried.
 func (w *World) Apply(ctx context.Context, ranks int, mode string, shapes []string, progress func(Event)) (*Record, error) {
 	args, err := w.shape(ranks, mode, shapes, nil)
@@ -102,7 +102,7 @@ func (w *World) ApplyInRuns(ctx context.Context, ranks int, mode string, flips i
 
 // ApplyFromCheckpoint as Apply to an Expert layout, but what ranks lack is read from the checkpoint, also where others hold it.
 func (w *World) ApplyFromCheckpoint(ctx context.Context, ranks int) (*Record, error) {
-	args, err := w.shape(ranks, "Expert", nil, nil)
+	args, err := w.shape(ranks, "ExpertParallel", nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (w *World) ApplyFromCheckpoint(ctx context.Context, ranks int) (*Record, er
 
 // ApplyPlacement runs the driver to an Expert layout with a placement: [MoE layer][rank] experts.
 func (w *World) ApplyPlacement(ctx context.Context, ranks int, placement [][][]uint32) (*Record, error) {
-	args, err := w.shape(ranks, "Expert", nil, placement)
+	args, err := w.shape(ranks, "ExpertParallel", nil, placement)
 	if err != nil {
 		return nil, err
 	}

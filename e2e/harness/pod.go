@@ -220,7 +220,7 @@ func (p *pod) runAgent() (*process, error) {
 		flags = append(flags, "--descriptor-bytes", strconv.FormatUint(o.DescriptorBytes, 10))
 	}
 	if o.OneNode {
-		config["node_folder"] = p.w.socketDir
+		config["node_socket_dir"] = p.w.socketDir
 	}
 	if o.CudaDriver != "" {
 		config["device"], config["cuda_driver"] = "cuda", o.CudaDriver
@@ -232,7 +232,7 @@ func (p *pod) runAgent() (*process, error) {
 		config["slab_format"] = o.SlabFormat
 	}
 	if o.Wire != "" {
-		config["wire"] = o.Wire
+		config["comm_library"] = o.Wire
 	}
 	if o.PageBytes > 0 {
 		config["page_bytes"] = o.PageBytes
@@ -259,10 +259,10 @@ func (p *pod) runEngine(device int) (*process, error) {
 		"--max-model-len", fmt.Sprint(o.MaxTokens), "--ready-file", filepath.Join(o.Dir, name+".ready"))
 	if o.Patience > 0 {
 		ms := fmt.Sprint(o.Patience.Milliseconds())
-		args = append(args, "--exchange-timeout-ms", ms, "--least-timeout-ms", ms)
+		args = append(args, "--max-peer-timeout-ms", ms, "--min-peer-timeout-ms", ms)
 	}
 	if o.LeastStep > 0 {
-		args = append(args, "--least-step-ms", fmt.Sprint(o.LeastStep.Milliseconds()))
+		args = append(args, "--min-step-ms", fmt.Sprint(o.LeastStep.Milliseconds()))
 	}
 	if o.CudaDriver != "" {
 		args = append(args, "--cuda-driver", o.CudaDriver)

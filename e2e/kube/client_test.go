@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 )
 
 const wait = 4 * time.Minute // only what hangs takes so long
@@ -34,18 +34,18 @@ func TestCommandsAreWhatAUserTypes(t *testing.T) {
 	var said []string
 	c.Said = func(line string) { said = append(said, line) }
 	require.NoError(t, c.Scale(t.Context(), "moedeployment/demo", 6))
-	require.NoError(t, c.Patch(t.Context(), "moedeployment/demo", `{"spec":{"mode":"Tensor"}}`))
+	require.NoError(t, c.Patch(t.Context(), "moedeployment/demo", `{"spec":{"parallelism":{"mode":"TensorParallel"}}}`))
 	require.NoError(t, c.Wait(t.Context(), "moedeployment/demo", "Ready", 90*time.Second))
 	require.NoError(t, c.In("other").Delete(t.Context(), "pod/demo-0", false))
 	require.Equal(t, strings.Join([]string{
 		"kc -n ns scale moedeployment/demo --replicas=6",
-		`kc -n ns patch moedeployment/demo --type=merge -p {"spec":{"mode":"Tensor"}}`,
+		`kc -n ns patch moedeployment/demo --type=merge -p {"spec":{"parallelism":{"mode":"TensorParallel"}}}`,
 		"kc -n ns wait --for=condition=Ready moedeployment/demo --timeout=90s",
 		"kc -n other delete pod/demo-0 --ignore-not-found --wait=false",
 	}, "\n"), calls())
 	require.Equal(t, []string{
 		"kubectl -n ns scale moedeployment/demo --replicas=6",
-		`kubectl -n ns patch moedeployment/demo --type=merge -p '{"spec":{"mode":"Tensor"}}'`,
+		`kubectl -n ns patch moedeployment/demo --type=merge -p '{"spec":{"parallelism":{"mode":"TensorParallel"}}}'`,
 		"kubectl -n ns wait --for=condition=Ready moedeployment/demo --timeout=90s",
 		"kubectl -n other delete pod/demo-0 --ignore-not-found --wait=false",
 	}, said)
@@ -82,10 +82,10 @@ func TestApplySendsObjects(t *testing.T) {
 func TestTransitionsAreOfOneWorldAndInOrder(t *testing.T) {
 	c, _ := fake(t, `cat <<X
 {"items":[
-{"metadata":{"name":"late","creationTimestamp":"2030-01-01T00:00:02Z"},"spec":{"deployment":"demo","fromEpoch":1}},
-{"metadata":{"name":"second","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"deployment":"demo","fromEpoch":4}},
-{"metadata":{"name":"other","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"deployment":"else","fromEpoch":3}},
-{"metadata":{"name":"first","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"deployment":"demo","fromEpoch":2}}]}
+{"metadata":{"name":"late","creationTimestamp":"2030-01-01T00:00:02Z"},"spec":{"moeDeploymentName":"demo","from":{"epoch":1}}},
+{"metadata":{"name":"second","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"moeDeploymentName":"demo","from":{"epoch":4}}},
+{"metadata":{"name":"other","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"moeDeploymentName":"else","from":{"epoch":3}}},
+{"metadata":{"name":"first","creationTimestamp":"2030-01-01T00:00:01Z"},"spec":{"moeDeploymentName":"demo","from":{"epoch":2}}}]}
 X`)
 	all, err := c.Transitions(t.Context(), "demo")
 	require.NoError(t, err)
@@ -99,13 +99,13 @@ X`)
 func TestWatchGivesEachVersion(t *testing.T) {
 	c, calls := fake(t, `echo '{"status":{"epoch":1}}{"status":'; echo '{"epoch":2}}'`)
 	var epochs []int64
-	require.NoError(t, c.Watch(t.Context(), "demo", func(d *v1alpha1.MoEDeployment) { epochs = append(epochs, d.Status.Epoch) }))
+	require.NoError(t, c.Watch(t.Context(), "demo", func(d *v1alpha2.MoEDeployment) { epochs = append(epochs, d.Status.Epoch) }))
 	require.Equal(t, []int64{1, 2}, epochs)
 	require.Equal(t, "kc -n ns get moedeployment demo -o json --watch", calls())
 
 	c, _ = fake(t, `echo '{"status":{"epoch":1}}'; exec sleep 3600`)
 	ctx, cancel := context.WithCancel(t.Context())
-	require.ErrorIs(t, c.Watch(ctx, "demo", func(*v1alpha1.MoEDeployment) { cancel() }), context.Canceled)
+	require.ErrorIs(t, c.Watch(ctx, "demo", func(*v1alpha2.MoEDeployment) { cancel() }), context.Canceled)
 	c, _ = fake(t, "echo nonsense; exec sleep 3600")
 	require.ErrorContains(t, c.Watch(t.Context(), "demo", nil), "invalid character")
 }

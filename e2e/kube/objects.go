@@ -14,22 +14,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 )
 
 // RankSelector of the pods of ranks of a world.
 func RankSelector(name string) string {
-	return v1alpha1.WorldLabel + "=" + name + "," + v1alpha1.ComponentLabel + "=" + v1alpha1.ComponentRank
+	return v1alpha2.WorldLabel + "=" + name + "," + v1alpha2.ComponentLabel + "=" + v1alpha2.ComponentRank
 }
 
 // GatewaySelector of the pods of gateways of a world.
 func GatewaySelector(name string) string {
-	return v1alpha1.WorldLabel + "=" + name + "," + v1alpha1.ComponentLabel + "=" + v1alpha1.ComponentGateway
+	return v1alpha2.WorldLabel + "=" + name + "," + v1alpha2.ComponentLabel + "=" + v1alpha2.ComponentGateway
 }
 
 // MoEDeployment by name.
-func (c *Client) MoEDeployment(ctx context.Context, name string) (*v1alpha1.MoEDeployment, error) {
-	d := &v1alpha1.MoEDeployment{}
+func (c *Client) MoEDeployment(ctx context.Context, name string) (*v1alpha2.MoEDeployment, error) {
+	d := &v1alpha2.MoEDeployment{}
 	return d, c.Get(ctx, d, "moedeployment", name)
 }
 
@@ -44,18 +44,18 @@ func (c *Client) Pods(ctx context.Context, selector string) ([]corev1.Pod, error
 }
 
 // Transitions of a world, oldest first.
-func (c *Client) Transitions(ctx context.Context, deployment string) ([]v1alpha1.LayoutTransition, error) {
-	var list v1alpha1.LayoutTransitionList
+func (c *Client) Transitions(ctx context.Context, deployment string) ([]v1alpha2.LayoutTransition, error) {
+	var list v1alpha2.LayoutTransitionList
 	if err := c.Get(ctx, &list, "layouttransitions"); err != nil {
 		return nil, err
 	}
-	own := slices.DeleteFunc(list.Items, func(t v1alpha1.LayoutTransition) bool { return t.Spec.Deployment != deployment })
-	slices.SortStableFunc(own, func(a, b v1alpha1.LayoutTransition) int {
+	own := slices.DeleteFunc(list.Items, func(t v1alpha2.LayoutTransition) bool { return t.Spec.MoEDeploymentName != deployment })
+	slices.SortStableFunc(own, func(a, b v1alpha2.LayoutTransition) int {
 		// Epochs only rise; the creation time has whole seconds only.
 		if d := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); d != 0 {
 			return d
 		}
-		return int(a.Spec.FromEpoch - b.Spec.FromEpoch)
+		return int(a.Spec.From.Epoch - b.Spec.From.Epoch)
 	})
 	return own, nil
 }
@@ -87,7 +87,7 @@ func (c *Client) Events(ctx context.Context) ([]Event, error) {
 }
 
 // Watch calls see with each version of the MoEDeployment until ctx ends or the connection breaks.
-func (c *Client) Watch(ctx context.Context, name string, see func(*v1alpha1.MoEDeployment)) error {
+func (c *Client) Watch(ctx context.Context, name string, see func(*v1alpha2.MoEDeployment)) error {
 	cmd := c.command(ctx, []string{"get", "moedeployment", name, "-o", "json", "--watch"})
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -97,7 +97,7 @@ func (c *Client) Watch(ctx context.Context, name string, see func(*v1alpha1.MoED
 		return err
 	}
 	for decoder := json.NewDecoder(out); err == nil; {
-		d := &v1alpha1.MoEDeployment{}
+		d := &v1alpha2.MoEDeployment{}
 		if err = decoder.Decode(d); err == nil {
 			see(d)
 		}

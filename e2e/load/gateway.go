@@ -11,7 +11,7 @@ import (
 // GatewayCounts are what a gateway counted since it lives.
 type GatewayCounts struct {
 	Replays    float64 `json:"replays"`    // requests submitted again with their tokens so far
-	Untaken    float64 `json:"untaken"`    // of these without one: the rank left before it took them
+	Orphaned   float64 `json:"orphaned"`   // of these without one: the rank left before it took them
 	Conflicts  float64 `json:"conflicts"`  // tokens that differ from the one delivered for their position
 	Duplicates float64 `json:"duplicates"` // tokens dropped: their position was delivered already
 	Lost       float64 `json:"lost"`       // accepted requests that ended without their last token
@@ -26,7 +26,8 @@ func ReadGatewayCounts(metrics io.Reader) (GatewayCounts, error) {
 	if err != nil {
 		return c, fmt.Errorf("metrics of the gateway: %w", err)
 	}
-	for name, to := range map[string]*float64{"replays": &c.Replays, "untaken_requests": &c.Untaken, "conflicting_tokens": &c.Conflicts, "duplicate_tokens": &c.Duplicates, "lost_requests": &c.Lost} {
+	for name, to := range map[string]*float64{"replays": &c.Replays, "orphaned_requests": &c.Orphaned, "conflicting_tokens": &c.Conflicts,
+		"duplicate_tokens": &c.Duplicates, "lost_requests": &c.Lost} {
 		family := families["tangram_gateway_"+name+"_total"]
 		if family == nil && name != "replays" {
 			return c, fmt.Errorf("metrics of the gateway: no tangram_gateway_%s_total", name)
@@ -40,5 +41,5 @@ func ReadGatewayCounts(metrics io.Reader) (GatewayCounts, error) {
 
 // Plus adds the counts of another gateway.
 func (c GatewayCounts) Plus(o GatewayCounts) GatewayCounts {
-	return GatewayCounts{c.Replays + o.Replays, c.Untaken + o.Untaken, c.Conflicts + o.Conflicts, c.Duplicates + o.Duplicates, c.Lost + o.Lost}
+	return GatewayCounts{c.Replays + o.Replays, c.Orphaned + o.Orphaned, c.Conflicts + o.Conflicts, c.Duplicates + o.Duplicates, c.Lost + o.Lost}
 }

@@ -10,7 +10,7 @@ import (
 func TestGatewayCountsAreRead(t *testing.T) {
 	const plain = "# TYPE tangram_gateway_conflicting_tokens_total counter\n# TYPE tangram_gateway_duplicate_tokens_total counter\n" +
 		"# TYPE tangram_gateway_lost_requests_total counter\ntangram_gateway_conflicting_tokens_total 1\ntangram_gateway_duplicate_tokens_total 2\ntangram_gateway_lost_requests_total 3\n" +
-		"# TYPE tangram_gateway_untaken_requests_total counter\ntangram_gateway_untaken_requests_total 0\n"
+		"# TYPE tangram_gateway_orphaned_requests_total counter\ntangram_gateway_orphaned_requests_total 0\n"
 	c, err := ReadGatewayCounts(strings.NewReader(plain))
 	require.NoError(t, err)
 	require.Equal(t, GatewayCounts{Conflicts: 1, Duplicates: 2, Lost: 3}, c)

@@ -137,8 +137,8 @@ void StubEngines::StandStill(const std::vector<Engine*>& members,
 }
 
 void StubEngines::Step(const std::vector<Engine*>& members) {
-  std::vector<tg_word> words;
-  for (const Engine* engine : members) words.push_back(tg_gate_word(engine->client));
+  std::vector<tg_vote> words;
+  for (const Engine* engine : members) words.push_back(tg_gate_vote(engine->client));
   size_t go = 0;
   for (const Engine* engine : members) {
     go += tg_gate_decide(engine->client, words.data(), words.size()) == TG_GATE_GO ? 1 : 0;

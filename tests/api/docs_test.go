@@ -40,7 +40,7 @@ func TestGuideHasEveryRefusal(t *testing.T) {
 // The guide names every condition, reason and event.
 func TestGuideHasEveryReason(t *testing.T) {
 	guide := guide(t)
-	source := filepath.Join(apiserver.Root(), "api", "v1alpha1", "names.go")
+	source := filepath.Join(apiserver.Root(), "api", "v1alpha2", "names.go")
 	file, err := parser.ParseFile(token.NewFileSet(), source, nil, 0)
 	require.NoError(t, err)
 	found := 0

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 )
 
 // What `kubectl scale` and autoscalers do: they read and write /scale and know no MoEDeployment.
@@ -39,7 +39,7 @@ func TestScaleSubresource(t *testing.T) {
 	require.Equal(t, int32(3), world.Spec.Replicas)
 
 	_, err := server.Kubectl(t.Context(), "", "scale", "moed/demo", "-n", namespace, "--replicas=0")
-	require.ErrorContains(t, err, "to stop serving, delete the MoEDeployment")
+	require.ErrorContains(t, err, "To stop serving, delete the MoEDeployment")
 	_, err = server.Kubectl(t.Context(), "", "scale", "moed/demo", "-n", namespace, "--replicas=9000")
 	require.ErrorContains(t, err, "should be less than or equal to 8192")
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(world), world))
@@ -50,20 +50,21 @@ func TestDefaults(t *testing.T) {
 	c := newClient(t)
 	object := smallestIn(t, newNamespace(t, c)) // untyped: it sends no empty structs
 	require.NoError(t, c.Create(t.Context(), object))
-	world := &v1alpha1.MoEDeployment{}
+	world := &v1alpha2.MoEDeployment{}
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), world))
 
 	require.Zero(t, world.Spec.Replicas, "the operator writes it: a default would shrink a world whose manifest leaves it out")
 	require.Equal(t, int32(1), world.Spec.RanksPerPod)
-	require.Equal(t, v1alpha1.ModeExpert, world.Spec.Mode)
-	require.Zero(t, world.Spec.Model.GranuleRows, "the agents choose it for the checkpoint")
-	require.Equal(t, "IfNotPresent", string(world.Spec.Engine.ImagePullPolicy))
-	require.Equal(t, int64(300), world.Spec.Scheduling.TerminationGracePeriodSeconds)
+	require.Equal(t, v1alpha2.ModeExpert, world.SpecMode())
+	require.Equal(t, v1alpha2.RebalanceOff, world.Spec.Experts.Rebalance.Mode)
+	require.Equal(t, v1alpha2.AcceleratorNone, world.Spec.Accelerator.Type)
+	require.Equal(t, v1alpha2.Network{Encryption: v1alpha2.EncryptionRequired, NodeMemorySharing: v1alpha2.NodeMemorySharingDisabled}, world.Spec.Network)
+	require.Equal(t, v1alpha2.Page4Ki, world.Spec.Memory.PageSize)
+	require.Zero(t, world.Spec.Tuning.GranuleRows, "the agents choose it for the checkpoint")
 	require.Equal(t, int32(2), world.Spec.Gateway.Replicas)
-	require.Equal(t, int64(600), world.Spec.Gateway.TerminationGracePeriodSeconds)
-	require.Equal(t, "ClusterIP", string(world.Spec.Gateway.ServiceType))
-	require.Equal(t, v1alpha1.Transition{Strategy: v1alpha1.StrategySmooth, TimeoutSeconds: 60, StagingPercent: 100, MaxStepStretchPercent: 100, HistoryLimit: 10}, world.Spec.Transition)
-	require.Equal(t, int32(2), world.Spec.Limits.SpareBanks)
+	require.Equal(t, "ClusterIP", string(world.Spec.Gateway.Service.Type))
+	require.Equal(t, v1alpha2.Transition{Strategy: v1alpha2.StrategySmooth, TimeoutSeconds: 60, BandwidthPercent: 100}, world.Spec.Transition)
+	require.Equal(t, v1alpha2.Tuning{SlabFormat: v1alpha2.GranuleMajor, SpareBanks: 2, MaxStepStretchPercent: 100, HistoryLimit: 10}, world.Spec.Tuning)
 }
 
 func TestKubectlGetShowsTheWorldOnOneScreen(t *testing.T) {
@@ -72,61 +73,65 @@ func TestKubectlGetShowsTheWorldOnOneScreen(t *testing.T) {
 	world := typed(t, namespace)
 	world.Spec.Replicas = 6
 	require.NoError(t, c.Create(t.Context(), world))
-	world.Status = v1alpha1.MoEDeploymentStatus{
-		Mode: v1alpha1.ModeTensor, Width: 4, Epoch: 17, Replicas: 5, WantedReplicas: 6, ReadyReplicas: 4, State: v1alpha1.ReasonTransition,
+	world.Status = v1alpha2.MoEDeploymentStatus{
+		Model: "demo", Mode: v1alpha2.ModeTensor, Ranks: 4, Epoch: 17, Replicas: 5, DesiredReplicas: 6, ReadyReplicas: 4, Ready: "4/6",
+		State: v1alpha2.ReasonTransition, Endpoint: "http://demo-gateway",
 	}
 	meta.SetStatusCondition(&world.Status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonTransition, Message: "4 of 6 ranks",
+		Type: v1alpha2.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha2.ReasonTransition, Message: "4 of 6 ranks",
 	})
 	require.NoError(t, c.Status().Update(t.Context(), world))
 
 	lines := table(kubectl(t, "get", "moed", "-n", namespace))
-	require.Equal(t, []string{"NAME", "MODE", "WIDTH", "EPOCH", "PODS", "WANTED", "READY", "STATE", "AGE"}, lines[0])
-	require.Equal(t, []string{"demo", "Tensor", "4", "17", "4", "6", "False", "Transition"}, lines[1][:8])
+	require.Equal(t, []string{"NAME", "MODEL", "MODE", "READY", "STATUS", "AGE"}, lines[0])
+	require.Equal(t, []string{"demo", "demo", "TensorParallel", "4/6", "Transition"}, lines[1][:5])
+	wide := table(kubectl(t, "get", "moed", "-n", namespace, "-o", "wide"))
+	require.Equal(t, []string{"EPOCH", "ENDPOINT", "MESSAGE"}, wide[0][6:])
+	require.Equal(t, []string{"17", "http://demo-gateway", "4 of 6 ranks"}, wide[1][6:])
 
-	// The same object is found by the category and by `kubectl wait`.
-	require.Contains(t, kubectl(t, "get", "all", "-n", namespace), "moedeployment.serving.tangram.dev/demo")
 	kubectl(t, "wait", "moed/demo", "-n", namespace, "--for=condition=Ready=False", "--timeout=5s")
-	kubectl(t, "wait", "moed/demo", "-n", namespace, "--for=jsonpath={.status.width}=4", "--timeout=5s")
+	kubectl(t, "wait", "moed/demo", "-n", namespace, "--for=jsonpath={.status.ranks}=4", "--timeout=5s")
 }
 
 func TestKubectlGetShowsTransitions(t *testing.T) {
 	c := newClient(t)
 	namespace := newNamespace(t, c)
-	transition := &v1alpha1.LayoutTransition{
-		ObjectMeta: metav1.ObjectMeta{Name: "demo-3-0a1b2c3d", Namespace: namespace},
-		Spec: v1alpha1.LayoutTransitionSpec{
-			Deployment: "demo", What: "4 ranks Expert -> 6 ranks Expert", Mode: v1alpha1.ModeExpert, Ranks: 6, Flips: 3,
-			ExpertBytes: 4096, ExpertBoundBytes: 2048,
+	transition := &v1alpha2.LayoutTransition{
+		ObjectMeta: metav1.ObjectMeta{Name: "demo-20261128-174501-123", Namespace: namespace},
+		Spec: v1alpha2.LayoutTransitionSpec{
+			MoEDeploymentName: "demo", Kind: v1alpha2.KindScale, Summary: "4 ranks ExpertParallel -> 6 ranks ExpertParallel", Flips: 3,
+			To: v1alpha2.TransitionEnd{Mode: v1alpha2.ModeExpert, Ranks: 6}, ExpertBytes: 4096, ExpertBytesLowerBound: 2048,
 		},
 	}
 	require.NoError(t, c.Create(t.Context(), transition))
-	transition.Status = v1alpha1.LayoutTransitionStatus{Phase: v1alpha1.PhaseStaging, Epoch: 4, Progress: "flip 2/3 layout: 1 of 4 MiB"}
+	transition.Status = v1alpha2.LayoutTransitionStatus{Phase: v1alpha2.PhaseStaging, Epoch: 4, Progress: "flip 2/3 layout: 1 of 4 MiB"}
+	meta.SetStatusCondition(&transition.Status.Conditions, metav1.Condition{Type: v1alpha2.TransitionComplete, Status: metav1.ConditionFalse, Reason: v1alpha2.ReasonInProgress})
 	require.NoError(t, c.Status().Update(t.Context(), transition))
 
-	lines := table(kubectl(t, "get", "lt", "-n", namespace))
-	require.Equal(t, []string{"NAME", "DEPLOYMENT", "WHAT", "PHASE", "EPOCH", "BYTES", "BOUND", "PROGRESS", "AGE"}, lines[0])
-	require.Equal(t, []string{"demo-3-0a1b2c3d", "demo", "4 ranks Expert -> 6 ranks Expert", "Staging", "4", "4096", "2048",
-		"flip 2/3 layout: 1 of 4 MiB"}, lines[1][:8])
+	lines := table(kubectl(t, "get", "moet", "-n", namespace))
+	require.Equal(t, []string{"NAME", "DEPLOYMENT", "KIND", "CHANGE", "PHASE", "PROGRESS", "AGE"}, lines[0])
+	require.Equal(t, []string{"demo-20261128-174501-123", "demo", "Scale", "4 ranks ExpertParallel -> 6 ranks ExpertParallel", "Staging",
+		"flip 2/3 layout: 1 of 4 MiB"}, lines[1][:6])
+	kubectl(t, "wait", "moet/demo-20261128-174501-123", "-n", namespace, "--for=condition=Complete=False", "--timeout=5s")
 }
 
 // Every field that a user may set is explained by `kubectl explain`.
 func TestKubectlExplain(t *testing.T) {
 	out := kubectl(t, "explain", "moedeployment", "--recursive")
 	require.Contains(t, out, "GROUP:      serving.tangram.dev")
-	for _, field := range []string{"spec", "spec.replicas", "spec.mode", "spec.model.source", "spec.engine.args", "spec.scheduling",
-		"spec.gateway.serviceType", "spec.transition.strategy", "spec.limits.memoryPerRank", "status.members", "status.recentTransitions"} {
+	for _, field := range []string{"spec", "spec.replicas", "spec.parallelism.mode", "spec.model.source", "spec.engine.args", "spec.template.spec.containers.resources",
+		"spec.gateway.service.type", "spec.transition.strategy", "spec.memory.weights", "status.members", "status.recentTransitions"} {
 		description := regexp.MustCompile(`(?s)DESCRIPTION:\s+(.*)`).FindStringSubmatch(kubectl(t, "explain", "moedeployment."+field))
 		require.Len(t, description, 2, field)
 		require.NotContains(t, description[1][:min(len(description[1]), 12)], "<empty>", field)
 	}
-	require.Contains(t, kubectl(t, "explain", "layouttransition.spec.expertBoundBytes"), "int")
+	require.Contains(t, kubectl(t, "explain", "layouttransition.spec.expertBytesLowerBound"), "int")
 }
 
 // typed is the smallest good object.
-func typed(t *testing.T, namespace string) *v1alpha1.MoEDeployment {
+func typed(t *testing.T, namespace string) *v1alpha2.MoEDeployment {
 	t.Helper()
-	world := &v1alpha1.MoEDeployment{}
+	world := &v1alpha2.MoEDeployment{}
 	decode(t, smallest, world)
 	world.Namespace = namespace
 	return world
@@ -156,7 +161,7 @@ func TestSamplesAreTaken(t *testing.T) {
 		if object.GetKind() != "MoEDeployment" {
 			continue
 		}
-		decode(t, string(text), &v1alpha1.MoEDeployment{})
+		decode(t, string(text), &v1alpha2.MoEDeployment{})
 		object.SetNamespace(newNamespace(t, c))
 		require.NoError(t, c.Create(t.Context(), object), file)
 		taken++

@@ -14,7 +14,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/tests/internal/apiserver"
 )
 
@@ -27,7 +27,7 @@ func newClient(t *testing.T) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, clientgoscheme.AddToScheme(scheme))
-	require.NoError(t, v1alpha1.AddToScheme(scheme))
+	require.NoError(t, v1alpha2.AddToScheme(scheme))
 	c, err := client.New(server.Config, client.Options{Scheme: scheme})
 	require.NoError(t, err)
 	return c
@@ -42,17 +42,16 @@ func newNamespace(t *testing.T, c client.Client) string {
 }
 
 const smallest = `
-apiVersion: serving.tangram.dev/v1alpha1
+apiVersion: serving.tangram.dev/v1alpha2
 kind: MoEDeployment
 metadata:
   name: demo
 spec:
   model:
-    revision: r1
     source:
       persistentVolumeClaim: {claimName: checkpoints}
-  engine: {}
-  limits: {memoryPerRank: 64Mi, kvMemoryPerRank: 16Mi}
+  engine: {name: reference}
+  memory: {weights: 64Mi, kvCache: 16Mi}
 `
 
 // smallestIn a namespace: the fields that a user must give and no others. It is untyped, so that a
@@ -71,7 +70,7 @@ func decode(t *testing.T, text string, into any) {
 	require.NoError(t, yaml.UnmarshalStrict([]byte(text), into))
 }
 
-// set the field at a dotted path, e.g. "spec.limits.spareBanks"; nil removes it.
+// set the field at a dotted path, e.g. "spec.tuning.spareBanks"; nil removes it.
 func set(t *testing.T, object *unstructured.Unstructured, path string, value any) {
 	t.Helper()
 	fields := strings.Split(path, ".")

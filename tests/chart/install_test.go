@@ -48,9 +48,9 @@ func TestInstall(t *testing.T) {
 		_, err := server.Kubectl(t.Context(), sample, "apply", "--server-side", "--validate=strict", "-f", "-")
 		require.NoError(t, err, name)
 	}
-	out, err := server.Kubectl(t.Context(), "", "get", "moed", "demo", "-o", "jsonpath={.spec.replicas} {.spec.mode}")
+	out, err := server.Kubectl(t.Context(), "", "get", "moed", "demo", "-o", "jsonpath={.spec.replicas} {.spec.parallelism.mode}")
 	require.NoError(t, err)
-	require.Equal(t, "4 Expert", out)
+	require.Equal(t, "4 ExpertParallel", out)
 
 	t.Run("rights in all namespaces", func(t *testing.T) {
 		mayOnly(t, c, "system:serviceaccount:tangram-system:tangram-operator", "tangram-system", "default")

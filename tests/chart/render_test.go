@@ -134,7 +134,7 @@ func TestOperatorIsToldTheValues(t *testing.T) {
 	require.Equal(t, "tangram.dev/operator:dev", container.Image)
 	require.Equal(t, []string{"/bin/tangram-operator"}, container.Command)
 	require.Equal(t, []string{
-		"--agent-image=tangram.dev/agent:dev", "--engine-image=tangram.dev/engine:v2", "--gateway-image=tangram.dev/gateway:dev",
+		"--agent-image=tangram.dev/agent:dev", "--engine-image=tangram.dev/engine:v2", "--vllm-image=tangram.dev/vllm:dev", "--operator-image=tangram.dev/operator:dev", "--gateway-image=tangram.dev/gateway:dev",
 		"--namespaces=team-a,team-b", "--metrics-bind-address=:9090", "--health-probe-bind-address=:8081",
 		"--leader-elect", "--own-namespace=tangram-system", "--node-folder=/var/tangram.d", "--log-level=warn",
 		"--authority-validity=8760h", "--certificate-validity=720h", "--certificate-load-time=1m",
@@ -270,7 +270,7 @@ func TestAlerts(t *testing.T) {
 		require.Contains(t, alert["annotations"].(object)["summary"], "{{ $labels.namespace }}")
 		require.NotEmpty(t, alert["annotations"].(object)["description"])
 		if alert["alert"] == "TangramCertificateEnds" {
-			require.Equal(t, "tangram_operator_certificate_days_left < 7", alert["expr"])
+			require.Equal(t, "(tangram_operator_certificate_expiration_timestamp_seconds - time()) / 86400 < 7", alert["expr"])
 		}
 	}
 	monitor := object{}

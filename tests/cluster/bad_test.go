@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/kube"
 )
 
@@ -14,19 +14,19 @@ import (
 func TestUnschedulable(t *testing.T) {
 	k := namespace(t, "")
 	// Nodes of 6 GiB hold two pods of a little over 2 GiB each.
-	serve(t, k, 2, func(s *v1alpha1.MoEDeploymentSpec) { s.Limits.MemoryPerRank = resource.MustParse("2Gi") })
+	serve(t, k, 2, func(s *v1alpha2.MoEDeploymentSpec) { s.Memory.Weights = resource.MustParse("2Gi") })
 	before := deployment(t, k).Status
 	underLoad(t, k, func() {
 		require.NoError(t, k.Scale(t.Context(), object, 6))
-		requireCondition(t, k, v1alpha1.ConditionDegraded, "True", v1alpha1.ReasonPodsUnschedulable, "memory", "demo-")
-		requireCondition(t, k, v1alpha1.ConditionReady, "False", "")
+		requireCondition(t, k, v1alpha2.ConditionDegraded, "True", v1alpha2.ReasonPodsUnschedulable, "memory", "demo-")
+		requireCondition(t, k, v1alpha2.ConditionReady, "False", "")
 		now := deployment(t, k).Status
-		require.Equal(t, []any{before.Epoch, before.LayoutHash, before.Width}, []any{now.Epoch, now.LayoutHash, now.Width}, "what serves goes on serving")
-		requireCondition(t, k, v1alpha1.ConditionAvailable, "True", v1alpha1.ReasonServing)
-		requireWarning(t, k, v1alpha1.ReasonPodsUnschedulable)
+		require.Equal(t, []any{before.Epoch, before.LayoutHash, before.Ranks}, []any{now.Epoch, now.LayoutHash, now.Ranks}, "what serves goes on serving")
+		requireCondition(t, k, v1alpha2.ConditionAvailable, "True", v1alpha2.ReasonServing)
+		requireWarning(t, k, v1alpha2.ReasonPodsUnschedulable)
 
 		require.NoError(t, k.Scale(t.Context(), object, 2))
-		require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+		require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 	})
 	after := requireAtRest(t, k, "demo-0", "demo-1").Status
 	require.Equal(t, before.LayoutHash, after.LayoutHash)
@@ -52,20 +52,20 @@ func requireWarning(t *testing.T, k *kube.Client, reason string) {
 func TestImageThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
-	require.NoError(t, k.Apply(t.Context(), manifest(1, func(s *v1alpha1.MoEDeploymentSpec) { s.Engine.Image = "tangram.dev/none:dev" })))
-	requireCondition(t, k, v1alpha1.ConditionDegraded, "True", v1alpha1.ReasonPodsFailing, "demo-0", "tangram.dev/none:dev")
-	requireCondition(t, k, v1alpha1.ConditionAvailable, "False", v1alpha1.ReasonNoLayout)
-	requireWarning(t, k, v1alpha1.ReasonPodsFailing)
+	require.NoError(t, k.Apply(t.Context(), manifest(1, func(s *v1alpha2.MoEDeploymentSpec) { s.Engine.Image = "tangram.dev/none:dev" })))
+	requireCondition(t, k, v1alpha2.ConditionDegraded, "True", v1alpha2.ReasonPodsFailing, "demo-0", "tangram.dev/none:dev")
+	requireCondition(t, k, v1alpha2.ConditionAvailable, "False", v1alpha2.ReasonNoLayout)
+	requireWarning(t, k, v1alpha2.ReasonPodsFailing)
 	requireDeleted(t, k)
 }
 
 func TestModelPathThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
-	require.NoError(t, k.Apply(t.Context(), manifest(1, func(s *v1alpha1.MoEDeploymentSpec) { s.Model.Source.PersistentVolumeClaim.Path = "missing" })))
-	requireCondition(t, k, v1alpha1.ConditionDegraded, "True", v1alpha1.ReasonPodsFailing, "demo-0", "missing")
-	requireCondition(t, k, v1alpha1.ConditionAvailable, "False", v1alpha1.ReasonNoLayout)
-	requireWarning(t, k, v1alpha1.ReasonPodsFailing)
+	require.NoError(t, k.Apply(t.Context(), manifest(1, func(s *v1alpha2.MoEDeploymentSpec) { s.Model.Source.PersistentVolumeClaim.Path = "missing" })))
+	requireCondition(t, k, v1alpha2.ConditionDegraded, "True", v1alpha2.ReasonPodsFailing, "demo-0", "missing")
+	requireCondition(t, k, v1alpha2.ConditionAvailable, "False", v1alpha2.ReasonNoLayout)
+	requireWarning(t, k, v1alpha2.ReasonPodsFailing)
 	requireDeleted(t, k)
 }
 
@@ -75,9 +75,9 @@ func TestZeroReplicasAreRefused(t *testing.T) {
 	serve(t, k, 1, nil)
 	err := k.Scale(t.Context(), object, 0)
 	require.ErrorContains(t, err, "spec.replicas")
-	require.ErrorContains(t, err, "to stop serving, delete the MoEDeployment")
-	require.ErrorContains(t, k.Patch(t.Context(), object, `{"spec":{"replicas":0}}`), "to stop serving, delete the MoEDeployment")
-	require.ErrorContains(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Hybrid"}}`), "mode Hybrid needs layout")
+	require.ErrorContains(t, err, "To stop serving, delete the MoEDeployment")
+	require.ErrorContains(t, k.Patch(t.Context(), object, `{"spec":{"replicas":0}}`), "To stop serving, delete the MoEDeployment")
+	require.ErrorContains(t, k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"Auto","layers":[{}]}}}`), "mode and layers contradict each other")
 	requireAtRest(t, k, "demo-0")
 }
 
@@ -88,8 +88,8 @@ func TestOneNameInTwoNamespaces(t *testing.T) {
 	for _, k := range []*kube.Client{a, b} {
 		require.NoError(t, k.Apply(t.Context(), manifest(1, nil)))
 	}
-	require.NoError(t, a.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
-	require.NoError(t, b.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	require.NoError(t, a.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
+	require.NoError(t, b.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 	one, other := requireAtRest(t, a, "demo-0"), requireAtRest(t, b, "demo-0")
 	require.NotEqual(t, one.Status.Members[0].ID, other.Status.Members[0].ID)
 	first, second := client(t, a).Repeat(t.Context(), newTrace(t), 3, 3), client(t, b).Repeat(t.Context(), newTrace(t), 3, 3)

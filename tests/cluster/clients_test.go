@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/tests/internal/clients"
@@ -29,12 +29,13 @@ func TestVllmClients(t *testing.T) {
 	checkpoint, _, err := harness.Scripted(t.Context(), root, "qwen3", clients.Scripts...)
 	require.NoError(t, err)
 	k := namespace(t, "")
-	serve(t, k, 2, func(s *v1alpha1.MoEDeploymentSpec) {
-		s.Model.Source.PersistentVolumeClaim.Path = filepath.Base(checkpoint)
-		s.Engine = v1alpha1.Engine{Image: "tangram.dev/vllm:dev", ImagePullPolicy: corev1.PullNever, Args: []string{"--max-batch-tokens", "256", "--max-model-len", "1024"},
-			Resources: v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}}
-		s.Gateway.Text = &v1alpha1.Text{ToolCallParser: clients.ToolParser}
-		s.Limits.MemoryPerRank = resource.MustParse("1Gi")
+	serve(t, k, 2, func(s *v1alpha2.MoEDeploymentSpec) {
+		s.Model.Source.PersistentVolumeClaim.Path = v1alpha2.CheckpointPath(filepath.Base(checkpoint))
+		s.Engine = v1alpha2.Engine{Name: v1alpha2.EngineVLLM, Args: []string{"--max-batch-tokens", "256", "--max-model-len", "1024"}}
+		s.Template.Spec.Containers = []v1alpha2.ContainerTemplate{{Name: "engine",
+			Resources: v1alpha2.Resources{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}}}
+		s.Gateway.Text = &v1alpha2.Text{ToolCallParser: clients.ToolParser}
+		s.Memory.Weights = resource.MustParse("1Gi")
 	})
 	url, err := k.AwaitGateway(t.Context(), name)
 	require.NoError(t, err)
@@ -56,17 +57,21 @@ func TestVllmClients(t *testing.T) {
 	}()
 	for _, ask := range []func() error{
 		func() error { return k.Scale(t.Context(), object, 3) },
-		func() error { return k.Patch(t.Context(), object, `{"spec":{"mode":"Tensor"}}`) },
-		func() error { return k.Patch(t.Context(), object, `{"spec":{"mode":"Expert"}}`) },
+		func() error {
+			return k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
+		},
+		func() error {
+			return k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"ExpertParallel"}}}`)
+		},
 	} {
 		require.NoError(t, ask())
-		require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+		require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 	}
 	_, err = cluster.KillContainers(string(ranks(t, k)[1].UID))
 	require.NoError(t, err)
 	repaired(t, k, 3)
 	require.NoError(t, k.Scale(t.Context(), object, 2))
-	require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 	cancel()
 	require.NoError(t, <-ran)
 	t.Logf("the clients ran %d times", rounds)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/kube"
 )
 
@@ -25,7 +25,7 @@ func TestPodDeletedByHand(t *testing.T) {
 		require.NoError(t, k.Delete(t.Context(), "pod/"+victim.Name, false))
 		eventually(t, "three ranks without the pod that was deleted", func() (bool, string) {
 			d, pods := deployment(t, k), ranks(t, k)
-			ok := len(pods) == 3 && d.Status.Width == 3
+			ok := len(pods) == 3 && d.Status.Ranks == 3
 			for _, p := range pods {
 				ok = ok && p.UID != victim.UID && p.DeletionTimestamp == nil
 			}
@@ -34,7 +34,7 @@ func TestPodDeletedByHand(t *testing.T) {
 			}
 			return ok, fmt.Sprintf("%v, members %+v", names(pods), d.Status.Members)
 		})
-		require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+		require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 	})
 	// Its name is free for another only once it is gone: the replacement has the next ordinal.
 	requireAtRest(t, k, "demo-0", "demo-2", "demo-3")
@@ -50,7 +50,7 @@ func TestDeletedInTheMiddle(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	running := ""
-	err := k.Watch(ctx, name, func(d *v1alpha1.MoEDeployment) {
+	err := k.Watch(ctx, name, func(d *v1alpha2.MoEDeployment) {
 		if d.Status.Transition != nil && running == "" {
 			running = d.Status.Transition.Name
 			cancel()

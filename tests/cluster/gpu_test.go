@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/kube"
 )
 
@@ -49,9 +49,9 @@ func TestTheSchedulerGivesEachRankAGPU(t *testing.T) {
 		}
 	})
 	large := fmt.Sprintf("device.capacity['%s'].memory.compareTo(quantity('140Gi')) >= 0", gpuDriver)
-	require.NoError(t, k.Apply(t.Context(), manifest(4, func(s *v1alpha1.MoEDeploymentSpec) {
-		s.Backend, s.GPU = v1alpha1.BackendCUDA, &v1alpha1.GPU{DeviceClassName: class.Name, Selectors: []string{large}}
-		s.Limits.MemoryPerRank = resource.MustParse("100Gi") // of a GPU; no node here has so much
+	require.NoError(t, k.Apply(t.Context(), manifest(4, func(s *v1alpha2.MoEDeploymentSpec) {
+		s.Accelerator = v1alpha2.Accelerator{Type: v1alpha2.AcceleratorNVIDIA, DeviceClassName: class.Name, Selectors: []string{large}}
+		s.Memory.Weights = resource.MustParse("100Gi") // of a GPU; no node here has so much
 	})))
 
 	var placed map[string]string // device by pod
@@ -70,7 +70,7 @@ func TestTheSchedulerGivesEachRankAGPU(t *testing.T) {
 			require.Equal(t, []corev1.ResourceClaim{{Name: p.Spec.ResourceClaims[0].Name}}, c.Resources.Claims, "%s of %s", c.Name, p.Name)
 		}
 	}
-	requireCondition(t, k, v1alpha1.ConditionDegraded, "True", v1alpha1.ReasonPodsUnschedulable, "cannot allocate all claims")
+	requireCondition(t, k, v1alpha2.ConditionDegraded, "True", v1alpha2.ReasonPodsUnschedulable, "cannot allocate all claims")
 	requireDeleted(t, k)
 }
 

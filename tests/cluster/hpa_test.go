@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/kube"
 	"tangram.dev/e2e/load"
 )
@@ -35,7 +35,7 @@ func TestAnAutoscalerOwnsTheWidth(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 2, nil)
 	require.NoError(t, up.Kube.Wait(t.Context(), "apiservice/v1beta2.custom.metrics.k8s.io", "Available", limit))
-	world := autoscalingv2.CrossVersionObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MoEDeployment", Name: name}
+	world := autoscalingv2.CrossVersionObjectReference{APIVersion: v1alpha2.GroupVersion.String(), Kind: "MoEDeployment", Name: name}
 	at := func(seconds int32) *autoscalingv2.HPAScalingRules {
 		return &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: ptr.To[int32](0), Policies: []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: 2, PeriodSeconds: seconds}}}
 	}
@@ -62,7 +62,7 @@ func TestAnAutoscalerOwnsTheWidth(t *testing.T) {
 			d := deployment(t, k)
 			var h autoscalingv2.HorizontalPodAutoscaler
 			require.NoError(t, k.Get(t.Context(), &h, "hpa/"+name))
-			return d.Spec.Replicas == pods && d.Status.Width == pods && d.Status.Transition == nil, fmt.Sprintf("width %d of %d; %v %+v", d.Status.Width, d.Spec.Replicas, h.Status.CurrentMetrics, h.Status.Conditions)
+			return d.Spec.Replicas == pods && d.Status.Ranks == pods && d.Status.Transition == nil, fmt.Sprintf("width %d of %d; %v %+v", d.Status.Ranks, d.Spec.Replicas, h.Status.CurrentMetrics, h.Status.Conditions)
 		})
 		t.Logf("%d ranks after %.0f s", pods, time.Since(began).Seconds())
 	}
@@ -77,7 +77,7 @@ func TestAnAutoscalerOwnsTheWidth(t *testing.T) {
 	for _, r := range results {
 		require.NoError(t, r.Err, "request %d was lost", r.Request.Index)
 	}
-	require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 	requireAtRest(t, k, "demo-0", "demo-1")
 	requireOneRanksTokens(t, results)
 
@@ -85,12 +85,12 @@ func TestAnAutoscalerOwnsTheWidth(t *testing.T) {
 	all, err := k.Transitions(t.Context(), name)
 	require.NoError(t, err)
 	for _, lt := range all {
-		what = append(what, lt.Spec.What)
+		what = append(what, lt.Spec.Summary)
 	}
 	// In one transition or in two: the autoscaler may look while some of the many are still there.
-	wider := slices.IndexFunc(what, func(w string) bool { return strings.HasSuffix(w, "-> 4 ranks Expert") })
+	wider := slices.IndexFunc(what, func(w string) bool { return strings.HasSuffix(w, "-> 4 ranks ExpertParallel") })
 	require.Positive(t, wider, "%v", what)
-	require.True(t, strings.HasSuffix(what[len(what)-1], "-> 2 ranks Expert"), "%v", what)
+	require.True(t, strings.HasSuffix(what[len(what)-1], "-> 2 ranks ExpertParallel"), "%v", what)
 	require.Less(t, wider, len(what)-1, "%v", what)
 	t.Logf("%d requests; %s", len(results), strings.Join(what, ", "))
 }
@@ -117,7 +117,7 @@ func requireMetrics(t *testing.T, k *kube.Client) {
 	for _, r := range list.APIResources {
 		_, metric, _ := strings.Cut(r.Name, "/")
 		path := fmt.Sprintf("%s/namespaces/%s/moedeployments.serving.tangram.dev/%s/%s", group, k.Namespace, name, metric)
-		if metric == "tangram_operator_slo_missed_share" {
+		if metric == "tangram_operator_world_slo_missed_ratio" {
 			path += "?metricLabelSelector=ttft%3D1ms"
 		}
 		var got struct{ Items []value }
@@ -140,14 +140,14 @@ func requireMetrics(t *testing.T, k *kube.Client) {
 	require.Positive(t, asked.Value())
 	first := seen["vllm:time_to_first_token_seconds_p99"]
 	require.Positive(t, first.AsApproximateFloat64())
-	late := seen["tangram_operator_slo_missed_share"]
+	late := seen["tangram_operator_world_slo_missed_ratio"]
 	require.InDelta(t, 1, late.AsApproximateFloat64(), 0, "no answer begins within a millisecond")
 }
 
 // requireOwnerOfReplicas: the field is the autoscaler's alone, by the scale subresource.
 func requireOwnerOfReplicas(t *testing.T, k *kube.Client) {
 	t.Helper()
-	var d v1alpha1.MoEDeployment
+	var d v1alpha2.MoEDeployment
 	require.NoError(t, k.Get(t.Context(), &d, object, "--show-managed-fields"))
 	owners := slices.DeleteFunc(d.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		var fields map[string]map[string]any

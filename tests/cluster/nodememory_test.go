@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 )
 
 // Pods of one node show each other their memory: the bytes of a switch between them cross no network, those between nodes do.
@@ -17,9 +17,9 @@ func TestNodeMemory(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
 	_, err := k.Run(t.Context(), nil, "label", "--overwrite", "namespace/"+k.Namespace,
-		v1alpha1.ShareNodeMemoryLabel+"="+v1alpha1.ShareNodeMemoryAllowed, "pod-security.kubernetes.io/enforce=privileged")
+		v1alpha2.NodeMemorySharingLabel+"="+v1alpha2.NodeMemorySharingAllowed, "pod-security.kubernetes.io/enforce=privileged")
 	require.NoError(t, err)
-	serve(t, k, 3, func(s *v1alpha1.MoEDeploymentSpec) { s.Network.ShareNodeMemory = true })
+	serve(t, k, 3, func(s *v1alpha2.MoEDeploymentSpec) { s.Network.NodeMemorySharing = v1alpha2.NodeMemorySharingEnabled })
 	pods := ranks(t, k)
 	on := map[string]int{}
 	for _, p := range pods {
@@ -29,8 +29,8 @@ func TestNodeMemory(t *testing.T) {
 	require.LessOrEqual(t, len(on), 2, "two nodes: at least two of three pods share one")
 
 	results := client(t, k).Repeat(t.Context(), newTrace(t), 3, 3)
-	require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Tensor"}}`))
-	require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"TensorParallel"}}}`))
+	require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 	results = append(results, client(t, k).Repeat(t.Context(), newTrace(t), 3, 3)...)
 	for _, r := range results {
 		require.NoError(t, r.Err)
@@ -39,14 +39,14 @@ func TestNodeMemory(t *testing.T) {
 	all, err := k.Transitions(t.Context(), name)
 	require.NoError(t, err)
 	bytes := all[len(all)-1].Status.Bytes
-	t.Logf("pods by node %v: %d bytes by shared memory, %d by TCP", on, bytes.Shared, bytes.TCP)
-	require.Positive(t, bytes.Shared, "a pod has one rank: what is shared is another pod's")
+	t.Logf("pods by node %v: %d bytes by shared memory, %d by TCP", on, bytes.Node, bytes.TCP)
+	require.Positive(t, bytes.Node, "a pod has one rank: what is shared is another pod's")
 	require.Equal(t, len(on) > 1, bytes.TCP > 0, "%+v", bytes)
 }
 
 // requireClosedFolder: the agent of a pod sees the world's folder, which is its user's alone, and its own socket there; the
 // engine does not see it.
-func requireClosedFolder(t *testing.T, p *corev1.Pod, d *v1alpha1.MoEDeployment) {
+func requireClosedFolder(t *testing.T, p *corev1.Pod, d *v1alpha2.MoEDeployment) {
 	t.Helper()
 	const folder = "/run/tangram-node"
 	path := p.Spec.Volumes[slices.IndexFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil })].HostPath.Path

@@ -39,7 +39,7 @@ func (o *reference) answer(ctx context.Context, results []*load.Result) ([]*load
 			return nil, err
 		}
 		o.world, o.answers = w, map[string]*load.Result{}
-		if _, err := w.Apply(ctx, 1, "Expert", nil, nil); err != nil {
+		if _, err := w.Apply(ctx, 1, "ExpertParallel", nil, nil); err != nil {
 			return nil, fmt.Errorf("%w: %s", err, w.Died())
 		}
 	}

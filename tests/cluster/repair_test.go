@@ -12,8 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/utils/ptr"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/kube"
 )
 
@@ -55,13 +56,13 @@ func repaired(t *testing.T, k *kube.Client, width int32) {
 		require.NoError(t, err)
 		told := false
 		for _, e := range all {
-			told = told || e.Reason == v1alpha1.EventRepaired
-			require.NotEqual(t, v1alpha1.EventWorldRestarted, e.Reason, "the survivors served on")
+			told = told || e.Reason == v1alpha2.EventRepaired
+			require.NotEqual(t, v1alpha2.EventWorldRestarted, e.Reason, "the survivors served on")
 		}
 		d := deployment(t, k)
-		return told && d.Status.Width == width, fmt.Sprintf("told %t, width %d, state %s", told, d.Status.Width, d.Status.State)
+		return told && d.Status.Ranks == width, fmt.Sprintf("told %t, width %d, state %s", told, d.Status.Ranks, d.Status.State)
 	})
-	require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 }
 
 // An engine that dies alone comes back in its pod: no pod is replaced, no request is lost.
@@ -103,7 +104,7 @@ func TestEvicted(t *testing.T) {
 		require.ErrorContains(t, evict("demo-0"), "disruption budget", "one at a time")
 		eventually(t, "three ranks without the pod that was evicted", func() (bool, string) {
 			pods := ranks(t, k)
-			ok := len(pods) == 3 && deployment(t, k).Status.Width == 3
+			ok := len(pods) == 3 && deployment(t, k).Status.Ranks == 3
 			for _, p := range pods {
 				ok = ok && p.UID != victim.UID && p.DeletionTimestamp == nil
 			}
@@ -114,7 +115,7 @@ func TestEvicted(t *testing.T) {
 	all, err := k.Transitions(t.Context(), name)
 	require.NoError(t, err)
 	for _, lt := range all {
-		require.NotEqual(t, v1alpha1.KindRepair, lt.Spec.Kind, "it left, it did not die")
+		require.NotEqual(t, v1alpha2.KindRepair, lt.Spec.Kind, "it left, it did not die")
 	}
 }
 
@@ -122,8 +123,8 @@ func TestEvicted(t *testing.T) {
 func TestNamespaceDeleted(t *testing.T) {
 	k := namespace(t, "")
 	const grace = 7200 * time.Second // so long that no machine is as slow
-	serve(t, k, 2, func(s *v1alpha1.MoEDeploymentSpec) {
-		s.Scheduling.TerminationGracePeriodSeconds = int64(grace / time.Second)
+	serve(t, k, 2, func(s *v1alpha2.MoEDeploymentSpec) {
+		s.Template.Spec.TerminationGracePeriodSeconds = ptr.To(int64(grace / time.Second))
 	})
 	pods := ranks(t, k)
 	require.EqualValues(t, grace/time.Second, *pods[0].Spec.TerminationGracePeriodSeconds)

@@ -6,7 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"tangram.dev/api/v1alpha1"
+	"k8s.io/utils/ptr"
+
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
 )
@@ -15,20 +17,20 @@ import (
 // an engine to kill -9. No request is lost, and every token is the one that a single rank computes.
 func TestSmoke(t *testing.T) {
 	k := namespace(t, "")
-	serve(t, k, 3, func(spec *v1alpha1.MoEDeploymentSpec) {
-		spec.Gateway.TerminationGracePeriodSeconds = 20 // the least that the API accepts
+	serve(t, k, 3, func(spec *v1alpha2.MoEDeploymentSpec) {
+		spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20) // the least that the API accepts
 		// On a busy machine the engines must leave time for the agents, and a phase may take long.
-		spec.Engine.Args = append(spec.Engine.Args, "--least-step-ms", "20")
+		spec.Engine.Args = append(spec.Engine.Args, "--min-step-ms", "20")
 		spec.Transition.TimeoutSeconds = 600
 	})
 	four := []string{"demo-0", "demo-1", "demo-2", "demo-3"}
 	results := underLoad(t, k, func() {
 		require.NoError(t, k.Scale(t.Context(), object, 4))
-		require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+		require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 		requireAtRest(t, k, four...)
 
-		require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Tensor"}}`))
-		require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+		require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"TensorParallel"}}}`))
+		require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 		requireAtRest(t, k, four...)
 
 		victim := deployment(t, k).Status.Members[1]
@@ -62,13 +64,13 @@ func awaitRepairs(t *testing.T, k *kube.Client, n int, width int32) {
 		require.NoError(t, err)
 		repairs := 0
 		for _, lt := range all {
-			if lt.Spec.Kind == v1alpha1.KindRepair && lt.Status.Phase == v1alpha1.PhaseSucceeded {
+			if lt.Spec.Kind == v1alpha2.KindRepair && lt.Status.Phase == v1alpha2.PhaseSucceeded {
 				repairs++
 			}
 		}
 		d := deployment(t, k)
-		return repairs >= n && d.Status.Width == width && d.Status.State == v1alpha1.ReasonServing,
-			fmt.Sprintf("%d repairs, width %d, state %s", repairs, d.Status.Width, d.Status.State)
+		return repairs >= n && d.Status.Ranks == width && d.Status.State == v1alpha2.ReasonServing,
+			fmt.Sprintf("%d repairs, width %d, state %s", repairs, d.Status.Ranks, d.Status.State)
 	})
-	require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -15,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
 	"tangram.dev/tests/internal/worlds"
@@ -38,9 +39,9 @@ func TestSoak(t *testing.T) {
 		t.Skip("ten minutes: in make check")
 	}
 	k := namespace(t, "")
-	serve(t, k, 3, func(spec *v1alpha1.MoEDeploymentSpec) {
-		spec.Gateway.TerminationGracePeriodSeconds = 20
-		spec.Engine.Args = append(spec.Engine.Args, "--least-step-ms", "20")
+	serve(t, k, 3, func(spec *v1alpha2.MoEDeploymentSpec) {
+		spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20)
+		spec.Engine.Args = append(spec.Engine.Args, "--min-step-ms", "20")
 		spec.Transition.TimeoutSeconds = 600
 	})
 	start := worldCounters(t, k)
@@ -58,11 +59,11 @@ func TestSoak(t *testing.T) {
 		do   func(t *testing.T, k *kube.Client)
 	}{
 		{"4 ranks", func(t *testing.T, k *kube.Client) { require.NoError(t, k.Scale(t.Context(), object, 4)) }},
-		{"Tensor", func(t *testing.T, k *kube.Client) {
-			require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Tensor"}}`))
+		{"TensorParallel", func(t *testing.T, k *kube.Client) {
+			require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"TensorParallel"}}}`))
 		}},
 		{"the gateway's connections are reset", func(t *testing.T, k *kube.Client) {
-			pods, err := k.Pods(t.Context(), v1alpha1.WorldLabel+"="+name+","+v1alpha1.ComponentLabel+"="+v1alpha1.ComponentGateway)
+			pods, err := k.Pods(t.Context(), v1alpha2.WorldLabel+"="+name+","+v1alpha2.ComponentLabel+"="+v1alpha2.ComponentGateway)
 			require.NoError(t, err)
 			for _, p := range pods {
 				resetConnections(t, string(p.UID), "tangram-gateway")
@@ -73,14 +74,14 @@ func TestSoak(t *testing.T) {
 			i := slices.IndexFunc(ranks(t, k), func(p corev1.Pod) bool { return p.Name == victim })
 			_, err := cluster.KillContainers(string(ranks(t, k)[i].UID))
 			require.NoError(t, err)
-			awaitMore(t, k, v1alpha1.KindRepair)
+			awaitMore(t, k, v1alpha2.KindRepair)
 		}},
-		{"Expert", func(t *testing.T, k *kube.Client) {
-			require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Expert"}}`))
+		{"ExpertParallel", func(t *testing.T, k *kube.Client) {
+			require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"ExpertParallel"}}}`))
 		}},
 		{"an engine is killed", func(t *testing.T, k *kube.Client) {
 			kill(t, string(ranks(t, k)[0].UID), "tangram-engine")
-			awaitMore(t, k, v1alpha1.KindRepair)
+			awaitMore(t, k, v1alpha2.KindRepair)
 		}},
 		{"3 ranks", func(t *testing.T, k *kube.Client) { require.NoError(t, k.Scale(t.Context(), object, 3)) }},
 	}
@@ -93,8 +94,8 @@ func TestSoak(t *testing.T) {
 				eventually(t, act.name+", and the world is as wanted", func() (bool, string) {
 					d := deployment(t, k)
 					s := d.Status
-					return s.State == v1alpha1.ReasonServing && s.ObservedGeneration == d.Generation && s.Width == d.Spec.Replicas && s.Mode == d.Spec.Mode && s.Transition == nil,
-						fmt.Sprintf("state %s, width %d, mode %s", s.State, s.Width, s.Mode)
+					return s.State == v1alpha2.ReasonServing && s.ObservedGeneration == d.Generation && s.Ranks == d.Spec.Replicas && s.Mode == d.SpecMode() && s.Transition == nil,
+						fmt.Sprintf("state %s, width %d, mode %s", s.State, s.Ranks, s.Mode)
 				})
 			}
 		}
@@ -113,14 +114,14 @@ func TestSoak(t *testing.T) {
 }
 
 // awaitMore waits until one more LayoutTransition of a kind has succeeded than had before.
-func awaitMore(t *testing.T, k *kube.Client, kind v1alpha1.TransitionKind) {
+func awaitMore(t *testing.T, k *kube.Client, kind v1alpha2.TransitionKind) {
 	t.Helper()
 	before := time.Now().Add(-time.Second)
 	eventually(t, "a "+string(kind), func() (bool, string) {
 		all, err := k.Transitions(t.Context(), name)
 		require.NoError(t, err)
-		return slices.ContainsFunc(all, func(lt v1alpha1.LayoutTransition) bool {
-			return lt.Spec.Kind == kind && lt.Status.Phase == v1alpha1.PhaseSucceeded && lt.Status.CompletionTime != nil && lt.Status.CompletionTime.After(before)
+		return slices.ContainsFunc(all, func(lt v1alpha2.LayoutTransition) bool {
+			return lt.Spec.Kind == kind && lt.Status.Phase == v1alpha2.PhaseSucceeded && lt.Status.CompletionTime != nil && lt.Status.CompletionTime.After(before)
 		}), fmt.Sprintf("%d transitions", len(all))
 	})
 }
@@ -138,20 +139,24 @@ func resetConnections(t *testing.T, uid, program string) {
 // counters of a world that are those of the start once all requests have ended.
 type counters struct{ running, waiting, kv float64 }
 
-// worldCounters as the world's gateway tells them.
+// worldCounters as the operator serves them to autoscalers.
 func worldCounters(t *testing.T, k *kube.Client) (c counters) {
 	t.Helper()
-	pods, err := k.Pods(t.Context(), v1alpha1.WorldLabel+"="+name+","+v1alpha1.ComponentLabel+"="+v1alpha1.ComponentGateway)
-	require.NoError(t, err)
-	require.NotEmpty(t, pods)
-	text, err := k.Run(t.Context(), nil, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8081/proxy/metrics", k.Namespace, pods[0].Name))
-	require.NoError(t, err)
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	require.NoError(t, err)
-	for metric, into := range map[string]*float64{"vllm:num_requests_running": &c.running, "vllm:num_requests_waiting": &c.waiting, "vllm:kv_cache_usage_perc": &c.kv} {
-		require.NotNil(t, families[metric], metric)
-		*into = families[metric].Metric[0].Gauge.GetValue()
+	for metric, into := range map[string]*float64{"requests_running": &c.running, "requests_waiting": &c.waiting, "kv_cache_usage_ratio": &c.kv} {
+		metric = "tangram_operator_world_" + metric
+		path := fmt.Sprintf("/apis/custom.metrics.k8s.io/v1beta2/namespaces/%s/moedeployments.serving.tangram.dev/%s/%s", k.Namespace, name, metric)
+		var got struct {
+			Items []struct{ Value resource.Quantity }
+		}
+		eventually(t, metric, func() (bool, string) { // known once the operator has read the gateways
+			text, err := k.Run(t.Context(), nil, "get", "--raw", path)
+			if err != nil {
+				return false, err.Error()
+			}
+			require.NoError(t, json.Unmarshal([]byte(text), &got), text)
+			return len(got.Items) == 1, text
+		})
+		*into = got.Items[0].Value.AsApproximateFloat64()
 	}
 	return c
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
 )
@@ -33,11 +33,15 @@ func TestStory(t *testing.T) {
 			resize bool
 		}{
 			{"scale 6", func() error { return k.Scale(t.Context(), object, 6) }, six, true},
-			{"Tensor", func() error { return k.Patch(t.Context(), object, `{"spec":{"mode":"Tensor"}}`) }, six, false},
-			{"Hybrid", func() error {
-				return k.Patch(t.Context(), object, `{"spec":{"mode":"Hybrid","layout":[{"lastLayer":2,"expertGroup":2}]}}`)
+			{"TensorParallel", func() error {
+				return k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
 			}, six, false},
-			{"Expert", func() error { return k.Patch(t.Context(), object, `{"spec":{"mode":"Expert"}}`) }, six, false},
+			{"Hybrid", func() error {
+				return k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":null,"layers":[{"lastLayer":2,"expertGroup":2}]}}}`)
+			}, six, false},
+			{"ExpertParallel", func() error {
+				return k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"ExpertParallel","layers":null}}}`)
+			}, six, false},
 			{"scale 4", func() error { return k.Scale(t.Context(), object, 4) }, four, true},
 		} {
 			t.Log(s.what)
@@ -45,15 +49,15 @@ func TestStory(t *testing.T) {
 			before, err := k.Transitions(t.Context(), name)
 			require.NoError(t, err)
 			require.NoError(t, s.ask())
-			require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+			require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 			now := requireAtRest(t, k, s.pods...)
 			after, err := k.Transitions(t.Context(), name)
 			require.NoError(t, err)
 			require.Len(t, after, len(before)+1, "one transition per step")
 			requireTransition(t, &after[len(after)-1], last, now, s.resize)
-			if s.what == "Hybrid" { // the rest of the layers is as in mode Expert
-				layers := now.Status.Layout[len(now.Status.Layout)-1].LastLayer
-				require.Equal(t, []v1alpha1.RangeStatus{{LastLayer: 2, ExpertGroup: 2, AttentionGroup: 1}, {FirstLayer: 3, LastLayer: layers, ExpertGroup: 1, AttentionGroup: 1}}, now.Status.Layout)
+			if s.what == "Hybrid" { // the rest of the layers is as in mode ExpertParallel
+				layers := now.Status.Layers[len(now.Status.Layers)-1].LastLayer
+				require.Equal(t, []v1alpha2.RangeStatus{{LastLayer: 2, ExpertGroup: 2, AttentionGroup: 1}, {FirstLayer: 3, LastLayer: layers, ExpertGroup: 1, AttentionGroup: 1}}, now.Status.Layers)
 			}
 			last = now
 		}
@@ -81,18 +85,18 @@ func requireFelt(t *testing.T, k *kube.Client) {
 		require.NoError(t, err)
 		felt, seen := 0, ""
 		for _, lt := range all {
-			f := lt.Status.Felt
-			if f == nil || lt.Spec.FromEpoch == 0 {
+			f := lt.Status.ClientImpact
+			if f == nil || lt.Spec.From.Epoch == 0 {
 				continue
 			}
 			felt++
-			seen += fmt.Sprintf("%s: %+v; ", lt.Spec.What, *f)
-			require.Positive(t, f.During, "clients were served in %s", lt.Spec.What)
+			seen += fmt.Sprintf("%s: %+v; ", lt.Spec.Summary, *f)
+			require.Positive(t, f.TokensPerSecondDuring, "clients were served in %s", lt.Spec.Summary)
 			require.Positive(t, f.LongestGap.Duration)
 			require.LessOrEqual(t, f.Silence.Duration, f.LongestGap.Duration, "who waits in silence waits for a token")
-			require.Positive(t, lt.Status.Peak.MeasuredBytes)
-			require.LessOrEqual(t, lt.Status.Peak.MeasuredBytes, lt.Status.Peak.PlannedBytes)
-			require.GreaterOrEqual(t, lt.Status.SinceAsked.Duration, lt.Status.CompletionTime.Sub(lt.Status.StartTime.Time).Truncate(1e9))
+			require.Positive(t, lt.Status.PeakMemory.MeasuredBytes)
+			require.LessOrEqual(t, lt.Status.PeakMemory.MeasuredBytes, lt.Status.PeakMemory.PlannedBytes)
+			require.GreaterOrEqual(t, lt.Status.SinceRequested.Duration, lt.Status.CompletionTime.Sub(lt.Status.StartTime.Time).Truncate(1e9))
 		}
 		return felt >= 4, seen
 	})
@@ -105,20 +109,20 @@ func expertsGetHot(t *testing.T, k *kube.Client) {
 	defer cancel()
 	done, why, err := cluster.Rebalance(ctx, k, name)
 	require.NoError(t, err, why)
-	t.Logf("%d experts moved, %d bytes: balancedness %s, without %s; %s", done.Moves, done.Bytes, done.Measured, done.Without, why)
+	t.Logf("%d experts moved, %d bytes: balancedness %d permille, without %d; %s", done.Moves, done.Bytes, *done.MeasuredPermille, *done.CounterfactualPermille, why)
 	require.Positive(t, done.Moves)
-	require.Positive(t, done.Measured.Cmp(*done.Without), "it is more even than it would have been")
+	require.Greater(t, *done.MeasuredPermille, *done.CounterfactualPermille, "it is more even than it would have been")
 	all, err := k.Transitions(t.Context(), name)
 	require.NoError(t, err)
-	at := slices.IndexFunc(all, func(lt v1alpha1.LayoutTransition) bool { return strings.HasPrefix(lt.Spec.What, "rebalance") })
+	at := slices.IndexFunc(all, func(lt v1alpha2.LayoutTransition) bool { return lt.Spec.Kind == v1alpha2.KindRebalance })
 	require.NotEqual(t, -1, at, "the rebalance has a record")
 	s := all[at].Status
-	require.Equal(t, v1alpha1.PhaseSucceeded, s.Phase, s.Message)
-	require.Positive(t, s.Bytes.TCP+s.Bytes.Shared)
+	require.Equal(t, v1alpha2.PhaseSucceeded, s.Phase, s.Message)
+	require.Positive(t, s.Bytes.TCP+s.Bytes.Node)
 	require.Zero(t, s.Bytes.Checkpoint, "what a rank holds does not come from the checkpoint")
 	events, err := k.Events(t.Context())
 	require.NoError(t, err)
-	require.True(t, slices.ContainsFunc(events, func(e kube.Event) bool { return e.Reason == v1alpha1.EventRebalanced }))
+	require.True(t, slices.ContainsFunc(events, func(e kube.Event) bool { return e.Reason == v1alpha2.EventRebalanced }))
 }
 
 // aRankDies by kill -9 of all that runs in its pod: the world is repaired without it, and what comes back is a new member.
@@ -135,46 +139,46 @@ func aRankDies(t *testing.T, k *kube.Client) {
 }
 
 // requireTransition: the record agrees with the worlds before and after it.
-func requireTransition(t *testing.T, lt *v1alpha1.LayoutTransition, before, after *v1alpha1.MoEDeployment, resize bool) {
+func requireTransition(t *testing.T, lt *v1alpha2.LayoutTransition, before, after *v1alpha2.MoEDeployment, resize bool) {
 	t.Helper()
 	spec, s := lt.Spec, lt.Status
-	require.Equal(t, v1alpha1.PhaseSucceeded, s.Phase, s.Message)
-	require.Equal(t, name, spec.Deployment)
-	require.Equal(t, after.Generation, spec.Generation)
+	require.Equal(t, v1alpha2.PhaseSucceeded, s.Phase, s.Message)
+	require.Equal(t, name, spec.MoEDeploymentName)
+	require.Equal(t, after.Generation, spec.MoEDeploymentGeneration)
 	require.Equal(t, after.UID, lt.OwnerReferences[0].UID)
 	hybridly := `( \([^)]*\))?` // which groups a layout of mode Hybrid has
-	require.Regexp(t, fmt.Sprintf("^%d ranks %s%s -> %d ranks %s%s$", before.Status.Width, before.Status.Mode, hybridly, after.Status.Width, after.Status.Mode, hybridly), spec.What)
-	require.Equal(t, []any{before.Status.Epoch, before.Status.LayoutHash}, []any{spec.FromEpoch, spec.FromHash})
-	require.Equal(t, []any{after.Status.Epoch, after.Status.LayoutHash}, []any{s.Epoch, spec.TargetHash})
-	require.Greater(t, s.Epoch, spec.FromEpoch)
+	require.Regexp(t, fmt.Sprintf("^%d ranks %s%s -> %d ranks %s%s$", before.Status.Ranks, before.Status.Mode, hybridly, after.Status.Ranks, after.Status.Mode, hybridly), spec.Summary)
+	require.Equal(t, []any{before.Status.Epoch, before.Status.LayoutHash}, []any{spec.From.Epoch, spec.From.LayoutHash})
+	require.Equal(t, []any{after.Status.Epoch, after.Status.LayoutHash}, []any{s.Epoch, spec.To.LayoutHash})
+	require.Greater(t, s.Epoch, spec.From.Epoch)
 	require.Regexp(t, "^[0-9a-f]{64}$", spec.PlanHash)
 	var members []string
 	for _, m := range after.Status.Members {
 		members = append(members, m.ID)
 	}
 	require.Equal(t, members, spec.Members)
-	require.EqualValues(t, after.Status.Width, spec.Ranks)
-	require.Equal(t, after.Spec.Mode, spec.Mode)
+	require.EqualValues(t, after.Status.Ranks, spec.To.Ranks)
+	require.Equal(t, after.SpecMode(), spec.To.Mode)
 
 	require.Positive(t, spec.ExpertBytes)
 	if resize {
-		require.Equal(t, spec.ExpertBoundBytes, spec.ExpertBytes)
+		require.Equal(t, spec.ExpertBytesLowerBound, spec.ExpertBytes)
 	}
 	require.Len(t, s.Flips, int(spec.Flips))
-	var sum v1alpha1.BytesBySource
+	var sum v1alpha2.TransferredBytes
 	for _, f := range s.Flips {
-		sum.Local += f.Bytes.Local
-		sum.Shared += f.Bytes.Shared
+		sum.Process += f.Bytes.Process
+		sum.Node += f.Bytes.Node
 		sum.TCP += f.Bytes.TCP
-		sum.Wire += f.Bytes.Wire
+		sum.Comm += f.Bytes.Comm
 		sum.Checkpoint += f.Bytes.Checkpoint
 		sum.KV += f.Bytes.KV
 		sum.KVAhead += f.Bytes.KVAhead
 		require.Contains(t, []string{"join", "layout", "leave"}, f.Kind)
-		require.Positive(t, f.Took.Duration)
+		require.Positive(t, f.Duration.Duration)
 	}
 	require.Equal(t, s.Bytes, sum)
-	require.Positive(t, s.Bytes.TCP+s.Bytes.Shared, "bytes moved between ranks")
+	require.Positive(t, s.Bytes.TCP+s.Bytes.Node, "bytes moved between ranks")
 	require.Zero(t, s.Bytes.Checkpoint, "what a rank holds does not come from the checkpoint")
 	require.NotNil(t, s.StartTime)
 	require.NotNil(t, s.CompletionTime)
@@ -233,7 +237,7 @@ func requireEvents(t *testing.T, k *kube.Client, released []corev1.Pod) {
 			}
 		}
 		text := strings.Join(all, "\n")
-		for _, reason := range []string{v1alpha1.EventPodCreated, v1alpha1.EventTransitionStarted, v1alpha1.EventTransitionSucceeded} {
+		for _, reason := range []string{v1alpha2.EventPodCreated, v1alpha2.EventTransitionStarted, v1alpha2.EventTransitionSucceeded} {
 			if !strings.Contains(text, reason+" ") {
 				return false, text
 			}
@@ -241,7 +245,7 @@ func requireEvents(t *testing.T, k *kube.Client, released []corev1.Pod) {
 		for _, p := range released {
 			found := false
 			for _, line := range all {
-				found = found || strings.HasPrefix(line, v1alpha1.EventPodReleased) && strings.Contains(line, p.Name) && strings.Contains(line, string(p.UID))
+				found = found || strings.HasPrefix(line, v1alpha2.EventPodReleased) && strings.Contains(line, p.Name) && strings.Contains(line, string(p.UID))
 			}
 			if !found {
 				return false, text
@@ -251,8 +255,8 @@ func requireEvents(t *testing.T, k *kube.Client, released []corev1.Pod) {
 	})
 }
 
-// requireScreens: one line tells mode, width, epoch and state; describe tells the last transitions;
-// wait works for each condition.
+// requireScreens: one line shows model, mode, pods and state; describe shows the last transitions; kubectl wait works for each condition, and for the end of a
+// transition.
 func requireScreens(t *testing.T, k *kube.Client) {
 	t.Helper()
 	table, err := k.Run(t.Context(), nil, "get", "moedeployment")
@@ -260,19 +264,21 @@ func requireScreens(t *testing.T, k *kube.Client) {
 	t.Log("\n" + table)
 	lines := strings.Split(strings.TrimSpace(table), "\n")
 	require.Len(t, lines, 2)
-	require.Equal(t, []string{"NAME", "MODE", "WIDTH", "EPOCH", "PODS", "WANTED", "READY", "STATE", "AGE"}, strings.Fields(lines[0]))
-	d := deployment(t, k)
-	require.Equal(t, []string{name, "Expert", "4", fmt.Sprint(d.Status.Epoch), "4", "4", "True", v1alpha1.ReasonServing}, strings.Fields(lines[1])[:8])
+	require.Equal(t, []string{"NAME", "MODEL", "MODE", "READY", "STATUS", "AGE"}, strings.Fields(lines[0]))
+	require.Equal(t, []string{name, name, "ExpertParallel", "4/4", v1alpha2.ReasonServing}, strings.Fields(lines[1])[:5])
 	for _, l := range lines {
 		require.LessOrEqual(t, len(l), 100)
 	}
 	described, err := k.Run(t.Context(), nil, "describe", object)
 	require.NoError(t, err)
-	for _, words := range []string{"Recent Transitions:", "4 ranks Expert -> 6 ranks Expert", "6 ranks Expert -> 6 ranks Tensor",
-		"6 ranks Tensor -> 6 ranks Hybrid (0-2=2/1)", "-> 6 ranks Expert", "6 ranks Expert -> 4 ranks Expert", "Layout Hash:", "Available"} {
+	for _, words := range []string{"Recent Transitions:", "4 ranks ExpertParallel -> 6 ranks ExpertParallel", "6 ranks ExpertParallel -> 6 ranks TensorParallel",
+		"6 ranks TensorParallel -> 6 ranks Hybrid (0-2=2/1)", "-> 6 ranks ExpertParallel", "6 ranks ExpertParallel -> 4 ranks ExpertParallel", "Layout Hash:", "Available"} {
 		require.Contains(t, described, words)
 	}
 	for _, condition := range []string{"Available", "Ready", "Progressing=false", "Degraded=false"} {
 		require.NoError(t, k.Wait(t.Context(), object, condition, limit))
 	}
+	all, err := k.Transitions(t.Context(), name)
+	require.NoError(t, err)
+	require.NoError(t, k.Wait(t.Context(), "layouttransition/"+all[0].Name, v1alpha2.TransitionComplete, limit))
 }

@@ -16,8 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
 	"tangram.dev/e2e/load"
@@ -58,22 +59,23 @@ func namespace(t *testing.T, suffix string) *kube.Client {
 }
 
 // manifest of a world as the demo's, changed by `change`.
-func manifest(replicas int32, change func(*v1alpha1.MoEDeploymentSpec)) *v1alpha1.MoEDeployment {
-	d := &v1alpha1.MoEDeployment{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MoEDeployment"},
+func manifest(replicas int32, change func(*v1alpha2.MoEDeploymentSpec)) *v1alpha2.MoEDeployment {
+	d := &v1alpha2.MoEDeployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha2.GroupVersion.String(), Kind: "MoEDeployment"},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: v1alpha1.MoEDeploymentSpec{
-			Replicas: replicas, RanksPerPod: 1, Mode: v1alpha1.ModeExpert,
-			Model: v1alpha1.Model{Revision: "r1", GranuleRows: 16, Source: v1alpha1.ModelSource{
-				PersistentVolumeClaim: &v1alpha1.ClaimSource{ClaimName: cluster.ModelsClaim, Path: "demo"}}},
+		Spec: v1alpha2.MoEDeploymentSpec{
+			Replicas: replicas, RanksPerPod: 1,
+			Model: v1alpha2.Model{Source: v1alpha2.ModelSource{
+				PersistentVolumeClaim: &v1alpha2.ClaimSource{ClaimName: cluster.ModelsClaim, Path: "demo"}}},
 			// Nobody hangs here: only who closes its connections is gone, however slow the machine is.
-			Engine: v1alpha1.Engine{ImagePullPolicy: corev1.PullNever, Args: []string{"--max-batch-tokens", "24", "--max-model-len", "512",
-				"--exchange-timeout-ms", "60000", "--least-timeout-ms", "60000"}},
-			Scheduling: v1alpha1.Scheduling{TerminationGracePeriodSeconds: 60},
-			Gateway: v1alpha1.Gateway{Replicas: 1, ServiceType: corev1.ServiceTypeNodePort, Text: &v1alpha1.Text{Tokenizer: v1alpha1.TokenizerBytes},
-				TerminationGracePeriodSeconds: 30},
-			Transition: v1alpha1.Transition{Strategy: v1alpha1.StrategySmooth, TimeoutSeconds: 60, HistoryLimit: 10},
-			Limits:     v1alpha1.Limits{MemoryPerRank: resource.MustParse("512Mi"), KVMemoryPerRank: resource.MustParse("64Mi"), SpareBanks: 3},
+			Engine: v1alpha2.Engine{Name: v1alpha2.EngineReference, Args: []string{"--max-batch-tokens", "24", "--max-model-len", "512",
+				"--max-peer-timeout-ms", "60000", "--min-peer-timeout-ms", "60000"}},
+			Template: v1alpha2.PodTemplate{Spec: v1alpha2.PodTemplateSpec{TerminationGracePeriodSeconds: ptr.To[int64](60)}},
+			Gateway: v1alpha2.Gateway{Replicas: 1, Service: v1alpha2.GatewayService{Type: corev1.ServiceTypeNodePort}, Text: &v1alpha2.Text{Tokenizer: v1alpha2.TokenizerBytes},
+				Template: v1alpha2.PodTemplate{Spec: v1alpha2.PodTemplateSpec{TerminationGracePeriodSeconds: ptr.To[int64](30)}}},
+			Transition: v1alpha2.Transition{Strategy: v1alpha2.StrategySmooth, TimeoutSeconds: 60},
+			Memory:     v1alpha2.Memory{Weights: resource.MustParse("512Mi"), KVCache: resource.MustParse("64Mi")},
+			Tuning:     v1alpha2.Tuning{GranuleRows: 16, SpareBanks: 3, HistoryLimit: 10},
 		}}
 	if change != nil {
 		change(&d.Spec)
@@ -82,13 +84,13 @@ func manifest(replicas int32, change func(*v1alpha1.MoEDeploymentSpec)) *v1alpha
 }
 
 // serve a world and wait until it is Ready.
-func serve(t *testing.T, k *kube.Client, replicas int32, change func(*v1alpha1.MoEDeploymentSpec)) {
+func serve(t *testing.T, k *kube.Client, replicas int32, change func(*v1alpha2.MoEDeploymentSpec)) {
 	t.Helper()
 	require.NoError(t, k.Apply(t.Context(), manifest(replicas, change)))
-	require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 }
 
-func deployment(t *testing.T, k *kube.Client) *v1alpha1.MoEDeployment {
+func deployment(t *testing.T, k *kube.Client) *v1alpha2.MoEDeployment {
 	t.Helper()
 	d, err := k.MoEDeployment(t.Context(), name)
 	require.NoError(t, err)
@@ -137,15 +139,15 @@ func requireCondition(t *testing.T, k *kube.Client, kind, status, reason string,
 }
 
 // requireAtRest: what objects say about a Ready world agrees with itself.
-func requireAtRest(t *testing.T, k *kube.Client, want ...string) *v1alpha1.MoEDeployment {
+func requireAtRest(t *testing.T, k *kube.Client, want ...string) *v1alpha2.MoEDeployment {
 	t.Helper()
 	d, pods := deployment(t, k), ranks(t, k)
 	require.Equal(t, want, names(pods))
 	s := d.Status
 	require.Equal(t, d.Generation, s.ObservedGeneration)
-	require.EqualValues(t, len(want), s.Width)
+	require.EqualValues(t, len(want), s.Ranks)
 	require.EqualValues(t, len(want), s.ReadyReplicas)
-	require.Equal(t, d.Spec.Mode, s.Mode)
+	require.Equal(t, d.SpecMode(), s.Mode)
 	require.Nil(t, s.Transition)
 
 	// The scale subresource: its replicas are the pods that its selector matches.
@@ -158,7 +160,7 @@ func requireAtRest(t *testing.T, k *kube.Client, want ...string) *v1alpha1.MoEDe
 	byName := map[string]corev1.Pod{}
 	for _, p := range pods {
 		byName[p.Name] = p
-		require.Equal(t, "true", p.Labels[v1alpha1.MemberLabel], p.Name)
+		require.Equal(t, "true", p.Labels[v1alpha2.MemberLabel], p.Name)
 	}
 	for i, m := range s.Members {
 		require.EqualValues(t, i, m.Rank)

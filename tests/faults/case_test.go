@@ -26,9 +26,9 @@ var placed = &placement{{0, 4, 5}, {0, 1, 3}, {2, 6, 9}, {6, 7, 8}}
 func (p placement) everyLayer() [][][]uint32 { return [][][]uint32{p, p, p} }
 
 var (
-	three, four = shape{3, "Expert", nil}, shape{4, "Expert", nil}
-	tensor      = shape{4, "Tensor", nil}
-	copies      = shape{4, "Expert", placed}
+	three, four = shape{3, "ExpertParallel", nil}, shape{4, "ExpertParallel", nil}
+	tensor      = shape{4, "TensorParallel", nil}
+	copies      = shape{4, "ExpertParallel", placed}
 )
 
 // first is what strikes pod 0 before: the case is about what comes of it. Empty kind: nothing.

@@ -26,7 +26,7 @@ type reference struct {
 func newReference(t *testing.T) *reference {
 	t.Helper()
 	w := worlds.StartTiny(t, harness.Options{Pods: []int{1}, Dir: "-one"})
-	worlds.Apply(t, w, 1, "Expert")
+	worlds.Apply(t, w, 1, "ExpertParallel")
 	return &reference{w, map[int]*load.Result{}}
 }
 

@@ -163,7 +163,7 @@ func unlike(all []*tangramv1.StatusResponse, to shape) error {
 		}
 	}
 	want := layout.Expert
-	if to.mode == "Tensor" {
+	if to.mode == "TensorParallel" {
 		want = layout.Tensor
 	}
 	if members != to.ranks || len(l.GetMembers()) != to.ranks || !layout.Is(l, want) {

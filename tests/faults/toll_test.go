@@ -27,14 +27,14 @@ type toll struct {
 	Shared       uint64  `json:"shared_bytes"`     // of weights, read from the memory of other agents
 	TCP          uint64  `json:"tcp_bytes"`        // sent by them
 	Replays      float64 `json:"replays"`
-	Untaken      float64 `json:"untaken"` // of these without a token so far: their rank left before it took them
+	Orphaned     float64 `json:"orphaned"` // of these without a token so far: their rank left before it took them
 	Conflicts    float64 `json:"conflicting_tokens"`
 	LostRequests float64 `json:"lost_requests"`
-	Refused      int     `json:"refused"`       // answers of 429 and 503
-	Corrupt      float64 `json:"corrupt_pulls"` // found by their hash
-	Pause        float64 `json:"pause_seconds"` // the longest that a request waited for a token after the strike
-	Whole        float64 `json:"whole_seconds"` // from the strike until the world was as wanted
-	Held         float64 `json:"held_seconds"`  // that the test, not the fault, held whoever stood at the point
+	Refused      int     `json:"refused"`         // answers of 429 and 503
+	Corrupt      float64 `json:"corrupt_fetches"` // found by their hash
+	Pause        float64 `json:"pause_seconds"`   // the longest that a request waited for a token after the strike
+	Whole        float64 `json:"whole_seconds"`   // from the strike until the world was as wanted
+	Held         float64 `json:"held_seconds"`    // that the test, not the fault, held whoever stood at the point
 }
 
 // may is what a kind of fault may cost. Nothing may end the world, lose a request, deliver a token twice with another
@@ -55,7 +55,7 @@ const (
 )
 
 // A request may be on its way to a rank while that leaves; the load sends some 70 in a second, and a flip takes some 30 ms.
-const untakenAtMost = 3
+const orphanedAtMost = 3
 
 // The driver knocks five times a second at an agent that was to get its permit, until it takes it for gone (within twice
 // Limits.Answer); the members serve on meanwhile.
@@ -123,8 +123,8 @@ func (t toll) excess(f fault, b bounds) error {
 		knocks += knocksAtMost
 	}
 	note(t.Retries > knocks, "%d retries, at most %d may be", t.Retries, knocks)
-	note(t.Replays > t.Untaken && !a.replays, "%v requests were submitted again", t.Replays-t.Untaken)
-	note(t.Untaken > untakenAtMost && !a.replays, "%v requests reached a rank that did not take them, at most %d may", t.Untaken, untakenAtMost)
+	note(t.Replays > t.Orphaned && !a.replays, "%v requests were submitted again", t.Replays-t.Orphaned)
+	note(t.Orphaned > orphanedAtMost && !a.replays, "%v requests reached a rank that did not take them, at most %d may", t.Orphaned, orphanedAtMost)
 	note(t.Checkpoint > uint64(a.lost)*b.share, "%d bytes were read from the checkpoint, at most %d may be", t.Checkpoint, uint64(a.lost)*b.share)
 	note(t.Corrupt > 0 && !a.corrupt, "%v pulls of corrupt bytes", t.Corrupt)
 	// The pull of an attempt that is aborted may end before it has read the byte.
@@ -157,7 +157,7 @@ func TestATollIsJudged(t *testing.T) {
 		"in vain":             {toll{Failed: 5}, death},
 		"retries":             {toll{Retries: 25}, death},
 		"submitted again":     {toll{KV: 1, Replays: 1}, quiet},
-		"did not take":        {toll{KV: 1, Replays: 4, Untaken: 4}, quiet},
+		"did not take":        {toll{KV: 1, Replays: 4, Orphaned: 4}, quiet},
 		"checkpoint":          {toll{Checkpoint: 101}, death},
 		"from the checkpoint": {toll{KV: 1, Checkpoint: 1}, quiet},
 		"no pull":             {toll{KV: 1}, fault{point: "stage.after_fetch", kind: "corrupt", transition: quiet.transition}},
@@ -197,7 +197,7 @@ func (s *stage) read(ctx context.Context) (m meter, err error) {
 		if err != nil {
 			return m, err
 		}
-		m.corrupt[url] = agent["tangram_corrupt_pulls_total"]
+		m.corrupt[url] = agent["tangram_agent_corrupt_fetches_total"]
 	}
 	all, err := s.Status(ctx)
 	if err != nil {
@@ -235,7 +235,7 @@ func (s *stage) count(ctx context.Context, before meter, did []harness.Did, resu
 		return now.gateway["tangram_gateway_"+name] - before.gateway["tangram_gateway_"+name]
 	}
 	t.Replays, t.Conflicts, t.LostRequests = grown("replays_total"), grown("conflicting_tokens_total"), grown("lost_requests_total")
-	t.Untaken = grown("untaken_requests_total")
+	t.Orphaned = grown("orphaned_requests_total")
 	for url, n := range now.corrupt {
 		t.Corrupt += n - before.corrupt[url]
 	}

@@ -18,8 +18,8 @@ import (
 )
 
 var (
-	two          = shape{2, "Expert", nil}
-	expertsInTwo = shape{3, "Tensor", nil} // and each request whole: vLLM keeps its attention on one rank
+	two          = shape{2, "ExpertParallel", nil}
+	expertsInTwo = shape{3, "TensorParallel", nil} // and each request whole: vLLM keeps its attention on one rank
 )
 
 // transitionsOfVLLM are the kit's part of what the reference engine goes through.

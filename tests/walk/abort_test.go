@@ -40,12 +40,12 @@ func TestAgentThatFailsInAPhase(t *testing.T) {
 	}) {
 		t.Run(c.fault, func(t *testing.T) {
 			w := startTiny(t, harness.Options{Pods: []int{1, 1}, Faults: map[int]string{1: c.fault}})
-			apply(t, w, 2, "Expert")
+			apply(t, w, 2, "ExpertParallel")
 			before, tokens := status(t, w), answers(t, w)
 			trace := newTrace(t, 5, 10*time.Second)
 			halt, played := make(chan struct{}), make(chan []*load.Result, 1)
 			go func() { played <- client(w).Play(t.Context(), trace, 2, halt) }()
-			record, err := w.Apply(t.Context(), 2, "Tensor", nil, nil)
+			record, err := w.Apply(t.Context(), 2, "TensorParallel", nil, nil)
 			if c.cause != "" {
 				require.ErrorContains(t, err, c.cause)
 				require.NotNil(t, record)
@@ -55,7 +55,7 @@ func TestAgentThatFailsInAPhase(t *testing.T) {
 					requireUnmoved(t, status(t, w), before)
 				}
 				requireSame(t, answers(t, w), tokens)
-				record, err = w.Apply(t.Context(), 2, "Tensor", nil, nil)
+				record, err = w.Apply(t.Context(), 2, "TensorParallel", nil, nil)
 			}
 			require.NoError(t, err, w.Died())
 			require.Positive(t, record.PlannedFlips)

@@ -38,8 +38,8 @@ func dial(t *testing.T, w *harness.World, pod int, dir, name string) tangramv1.A
 // Calls that are late, early or for someone else are refused; the trailer says what is current.
 func TestStaleCalls(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{2}})
-	apply(t, w, 2, "Expert")
-	apply(t, w, 2, "Tensor")
+	apply(t, w, 2, "ExpertParallel")
+	apply(t, w, 2, "TensorParallel")
 	before, tokens := status(t, w), answers(t, w)
 	agent := dial(t, w, 0, w.CertificateDir(), "driver")
 	now := before[0]
@@ -92,14 +92,14 @@ func TestStaleCalls(t *testing.T) {
 		})
 	}
 	requireSame(t, answers(t, w), tokens)
-	apply(t, w, 2, "Expert") // nothing was left behind
+	apply(t, w, 2, "ExpertParallel") // nothing was left behind
 	audit(t, w, 2)
 }
 
 // Only the driver of this world's authority may command an agent.
 func TestWrongCertificates(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{2}})
-	apply(t, w, 2, "Expert")
+	apply(t, w, 2, "ExpertParallel")
 	before, tokens := status(t, w), answers(t, w)
 	now := before[0]
 	header := &tangramv1.Header{World: now.World, Epoch: now.Epoch, Attempt: now.HighestAttempt + 1}

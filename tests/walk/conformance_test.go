@@ -198,7 +198,7 @@ func (c *conforming) through(t *testing.T, from stop, stops ...stop) {
 }
 
 // even: whole experts and whole requests, shared out.
-func even(ranks int) stop { return stop{ranks, "Expert", nil} }
+func even(ranks int) stop { return stop{ranks, "ExpertParallel", nil} }
 
 func grows(t *testing.T, c *conforming) {
 	c.through(t, even(1), even(2), even(3))
@@ -218,7 +218,7 @@ func shrinks(t *testing.T, c *conforming) {
 
 // In the middle each expert is on all ranks in part, and each request's attention on one.
 func cuts(t *testing.T, c *conforming) {
-	cut := stop{conformingRanks, "Expert", []string{fmt.Sprintf("0-%d=%d/1", c.layers-1, conformingRanks)}}
+	cut := stop{conformingRanks, "ExpertParallel", []string{fmt.Sprintf("0-%d=%d/1", c.layers-1, conformingRanks)}}
 	c.through(t, even(conformingRanks), cut, even(conformingRanks))
 }
 
@@ -253,14 +253,14 @@ func (c *conforming) busy(t *testing.T) map[string]uint64 {
 // The agents' pull of KV fails, each of its tries, where requests have been adopted: the flip is off, all ranks compute on where they are, and the
 // next one adopts them anew.
 func callsOff(t *testing.T, c *conforming) {
-	apply(t, c.World, conformingRanks, "Expert")
+	apply(t, c.World, conformingRanks, "ExpertParallel")
 	_, before := c.carried(t)
 	flights := c.fly(t, inFlight)
 	c.everyRankHas(t, conformingRanks) // so that the one which leaves has something to be adopted
 	heal := c.failPulls(t)
 	applied := make(chan error, 1)
 	go func() {
-		_, err := c.Apply(t.Context(), conformingRanks-1, "Expert", nil, nil)
+		_, err := c.Apply(t.Context(), conformingRanks-1, "ExpertParallel", nil, nil)
 		applied <- err
 	}()
 	require.Eventually(t, func() bool { _, now := c.carried(t); return now > before }, worlds.Hang, 10*time.Millisecond, "no flip was called off")
@@ -287,7 +287,7 @@ func (c *conforming) failPulls(t *testing.T) (heal func()) {
 
 // Clients leave in the middle of their answers; the others' are not disturbed.
 func cancels(t *testing.T, c *conforming) {
-	apply(t, c.World, 2, "Expert")
+	apply(t, c.World, 2, "ExpertParallel")
 	stay, gone := c.fly(t, 2), c.fly(t, 4)
 	for _, f := range gone {
 		f.cancel()
@@ -321,7 +321,7 @@ func (l longer) At(i int) load.Request {
 
 // Prompts take several steps, and the world moves while they are taken in.
 func takesLongPrompts(t *testing.T, c *conforming) {
-	apply(t, c.World, conformingRanks, "Expert")
+	apply(t, c.World, conformingRanks, "ExpertParallel")
 	source := longer{c.source, 8*c.stepTokens + 1}
 	require.Less(t, source.tokens, conformingTokens)
 	var asked []chan *load.Result
@@ -332,7 +332,7 @@ func takesLongPrompts(t *testing.T, c *conforming) {
 	}
 	c.sent += inFlight
 	began := time.Now()
-	apply(t, c.World, conformingRanks-1, "Expert")
+	apply(t, c.World, conformingRanks-1, "ExpertParallel")
 	results := c.answered(t, asked)
 	require.True(t, slices.ContainsFunc(results, func(r *load.Result) bool { return r.Tokens[0].At.After(began) }), "all prompts were taken in before the world moved")
 	audit(t, c.World, conformingRanks-1)
@@ -363,12 +363,12 @@ func (c *conforming) answered(t *testing.T, asked []chan *load.Result) []*load.R
 
 // At the flip of each transition requests are sent, which some rank is to take in while it has none for them.
 func takesRequestsInAFlip(t *testing.T, c *conforming) {
-	apply(t, c.World, 2, "Expert")
+	apply(t, c.World, 2, "ExpertParallel")
 	flights := c.fly(t, 2) // so that there are steps, and something moves
 	var asked []chan *load.Result
 	for _, ranks := range []int{3, 2} {
 		before := len(asked)
-		_, err := c.Apply(t.Context(), ranks, "Expert", nil, func(e harness.Event) {
+		_, err := c.Apply(t.Context(), ranks, "ExpertParallel", nil, func(e harness.Event) {
 			if e.Phase != "flip" || len(asked) >= before+inFlight {
 				return
 			}
@@ -391,12 +391,12 @@ func takesRequestsInAFlip(t *testing.T, c *conforming) {
 
 // Ranks without a request compute for the one that has one, and the world moves with that one, and with none.
 func idles(t *testing.T, c *conforming) {
-	apply(t, c.World, 2, "Expert")
-	apply(t, c.World, conformingRanks, "Expert") // nobody has anything
+	apply(t, c.World, 2, "ExpertParallel")
+	apply(t, c.World, conformingRanks, "ExpertParallel") // nobody has anything
 	c.quiet(t)
 	one := c.fly(t, 1)
 	require.Eventually(t, func() bool { return len(c.busy(t)) == 1 }, flightLimit, 50*time.Millisecond)
-	apply(t, c.World, 2, "Expert")
+	apply(t, c.World, 2, "ExpertParallel")
 	c.landed(t, one)
 	audit(t, c.World, 2)
 }
@@ -404,9 +404,9 @@ func idles(t *testing.T, c *conforming) {
 // amid has requests in flight, at three ranks under a keeper, while something happens; they get the right tokens, and so many ranks are there in the end.
 func (c *conforming) amid(t *testing.T, happens func(*alive), then int) {
 	t.Helper()
-	apply(t, c.World, conformingRanks, "Expert") // so that the keeper is in the middle of nothing
+	apply(t, c.World, conformingRanks, "ExpertParallel") // so that the keeper is in the middle of nothing
 	a := &alive{World: c.World}
-	a.keep(t, conformingRanks, "Expert")
+	a.keep(t, conformingRanks, "ExpertParallel")
 	defer a.keeper.Kill()
 	flights := c.fly(t, inFlight)
 	happens(a)
@@ -421,7 +421,7 @@ func (c *conforming) amid(t *testing.T, happens func(*alive), then int) {
 
 // The rank that is to leave dies while others copy its KV, ahead of the flip that would have taken its requests: an agent is held in the middle of a pull.
 func losesAnEngineAhead(t *testing.T, c *conforming) {
-	apply(t, c.World, conformingRanks, "Expert")
+	apply(t, c.World, conformingRanks, "ExpertParallel")
 	flights := c.fly(t, inFlight)
 	c.everyRankHas(t, conformingRanks)
 	const leaver = conformingRanks - 1
@@ -437,7 +437,7 @@ func losesAnEngineAhead(t *testing.T, c *conforming) {
 	}
 	defer release()
 	a := &alive{World: c.World}
-	a.keep(t, leaver, "Expert")
+	a.keep(t, leaver, "ExpertParallel")
 	defer a.keeper.Kill()
 	require.Eventually(t, func() bool {
 		return slices.ContainsFunc([]int{0, 1}, func(pod int) bool {

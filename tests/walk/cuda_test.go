@@ -114,14 +114,14 @@ func TestAWorldOnGpus(t *testing.T) {
 func walkOnGpus(t *testing.T, format string, oneNode bool) {
 	const seed = 9
 	pods := []int{2, 1, 1}
-	a := startAliveWith(t, onGpus(t, harness.Options{Pods: pods, SlabFormat: format, OneNode: oneNode, MaxTokens: flightTokens, LeastStep: 5 * time.Millisecond}), 2, "Expert")
+	a := startAliveWith(t, onGpus(t, harness.Options{Pods: pods, SlabFormat: format, OneNode: oneNode, MaxTokens: flightTokens, LeastStep: 5 * time.Millisecond}), 2, "ExpertParallel")
 	m := &moving{alive: a, others: newTrace(t, seed, time.Second)}
 	for _, s := range status(t, a.World) {
 		require.Equal(t, "cuda", s.MemoryInfo.GetPlatform())
 	}
-	m.to(t, 3, "Expert")
-	require.Positive(t, m.to(t, 3, "Tensor").Bytes.KV, "requests that ran kept their KV")
-	require.Positive(t, m.to(t, 3, "Expert").Bytes.KV)
+	m.to(t, 3, "ExpertParallel")
+	require.Positive(t, m.to(t, 3, "TensorParallel").Bytes.KV, "requests that ran kept their KV")
+	require.Positive(t, m.to(t, 3, "ExpertParallel").Bytes.KV)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 2 { // experts move, some twice
 		p := randomPlacement(random, 3)
@@ -131,8 +131,8 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 			a.applied(t, "a placement")
 		})
 		requirePlaced(t, a.World, p)
-		require.Positive(t, m.to(t, 2, "Tensor").Bytes.KV)
-		require.Positive(t, m.to(t, 3, "Expert").Bytes.KV)
+		require.Positive(t, m.to(t, 2, "TensorParallel").Bytes.KV)
+		require.Positive(t, m.to(t, 3, "ExpertParallel").Bytes.KV)
 	}
 
 	// An engine dies alone: its agent has its weights.
@@ -155,12 +155,12 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 	for i, r := range status(t, a.World)[0].Ranks {
 		require.Equal(t, before[0].Ranks[i].MemoryMapped, r.MemoryMapped)
 	}
-	m.to(t, 3, "Tensor")
+	m.to(t, 3, "TensorParallel")
 
 	// A GPU that is lost to an agent in the middle of a transition: the agent ends, and the next one goes on from its engines.
 	const ecc = 214 // CUDA_ERROR_ECC_UNCORRECTABLE, after which a driver does nothing more for the process
 	require.NoError(t, a.FailCuda("agent-p0", "cuMemcpyAsync", ecc, 2, 1))
-	m.to(t, 3, "Expert")
+	m.to(t, 3, "ExpertParallel")
 	said, err := os.ReadFile(filepath.Join(a.Dir(), "agent-p0.log"))
 	require.NoError(t, err)
 	require.Regexp(t, `the GPU is lost to this process: cuda: .*uncorrectable ECC error encountered .*; ending`, string(said))
@@ -172,7 +172,7 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 		require.Empty(t, d.Record.Lost, "it came back")
 		require.Zero(t, d.Record.Bytes.TCP+d.Record.Bytes.Checkpoint, "its weights stayed")
 	})
-	m.to(t, 3, "Tensor")
+	m.to(t, 3, "TensorParallel")
 
 	// A pod dies whole: the others read again what it had, and the next one gets it from them.
 	dies := podOf(t, a.World, 2)
@@ -184,16 +184,16 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 		require.NoError(t, err)
 		a.await(t, "full width again", func(d harness.Did) bool { return d.Did == "apply" && d.Record.FromEpoch > 1 && d.Error == "" })
 	})
-	m.to(t, 2, "Expert")
+	m.to(t, 2, "ExpertParallel")
 
-	ways, err := worlds.CounterBy(t.Context(), a.AgentMetricsURLs()[0], "tangram_way_bytes_total", "way")
+	received, err := worlds.CounterBy(t.Context(), a.AgentMetricsURLs()[0], "tangram_agent_received_bytes_total", "transport")
 	require.NoError(t, err)
-	require.Positive(t, ways["process"], "between the ranks of its pod")
+	require.Positive(t, received["process"], "between the ranks of its pod")
 	if oneNode {
-		require.Positive(t, ways["node"])
-		require.Zero(t, ways["tcp"])
+		require.Positive(t, received["node"])
+		require.Zero(t, received["tcp"])
 	} else {
-		require.Positive(t, ways["tcp"])
+		require.Positive(t, received["tcp"])
 	}
 
 	close(a.halt)
@@ -204,7 +204,7 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 	a.Stop()
 	requireSound(t, a.World, len(pods)+1, dies)
 	one := startTiny(t, harness.Options{Pods: []int{1}, Dir: "one", MaxTokens: flightTokens})
-	apply(t, one, 1, "Expert")
+	apply(t, one, 1, "ExpertParallel")
 	requireSame(t, walked, client(one).Repeat(t.Context(), a.trace, len(walked), 8))
 	requireSame(t, m.flown, client(one).Again(t.Context(), m.flown, 8))
 	t.Logf("%d requests, %d in flight at a change", len(walked), len(m.flown))
@@ -228,9 +228,9 @@ func TestAGpuWithTooLittleMemory(t *testing.T) {
 func TestAGpuThatFailsInATransition(t *testing.T) {
 	const outOfMemory, notSupported, always = 2, 801, 1 << 30
 	w := startTiny(t, onGpus(t, harness.Options{Pods: []int{1, 1}}))
-	apply(t, w, 2, "Expert")
+	apply(t, w, 2, "ExpertParallel")
 	tokens := answers(t, w)
-	modes := []string{"Tensor", "Expert"}
+	modes := []string{"TensorParallel", "ExpertParallel"}
 	for i, c := range []struct {
 		process, call string
 		result, skip  int

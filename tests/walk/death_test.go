@@ -100,7 +100,7 @@ func (a *alive) end(t *testing.T, ranks int) {
 }
 
 func TestAPodDies(t *testing.T) {
-	for _, mode := range worlds.Cases(1, []string{"Expert", "Tensor"}) {
+	for _, mode := range worlds.Cases(1, []string{"ExpertParallel", "TensorParallel"}) {
 		t.Run(mode, func(t *testing.T) {
 			a := startAlive(t, []int{1, 1, 1}, 3, mode)
 			a.KillPod(1)
@@ -115,7 +115,7 @@ func TestAPodDies(t *testing.T) {
 }
 
 func TestAnEngineDiesAlone(t *testing.T) {
-	for _, mode := range worlds.Cases(1, []string{"Tensor", "Expert"}) {
+	for _, mode := range worlds.Cases(1, []string{"TensorParallel", "ExpertParallel"}) {
 		t.Run(mode, func(t *testing.T) {
 			a := startAlive(t, []int{1, 2}, 3, mode)
 			a.KillEngine(1, 1)
@@ -151,7 +151,7 @@ func (a *alive) weightsOf(t *testing.T, pods []int) []int {
 // them.
 func TestAnAgentDiesAlone(t *testing.T) {
 	pods := []int{1, 2}
-	a := startAliveWith(t, harness.Options{Pods: pods, Memory: 16 << 20, KV: 8 << 20, DescriptorBytes: 64 << 10}, 3, "Expert")
+	a := startAliveWith(t, harness.Options{Pods: pods, Memory: 16 << 20, KV: 8 << 20, DescriptorBytes: 64 << 10}, 3, "ExpertParallel")
 	first := a.weightsOf(t, pods)
 	for _, n := range first {
 		require.Greater(t, n, 8, "descriptors of an engine's weights")
@@ -174,7 +174,7 @@ func TestAnAgentDiesAlone(t *testing.T) {
 	}
 	// What it took over can be moved as before.
 	a.keeper.Kill()
-	a.keep(t, 3, "Tensor")
+	a.keep(t, 3, "TensorParallel")
 	a.await(t, "another mode", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" && d.Record.Bytes.Checkpoint == 0 })
 	a.end(t, 3)
 }

@@ -28,14 +28,14 @@ func TestDeepSeek(t *testing.T) {
 			g.requireGiven(t, of.Checkpoint)
 			of.Pods, of.Restart, of.Memory, of.KV = []int{1, 1, 1}, true, 64<<20, 16<<20
 			a := &alive{World: start(t, of)}
-			apply(t, a.World, 1, "Expert")
+			apply(t, a.World, 1, "ExpertParallel")
 			require.NoError(t, g.ask(t.Context(), a.World))
 			for _, s := range []stop{
-				{3, "Expert", nil},
-				{3, "Tensor", nil},
-				{3, "Expert", nil},
-				{2, "Tensor", nil},
-				{3, "Tensor", nil},
+				{3, "ExpertParallel", nil},
+				{3, "TensorParallel", nil},
+				{3, "ExpertParallel", nil},
+				{2, "TensorParallel", nil},
+				{3, "TensorParallel", nil},
 			} {
 				t.Run(fmt.Sprint(s.ranks, s.mode), func(t *testing.T) {
 					g.askUntil(t, a.World, func() { requireBound(t, apply(t, a.World, s.ranks, s.mode)) })
@@ -43,7 +43,7 @@ func TestDeepSeek(t *testing.T) {
 					require.NoError(t, g.ask(t.Context(), a.World))
 				})
 			}
-			a.keep(t, 3, "Tensor")
+			a.keep(t, 3, "TensorParallel")
 			t.Cleanup(func() { a.keeper.Kill() })
 			g.askUntil(t, a.World, func() {
 				time.Sleep(time.Second) // requests are in every phase of their life

@@ -15,7 +15,7 @@ import (
 func TestTheDirectoryFollowsTheCache(t *testing.T) {
 	const chats, shared, own = 6, 64, 8
 	w := startTiny(t, harness.Options{Pods: []int{1, 1, 1}})
-	apply(t, w, 3, "Expert")
+	apply(t, w, 3, "ExpertParallel")
 	o := newTeller(t, w)
 	sent := 0
 	ask := func(chat int) load.Request {
@@ -48,7 +48,7 @@ func TestTheDirectoryFollowsTheCache(t *testing.T) {
 		return reused
 	}
 	before := ended()
-	for _, stop := range []stop{even(3), even(2), {2, "Tensor", nil}, even(2)} {
+	for _, stop := range []stop{even(3), even(2), {2, "TensorParallel", nil}, even(2)} {
 		if sent > chats { // not the first, which is there already
 			apply(t, w, stop.ranks, stop.mode)
 		}

@@ -18,7 +18,7 @@ func TestDriverThatIsKilled(t *testing.T) {
 	for _, phase := range worlds.Cases(2, []string{"stage", "flip", "prepare", "retire"}) {
 		t.Run(phase, func(t *testing.T) {
 			w := startTiny(t, harness.Options{Pods: []int{2, 2}})
-			apply(t, w, 2, "Expert")
+			apply(t, w, 2, "ExpertParallel")
 			tokens := answers(t, w)
 			trace := newTrace(t, 6, 10*time.Second)
 			halt, played := make(chan struct{}), make(chan []*load.Result, 1)
@@ -27,7 +27,7 @@ func TestDriverThatIsKilled(t *testing.T) {
 			killed := 0
 			for flip := 1; flip <= 3; flip++ { // JOIN, and the two of the walk
 				ctx, kill := context.WithCancel(t.Context()) // the harness kills its driver with SIGKILL
-				_, err := w.Apply(ctx, 4, "Tensor", nil, func(e harness.Event) {
+				_, err := w.Apply(ctx, 4, "TensorParallel", nil, func(e harness.Event) {
 					if e.Flip == min(flip, e.Flips) && e.Phase == phase {
 						kill()
 					}
@@ -41,7 +41,7 @@ func TestDriverThatIsKilled(t *testing.T) {
 			}
 			require.Positive(t, killed)
 			t.Logf("killed %d drivers", killed)
-			apply(t, w, 4, "Tensor")
+			apply(t, w, 4, "TensorParallel")
 			audit(t, w, 4)
 			close(halt)
 			for _, r := range <-played {

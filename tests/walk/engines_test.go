@@ -73,7 +73,7 @@ func asAtRest(start func(*testing.T, harness.Options) *harness.World) func(*test
 		t.Helper()
 		if one == nil {
 			one = start(t, harness.Options{Dir: "/at-rest", Pods: []int{1}, MaxTokens: conformingTokens})
-			apply(t, one, 1, "Expert")
+			apply(t, one, 1, "ExpertParallel")
 		}
 		for i, want := range client(one).Again(t.Context(), results, 16) {
 			require.NoError(t, want.Err)
@@ -133,7 +133,7 @@ func TestEnginesTellGatewaysWhatTheyHaveCached(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.World = c.start(t, harness.Options{Pods: []int{1, 1}, MaxTokens: conformingTokens, LeastStep: leastStep})
 			c.source = longer{c.source, 80}
-			apply(t, c.World, 2, "Expert")
+			apply(t, c.World, 2, "ExpertParallel")
 			flights := c.fly(t, 4)
 			cached := func() float64 {
 				told, err := worlds.Metrics(t.Context(), c.MetricsURL())

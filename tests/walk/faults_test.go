@@ -10,7 +10,7 @@ import (
 	"tangram.dev/e2e/harness"
 )
 
-// Fault points are on where a flag of the process says so. The environment, which spec.engine.env sets, turns nothing
+// Fault points are on where a flag of the process says so. The environment, which a template sets, turns nothing
 // on: no point fails, and none leaves a trace.
 func TestTheEnvironmentTurnsNoFaultPointOn(t *testing.T) {
 	dir := t.TempDir()
@@ -24,8 +24,8 @@ func TestTheEnvironmentTurnsNoFaultPointOn(t *testing.T) {
 		t.Setenv(name, "prepare.before=error,prepare.before=error@2,stage.after=error,engine.before_exchange=kill,flip.before_commit=kill")
 	}
 	w := startTiny(t, harness.Options{Pods: []int{1, 1}}) // the processes have this environment
-	apply(t, w, 2, "Expert")
-	apply(t, w, 2, "Tensor")
+	apply(t, w, 2, "ExpertParallel")
+	apply(t, w, 2, "TensorParallel")
 	answers(t, w)
 	audit(t, w, 2)
 	files, err := filepath.Glob(filepath.Join(dir, "*"))

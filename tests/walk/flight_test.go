@@ -81,9 +81,9 @@ func work(t *testing.T, w *harness.World) map[string][2]float64 {
 	t.Helper()
 	out, urls := map[string][2]float64{}, w.AgentMetricsURLs()
 	for pod, s := range status(t, w) {
-		routed, err := worlds.CounterBy(t.Context(), urls[pod], "tangram_expert_tokens_total", "device")
+		routed, err := worlds.CounterBy(t.Context(), urls[pod], "tangram_agent_expert_tokens_total", "device")
 		require.NoError(t, err)
-		executed, err := worlds.CounterBy(t.Context(), urls[pod], "tangram_expert_tokens_executed_total", "device")
+		executed, err := worlds.CounterBy(t.Context(), urls[pod], "tangram_agent_expert_tokens_executed_total", "device")
 		require.NoError(t, err)
 		for _, r := range s.Ranks {
 			if device := fmt.Sprint(r.Device); r.InWorld {

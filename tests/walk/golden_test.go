@@ -143,14 +143,14 @@ func TestGolden(t *testing.T) {
 			g.requireGiven(t, checkpoint)
 			of.Pods, of.Checkpoint = harness.Pods(4), checkpoint
 			w := start(t, of.Options)
-			apply(t, w, 1, "Expert")
+			apply(t, w, 1, "ExpertParallel")
 			require.NoError(t, g.ask(t.Context(), w))
 			for _, s := range []stop{
-				{3, "Expert", nil},
-				{3, "Tensor", nil},
-				{4, "Tensor", nil},
-				{4, "Expert", []string{"0=2/2"}}, // one layer cut in pairs
-				{2, "Expert", nil},
+				{3, "ExpertParallel", nil},
+				{3, "TensorParallel", nil},
+				{4, "TensorParallel", nil},
+				{4, "ExpertParallel", []string{"0=2/2"}}, // one layer cut in pairs
+				{2, "ExpertParallel", nil},
 			} {
 				t.Run(fmt.Sprint(s.ranks, s.mode, s.shapes), func(t *testing.T) {
 					g.askUntil(t, w, func() { apply(t, w, s.ranks, s.mode, s.shapes...) })

@@ -20,7 +20,7 @@ import (
 // An engine is stopped for longer than its peers wait. It closes no connection and its agent says that it is at work; the others
 // go on without it. When it wakes it has no part in anything, and joins again under another name.
 func TestAnEngineHangs(t *testing.T) {
-	for _, mode := range worlds.Cases(1, []string{"Expert", "Tensor"}) {
+	for _, mode := range worlds.Cases(1, []string{"ExpertParallel", "TensorParallel"}) {
 		t.Run(mode, func(t *testing.T) {
 			a := startAliveWith(t, harness.Options{Pods: []int{1, 2, 1}, Hangs: true}, 4, mode) // of the pod with two, one hangs
 			a.HangEngine(1, 1, true)
@@ -40,7 +40,7 @@ func TestAnEngineHangs(t *testing.T) {
 func TestAnEngineHangsInARepair(t *testing.T) {
 	for _, point := range worlds.Cases(1, []string{"prepare.before", "stage.before_engine_map", "engine.repair_enter"}) {
 		t.Run(point, func(t *testing.T) {
-			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1, 1}, FaultDirs: true, Hangs: true}, 5, "Expert")
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1, 1}, FaultDirs: true, Hangs: true}, 5, "ExpertParallel")
 			d := a.hangsAt(t, 2, point, func() { a.KillPod(1) })
 			log, err := os.ReadFile(filepath.Join(a.Dir(), "keep.log"))
 			require.NoError(t, err)
@@ -64,10 +64,10 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 func TestAnEngineHangsInAFlip(t *testing.T) {
 	for _, point := range worlds.Cases(1, []string{"engine.flip_manifest", "engine.flip_enter"}) {
 		t.Run(point, func(t *testing.T) {
-			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1}, FaultDirs: true, Hangs: true}, 4, "Expert")
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1}, FaultDirs: true, Hangs: true}, 4, "ExpertParallel")
 			a.hangsAt(t, 2, point, func() {
 				a.keeper.Kill()
-				a.keep(t, 4, "Tensor")
+				a.keep(t, 4, "TensorParallel")
 			})
 			silences := 0
 			for _, pod := range []int{0, 1, 3} {
@@ -113,7 +113,7 @@ func ofPod(pod int) func(harness.Lost) bool {
 
 // Stopped for less than that it costs a pause: nobody is fenced, and all tokens are the same.
 func TestAnEngineStopsForAMoment(t *testing.T) {
-	a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1}, Hangs: true}, 3, "Expert")
+	a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1}, Hangs: true}, 3, "ExpertParallel")
 	for range 3 {
 		a.HangEngine(1, 0, true)
 		time.Sleep(500 * time.Millisecond) // half of the least limit
@@ -128,10 +128,10 @@ func TestAnEngineStopsForAMoment(t *testing.T) {
 
 // An agent hangs: engines serve on. What is under way ends, and begins again when it is back.
 func TestAnAgentHangs(t *testing.T) {
-	a := startAliveWith(t, harness.Options{Pods: []int{1, 2}, Hangs: true}, 3, "Expert")
+	a := startAliveWith(t, harness.Options{Pods: []int{1, 2}, Hangs: true}, 3, "ExpertParallel")
 	a.HangAgent(1, true)
 	a.keeper.Kill()
-	a.keep(t, 3, "Tensor")
+	a.keep(t, 3, "TensorParallel")
 	for _, r := range client(a.World).Repeat(t.Context(), a.trace, 4, 2) {
 		require.NoError(t, r.Err, "the engines serve on")
 	}
@@ -147,10 +147,10 @@ func TestAnAgentHangs(t *testing.T) {
 // when it is back.
 func TestAnAgentHangsInATransition(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{1, 1}, Faults: map[int]string{1: "stage.before_fetch=delay:3000@2"}}) // the first layout is the first
-	apply(t, w, 2, "Expert")
+	apply(t, w, 2, "ExpertParallel")
 	hung := false
 	began := time.Now()
-	_, err := w.Apply(t.Context(), 2, "Tensor", nil, func(e harness.Event) {
+	_, err := w.Apply(t.Context(), 2, "TensorParallel", nil, func(e harness.Event) {
 		if e.Phase == "stage" && !hung {
 			hung = true
 			w.HangAgent(1, true)
@@ -163,6 +163,6 @@ func TestAnAgentHangsInATransition(t *testing.T) {
 		require.NoError(t, r.Err, "the old layout serves on")
 	}
 	w.HangAgent(1, false)
-	apply(t, w, 2, "Tensor")
+	apply(t, w, 2, "TensorParallel")
 	audit(t, w, 2)
 }

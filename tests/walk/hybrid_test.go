@@ -9,12 +9,12 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// Under load from Expert to Hybrid, to Tensor, to another Hybrid, to more ranks in it; then a pod is killed, and another comes in its place. Every token is the one of
+// Under load from ExpertParallel to Hybrid, to TensorParallel, to another Hybrid, to more ranks in it; then a pod is killed, and another comes in its place. Every token is the one of
 // a world that never moved (end), and after each step every layer has the groups that were asked for.
 func TestHybridWorld(t *testing.T) {
 	first, second := layout.Ranges{{First: 0, Last: 1, ExpertGroup: 2, AttentionGroup: 1}, {First: 2, Last: 2, ExpertGroup: 1, AttentionGroup: 2}},
 		layout.Ranges{{First: 0, Last: 0, ExpertGroup: 1, AttentionGroup: 1}, {First: 1, Last: 2, ExpertGroup: 2, AttentionGroup: 2}}
-	a := startAlive(t, []int{1, 1, 1, 1}, 4, "Expert")
+	a := startAlive(t, []int{1, 1, 1, 1}, 4, "ExpertParallel")
 	now := func() layout.Ranges {
 		for _, s := range status(t, a.World) {
 			if s.Layout != nil {
@@ -44,8 +44,8 @@ func TestHybridWorld(t *testing.T) {
 	}
 	hybrid(4, first)
 	a.keeper.Kill()
-	a.keep(t, 4, "Tensor")
-	moved("Tensor")
+	a.keep(t, 4, "TensorParallel")
+	moved("TensorParallel")
 	require.Equal(t, layout.Ranges{{First: 0, Last: 2, ExpertGroup: 4, AttentionGroup: 4}}, now())
 	hybrid(4, second)
 	for range 2 {

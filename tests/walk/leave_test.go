@@ -44,7 +44,7 @@ func idlePages(t *testing.T, w *harness.World) (free uint64) {
 // hold a part of it, and what was asked meanwhile is not disturbed.
 func TestClientsThatLeaveFreeTheirKV(t *testing.T) {
 	w := start(t, harness.Options{Pods: []int{2}})
-	for _, mode := range []string{"Expert", "Tensor"} {
+	for _, mode := range []string{"ExpertParallel", "TensorParallel"} {
 		t.Run(mode, func(t *testing.T) {
 			apply(t, w, 2, mode)
 			tokens := answers(t, w)

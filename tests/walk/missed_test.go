@@ -22,7 +22,7 @@ func TestWhoIsMissedIsToldAlikeByEngineAgentAndOperator(t *testing.T) {
 		{"dies in combine", "combine", "gone"}, {"hangs in dispatch", "dispatch", "silent"},
 	}) {
 		t.Run(c.name, func(t *testing.T) {
-			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1}, FaultDirs: true, Hangs: c.cause == "silent"}, 3, "Expert")
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1}, FaultDirs: true, Hangs: c.cause == "silent"}, 3, "ExpertParallel")
 			point := filepath.Join(a.FaultDir(1), "engine.in_"+c.doing)
 			require.NoError(t, os.WriteFile(point+".armed", nil, 0o600))
 			require.Eventually(t, func() bool {
@@ -46,7 +46,7 @@ func TestWhoIsMissedIsToldAlikeByEngineAgentAndOperator(t *testing.T) {
 				require.Contains(t, string(log), "; "+m.Text(), "the engine's log")
 				metrics := a.AgentMetricsURLs()[slices.Index(a.Living(), int(pod[0]-'0'))]
 				for label, value := range map[string]string{"cause": m.Cause, "doing": m.Doing} {
-					counted, err := worlds.CounterBy(t.Context(), metrics, "tangram_missed_ranks_total", label)
+					counted, err := worlds.CounterBy(t.Context(), metrics, "tangram_agent_unresponsive_ranks_total", label)
 					require.NoError(t, err)
 					require.Positive(t, counted[value], "%s %s, its agent counted %v", label, value, counted)
 				}

@@ -98,12 +98,12 @@ func TestRanksWithAClock(t *testing.T) {
 	const ranks, requests, tokens = 2, 6, 24
 	compiled, path := paceTable(t, ranks)
 	w := startTiny(t, harness.Options{Pods: []int{1, 1}, EngineFlags: []string{"--pace", path, "--dilation", fmt.Sprint(dilation)}})
-	apply(t, w, ranks, "Expert")
+	apply(t, w, ranks, "ExpertParallel")
 	o := newTeller(t, w)
 	for _, mode := range []struct {
 		name  string
 		shape kernels.Shape
-	}{{"Expert", kernels.Expert(ranks)}, {"Tensor", kernels.Tensor(ranks)}} {
+	}{{"ExpertParallel", kernels.Expert(ranks)}, {"TensorParallel", kernels.Tensor(ranks)}} {
 		apply(t, w, ranks, mode.name)
 		step, err := compiled.Step(mode.shape)
 		require.NoError(t, err)
@@ -180,7 +180,7 @@ func TestRanksWithAClock(t *testing.T) {
 		}()
 	}
 	require.Eventually(t, func() bool { return o.take().Gauges.Decoding == requests }, time.Minute, 100*time.Millisecond)
-	record := apply(t, w, ranks, "Expert")
+	record := apply(t, w, ranks, "ExpertParallel")
 	for range requests {
 		r := <-answered
 		require.NoError(t, r.Err, w.Died())
@@ -199,7 +199,8 @@ func TestRanksWithAClock(t *testing.T) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(reply.Body)
 	require.NoError(t, err)
-	for name, least := range map[string]float64{"vllm:num_requests_running": 0, "vllm:kv_cache_usage_perc": 0, "vllm:generation_tokens_total": requests * (2*tokens + 60)} {
+	for name, least := range map[string]float64{"vllm:num_requests_running": 0, "vllm:num_requests_waiting": 0,
+		"vllm:generation_tokens_total": requests * (2*tokens + 60)} {
 		require.NotNil(t, families[name], name)
 		m := families[name].Metric[0]
 		require.GreaterOrEqual(t, m.GetGauge().GetValue()+m.GetCounter().GetValue(), least, name)

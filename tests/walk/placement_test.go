@@ -122,7 +122,7 @@ func expertBytes(t *testing.T, w *harness.World) uint64 {
 func TestPlacements(t *testing.T) {
 	const seed = 3
 	w := startTiny(t, harness.Options{Pods: []int{2, 2, 1}})
-	apply(t, w, 3, "Expert")
+	apply(t, w, 3, "ExpertParallel")
 	tokens, size := answers(t, w), int64(expertBytes(t, w))
 	trace := newTrace(t, seed, 20*time.Second)
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
@@ -151,16 +151,16 @@ func TestPlacements(t *testing.T) {
 		{"all everywhere", everyLayer([]uint32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, []uint32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, []uint32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}), 3, "", 3*30 - 3*11 - 1},
 		{"random", randomPlacement(random, 3), 3, "", 0},
 		{"random again", randomPlacement(random, 3), 3, "", free},
-		{"plain", nil, 3, "Expert", free},
+		{"plain", nil, 3, "ExpertParallel", free},
 		{"random, more ranks", randomPlacement(random, 5), 5, "", free},
 		{"random, fewer ranks", randomPlacement(random, 2), 2, "", free},
-		{"Tensor from copies", nil, 2, "Tensor", free},
-		{"copies from Tensor", randomPlacement(random, 2), 2, "", free},
+		{"TensorParallel from copies", nil, 2, "TensorParallel", free},
+		{"copies from TensorParallel", randomPlacement(random, 2), 2, "", free},
 		{"copies, all ranks", randomPlacement(random, 5), 5, "", free},
-		{"Tensor of fewer ranks from copies", nil, 3, "Tensor", free},
-		{"copies of more ranks from Tensor", randomPlacement(random, 4), 4, "", free},
-		{"plain of more ranks from copies", nil, 5, "Expert", free},
-		{"one rank", nil, 1, "Expert", free},
+		{"TensorParallel of fewer ranks from copies", nil, 3, "TensorParallel", free},
+		{"copies of more ranks from TensorParallel", randomPlacement(random, 4), 4, "", free},
+		{"plain of more ranks from copies", nil, 5, "ExpertParallel", free},
+		{"one rank", nil, 1, "ExpertParallel", free},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			var record *harness.Record
@@ -191,7 +191,7 @@ func TestPlacementsBesideADenseLayer(t *testing.T) {
 	odd, err := harness.Checkpoint(t.Context(), worlds.Root, "odd") // 7 experts; layer 1 of 4 has none
 	require.NoError(t, err)
 	w := start(t, harness.Options{Pods: []int{2, 1}, Checkpoint: odd, Granule: 8, Memory: 64 << 20, KV: 8 << 20})
-	apply(t, w, 3, "Expert")
+	apply(t, w, 3, "ExpertParallel")
 	tokens := answers(t, w)
 	p := placement{{{0, 1, 6}, {2, 3, 6}, {4, 5}}, {{0, 4}, {3, 4}, {1, 2, 4, 5, 6}}, {{6}, {4, 5}, {0, 1, 2, 3}}}
 	requireBound(t, place(t, w, p))
@@ -202,7 +202,7 @@ func TestPlacementsBesideADenseLayer(t *testing.T) {
 	_, err = w.ApplyPlacement(t.Context(), 3, placement{p[0], {{0, 4}, {3}, {1, 2, 4, 6}}, p[2]})
 	require.ErrorContains(t, err, "layer 2 (entry 1 of the placement): no rank has expert 5")
 	requireUnmoved(t, status(t, w), before)
-	apply(t, w, 3, "Tensor")
+	apply(t, w, 3, "TensorParallel")
 	requireBound(t, place(t, w, p))
 	requirePlaced(t, w, p)
 	audit(t, w, 3)
@@ -214,7 +214,7 @@ func loads(t *testing.T, w *harness.World) map[string][]uint64 {
 	t.Helper()
 	out := map[string][]uint64{}
 	for pod := range w.Agents() {
-		reply, err := dial(t, w, pod, w.CertificateDir(), "driver").Load(t.Context(), &tangramv1.LoadRequest{World: "demo"})
+		reply, err := dial(t, w, pod, w.CertificateDir(), "driver").ExpertLoad(t.Context(), &tangramv1.ExpertLoadRequest{World: "demo"})
 		require.NoError(t, err)
 		for _, r := range reply.Ranks {
 			out[r.Member] = r.Tokens
@@ -228,7 +228,7 @@ func loads(t *testing.T, w *harness.World) map[string][]uint64 {
 func TestLoadOfPlacements(t *testing.T) {
 	// What is cached of a prompt is not computed again, and what each home has cached depends on the layout.
 	w := startTiny(t, harness.Options{Pods: []int{2, 1}, EngineFlags: []string{"--no-prefix-cache"}})
-	apply(t, w, 3, "Expert")
+	apply(t, w, 3, "ExpertParallel")
 	trace := newTrace(t, 7, time.Minute)
 	ask := func() { // one at a time: requests that live together share their prefix, where they are on one rank
 		for _, r := range client(w).Repeat(t.Context(), trace, 3, 1) {
@@ -268,7 +268,7 @@ func TestLoadOfPlacements(t *testing.T) {
 		ask()
 		require.Equal(t, want, grown())
 	}
-	apply(t, w, 3, "Tensor")
+	apply(t, w, 3, "TensorParallel")
 	ask()
 	require.Equal(t, want, grown())
 }
@@ -292,7 +292,7 @@ func TestAPodWithCopiesDies(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ranks := len(c.p[0])
-			a := startAlive(t, slices.Repeat([]int{1}, ranks), ranks, "Expert")
+			a := startAlive(t, slices.Repeat([]int{1}, ranks), ranks, "ExpertParallel")
 			a.keeper.Kill()
 			a.keepPlacement(t, c.p)
 			a.await(t, "the placement", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" })
@@ -337,7 +337,7 @@ func TestAFirstLayoutWithCopies(t *testing.T) {
 func TestPlacementsThatCannotBe(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{2}})
 	good := everyLayer([]uint32{0, 1, 2, 3, 4}, []uint32{0, 5, 6, 7, 8, 9})
-	apply(t, w, 2, "Expert")
+	apply(t, w, 2, "ExpertParallel")
 	place(t, w, good)
 	before, tokens := status(t, w), answers(t, w)
 	with := func(layer, rank int, experts ...uint32) placement {
@@ -373,7 +373,7 @@ func TestCopiesWithoutRoom(t *testing.T) {
 	plain := everyLayer([]uint32{0, 1, 2, 3, 4}, []uint32{5, 6, 7, 8, 9})
 	all := []uint32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 	roomy := startTiny(t, harness.Options{Pods: []int{2}})
-	apply(t, roomy, 2, "Expert")
+	apply(t, roomy, 2, "ExpertParallel")
 	mapped := func(p placement) uint64 {
 		place(t, roomy, p)
 		return max(status(t, roomy)[0].Ranks[0].MemoryMapped, status(t, roomy)[0].Ranks[1].MemoryMapped)

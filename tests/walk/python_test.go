@@ -78,7 +78,7 @@ func TestPythonEngines(t *testing.T) {
 func pythonEngines(t *testing.T, format string) {
 	w := startPython(t, harness.Options{Pods: []int{1, 1}, SlabFormat: format})
 	epoch := uint64(0)
-	for _, s := range []stop{{1, "Expert", nil}, {2, "Expert", nil}, {2, "Tensor", nil}, {2, "Expert", nil}, {1, "Expert", nil}} {
+	for _, s := range []stop{{1, "ExpertParallel", nil}, {2, "ExpertParallel", nil}, {2, "TensorParallel", nil}, {2, "ExpertParallel", nil}, {1, "ExpertParallel", nil}} {
 		t.Run(fmt.Sprint(s.ranks, s.mode), func(t *testing.T) {
 			epoch = apply(t, w, s.ranks, s.mode).Epoch
 			audit(t, w, s.ranks)
@@ -88,7 +88,7 @@ func pythonEngines(t *testing.T, format string) {
 				require.Equal(t, pod, *now.Rank)
 				require.Positive(t, now.Dense)
 				pieces := 3 * 10 // layers x experts, shared out or cut
-				if s.mode == "Expert" {
+				if s.mode == "ExpertParallel" {
 					pieces /= s.ranks
 				}
 				require.Equal(t, pieces, now.Pieces)
@@ -111,16 +111,16 @@ func pythonEngines(t *testing.T, format string) {
 // An engine that never splits a request's heads says so: no layout has them split, and Tensor cuts the experts alone.
 func TestEnginesThatKeepAttentionOnOneRank(t *testing.T) {
 	w := startPython(t, harness.Options{Pods: []int{2}}, "--attention-data-only")
-	apply(t, w, 2, "Expert")
+	apply(t, w, 2, "ExpertParallel")
 	before := status(t, w)
 	require.True(t, before[0].Ranks[0].Engine.AttentionDataOnly)
-	_, err := w.Apply(t.Context(), 2, "Expert", []string{"0=1/2"}, nil)
+	_, err := w.Apply(t.Context(), 2, "ExpertParallel", []string{"0=1/2"}, nil)
 	require.ErrorContains(t, err, "keeps them on one rank")
 	requireUnmoved(t, status(t, w), before)
-	apply(t, w, 2, "Tensor")
+	apply(t, w, 2, "TensorParallel")
 	for _, l := range status(t, w)[0].Layout.Layers {
 		require.EqualValues(t, 2, l.ExpertGroupSize)
-		require.EqualValues(t, 1, l.AttentionGroupSize, "in Tensor the experts alone are cut")
+		require.EqualValues(t, 1, l.AttentionGroupSize, "in TensorParallel the experts alone are cut")
 	}
 	audit(t, w, 2)
 }

@@ -15,7 +15,7 @@ import (
 
 // randomStop of a width that divides in some way; every layer of the tiny model gets groups of its own.
 func randomStop(random *rand.Rand) stop {
-	s := stop{ranks: []int{2, 3, 4, 5, 6, 8}[random.IntN(6)], mode: "Expert"}
+	s := stop{ranks: []int{2, 3, 4, 5, 6, 8}[random.IntN(6)], mode: "ExpertParallel"}
 	var sizes []int // both of experts (6 granules) and of attention (6 query heads)
 	for n := 1; n <= min(s.ranks, 6); n++ {
 		if s.ranks%n == 0 {
@@ -40,7 +40,7 @@ func walkAtRandom(t *testing.T, seed uint64) {
 	const stops = 13
 	random := rand.New(rand.NewPCG(seed, 0))
 	w := startTiny(t, harness.Options{Pods: []int{3, 2, 1, 2}})
-	apply(t, w, 1, "Expert")
+	apply(t, w, 1, "ExpertParallel")
 	tokens := answers(t, w)
 	trace := newTrace(t, seed, 10*time.Second)
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
@@ -59,6 +59,6 @@ func walkAtRandom(t *testing.T, seed uint64) {
 	}
 	close(halt)
 	walked := <-played
-	apply(t, w, 1, "Expert")
+	apply(t, w, 1, "ExpertParallel")
 	requireSame(t, walked, client(w).Repeat(t.Context(), trace, len(walked), 8))
 }

@@ -13,7 +13,7 @@ import (
 // the old layout serves on, bit for bit.
 func TestShapesThatCannotBe(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{3, 3, 3, 2}})
-	apply(t, w, 2, "Expert")
+	apply(t, w, 2, "ExpertParallel")
 	before, tokens := status(t, w), answers(t, w)
 	for _, c := range []struct {
 		name   string
@@ -22,17 +22,17 @@ func TestShapesThatCannotBe(t *testing.T) {
 		shapes []string
 		want   []string
 	}{
-		{"more ranks than granules", 7, "Tensor", nil, []string{"7 ranks share an expert of 6 granules", "at most 6"}},
-		{"more ranks than query heads", 7, "Expert", []string{"0-2=1/7"}, []string{"layer 0", "7 ranks share 6 query heads", "at most 6"}},
-		{"more ranks than experts", 11, "Expert", nil, []string{"11 expert groups of 1 ranks for 10 experts", "at most 10"}},
-		{"width 0", 0, "Expert", nil, []string{"--ranks 0", "at least 1"}},
-		{"negative width", -1, "Expert", nil, []string{"--ranks -1", "at least 1"}},
-		{"more ranks than there are", 12, "Expert", nil, []string{"12 ranks wanted, the agents have 11", "start more pods"}},
-		{"group of 0", 2, "Expert", []string{"0=0/1"}, []string{"0=0/1", "at least 1"}},
-		{"expert groups that do not divide", 2, "Expert", []string{"0=3/1"}, []string{"expert groups of 3 do not divide 2 ranks"}},
-		{"attention groups that do not divide", 3, "Expert", []string{"1=1/2"}, []string{"layer 1", "attention groups of 2 do not divide 3 ranks"}},
-		{"a layer that is not", 2, "Expert", []string{"3=1/1"}, []string{"layer 3 of 3"}},
-		{"a mode that is not", 2, "Diagonal", nil, []string{`"Diagonal" is neither Expert nor Tensor`}},
+		{"more ranks than granules", 7, "TensorParallel", nil, []string{"7 ranks share an expert of 6 granules", "at most 6"}},
+		{"more ranks than query heads", 7, "ExpertParallel", []string{"0-2=1/7"}, []string{"layer 0", "7 ranks share 6 query heads", "at most 6"}},
+		{"more ranks than experts", 11, "ExpertParallel", nil, []string{"11 expert groups of 1 ranks for 10 experts", "at most 10"}},
+		{"width 0", 0, "ExpertParallel", nil, []string{"--ranks 0", "at least 1"}},
+		{"negative width", -1, "ExpertParallel", nil, []string{"--ranks -1", "at least 1"}},
+		{"more ranks than there are", 12, "ExpertParallel", nil, []string{"12 ranks wanted, the agents have 11", "start more pods"}},
+		{"group of 0", 2, "ExpertParallel", []string{"0=0/1"}, []string{"0=0/1", "at least 1"}},
+		{"expert groups that do not divide", 2, "ExpertParallel", []string{"0=3/1"}, []string{"expert groups of 3 do not divide 2 ranks"}},
+		{"attention groups that do not divide", 3, "ExpertParallel", []string{"1=1/2"}, []string{"layer 1", "attention groups of 2 do not divide 3 ranks"}},
+		{"a layer that is not", 2, "ExpertParallel", []string{"3=1/1"}, []string{"layer 3 of 3"}},
+		{"a mode that is not", 2, "Diagonal", nil, []string{`unknown mode "Diagonal"`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := w.Apply(t.Context(), c.ranks, c.mode, c.shapes, nil)
@@ -43,9 +43,9 @@ func TestShapesThatCannotBe(t *testing.T) {
 			requireSame(t, answers(t, w), tokens)
 		})
 	}
-	apply(t, w, 10, "Expert") // as many as there are experts
+	apply(t, w, 10, "ExpertParallel") // as many as there are experts
 	audit(t, w, 10)
-	apply(t, w, 6, "Tensor") // as many as there are granules and heads
+	apply(t, w, 6, "TensorParallel") // as many as there are granules and heads
 	audit(t, w, 6)
 	requireSame(t, answers(t, w), tokens)
 }
@@ -53,7 +53,7 @@ func TestShapesThatCannotBe(t *testing.T) {
 // One rank cannot hold the demo model in 64 MiB: refused with the numbers.
 func TestTooLittleMemory(t *testing.T) {
 	w := start(t, harness.Options{Pods: []int{1}, Memory: 64 << 20})
-	_, err := w.Apply(t.Context(), 1, "Expert", nil, nil)
+	_, err := w.Apply(t.Context(), 1, "ExpertParallel", nil, nil)
 	require.ErrorContains(t, err, fmt.Sprintf("its pool has %d", 64<<20))
 	all := status(t, w)
 	require.Zero(t, all[0].Epoch)
@@ -64,12 +64,12 @@ func TestTooLittleMemory(t *testing.T) {
 // the same time.
 func TestTooLittleMemoryForThePeak(t *testing.T) {
 	roomy := start(t, harness.Options{Pods: []int{2}})
-	apply(t, roomy, 2, "Expert")
+	apply(t, roomy, 2, "ExpertParallel")
 	need := uint64(0)
 	for _, r := range status(t, roomy)[0].Ranks {
 		need = max(need, r.MemoryMapped)
 	}
-	apply(t, roomy, 2, "Tensor")
+	apply(t, roomy, 2, "TensorParallel")
 	for _, r := range status(t, roomy)[0].Ranks {
 		need = max(need, r.MemoryMapped)
 	}
@@ -77,9 +77,9 @@ func TestTooLittleMemoryForThePeak(t *testing.T) {
 
 	pool := need + 1<<20
 	w := start(t, harness.Options{Pods: []int{2}, Memory: pool})
-	apply(t, w, 2, "Expert")
+	apply(t, w, 2, "ExpertParallel")
 	before, tokens := status(t, w), answers(t, w)
-	_, err := w.Apply(t.Context(), 2, "Tensor", nil, nil)
+	_, err := w.Apply(t.Context(), 2, "TensorParallel", nil, nil)
 	require.ErrorContains(t, err, "at its peak")
 	require.ErrorContains(t, err, fmt.Sprintf("its pool has %d", before[0].Ranks[0].MemoryBytes))
 	requireUnmoved(t, status(t, w), before)

@@ -43,7 +43,7 @@ func known(t *testing.T, w *harness.World, dir string, want codes.Code) {
 // signed, and trusts the one before no more. What moves the world after that, over connections that all are new, works.
 func TestCertificatesAreReplacedUnderLoad(t *testing.T) {
 	w := start(t, harness.Options{Pods: harness.Pods(3)})
-	apply(t, w, 2, "Expert")
+	apply(t, w, 2, "ExpertParallel")
 	trace := newTrace(t, 5, 20*time.Second)
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
@@ -78,8 +78,8 @@ func TestCertificatesAreReplacedUnderLoad(t *testing.T) {
 	known(t, w, next, codes.OK)
 	known(t, w, before, codes.Unavailable)
 
-	apply(t, w, 3, "Tensor") // a rank joins, experts and KV move
-	apply(t, w, 2, "Expert")
+	apply(t, w, 3, "TensorParallel") // a rank joins, experts and KV move
+	apply(t, w, 2, "ExpertParallel")
 	close(halt)
 	walked := <-played
 	require.NotEmpty(t, walked)
@@ -87,6 +87,6 @@ func TestCertificatesAreReplacedUnderLoad(t *testing.T) {
 	// The same requests where nothing ever moves, nor is renewed.
 	w.Stop()
 	one := start(t, harness.Options{Pods: harness.Pods(1)})
-	apply(t, one, 1, "Expert")
+	apply(t, one, 1, "ExpertParallel")
 	requireSame(t, walked, client(one).Repeat(t.Context(), trace, len(walked), 8))
 }

@@ -16,7 +16,7 @@ import (
 func TestASwitchUnderOnePermit(t *testing.T) {
 	const turns = 5
 	w := start(t, harness.Options{Pods: []int{1, 1}, SpareBanks: 1})
-	apply(t, w, 2, "Expert")
+	apply(t, w, 2, "ExpertParallel")
 	tokens := answers(t, w)
 	trace := newTrace(t, 7, 10*time.Second)
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
@@ -24,7 +24,7 @@ func TestASwitchUnderOnePermit(t *testing.T) {
 	seconds := map[int][]float64{}
 	for range turns {
 		for _, most := range []int{1, 32} {
-			for _, mode := range []string{"Tensor", "Expert"} {
+			for _, mode := range []string{"TensorParallel", "ExpertParallel"} {
 				record, err := w.ApplyInRuns(t.Context(), 2, mode, most)
 				require.NoError(t, err, w.Died())
 				require.Equal(t, 6, record.PlannedFlips, "a layer each")

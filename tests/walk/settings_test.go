@@ -14,10 +14,10 @@ import (
 func TestAnEngineOfOtherSettingsStaysOutside(t *testing.T) {
 	w := startTiny(t, kitEngines(t, harness.Options{Pods: []int{1, 1, 1}, MaxTokens: flightTokens, PodFlags: map[int][]string{
 		2: {"--block-tokens", "32"}, 3: {"--max-batch-tokens", "128"}}}))
-	apply(t, w, 2, "Expert")
+	apply(t, w, 2, "ExpertParallel")
 	trace := newTrace(t, 13, 30*time.Second)
 	flights := fly(t, w, trace, 0, 6)
-	_, err := w.Apply(t.Context(), 3, "Expert", nil, nil)
+	_, err := w.Apply(t.Context(), 3, "ExpertParallel", nil, nil)
 	require.ErrorContains(t, err, "kv_block_tokens is 32 at the engine of member ")
 	require.ErrorContains(t, err, "which is to be rank 2, and 16 at that of rank 0, member ")
 	for _, f := range flights {
@@ -28,7 +28,7 @@ func TestAnEngineOfOtherSettingsStaysOutside(t *testing.T) {
 	w.KillPod(2)
 	_, err = w.AddPod(t.Context(), 1)
 	require.NoError(t, err)
-	_, err = w.Apply(t.Context(), 3, "Expert", nil, nil)
+	_, err = w.Apply(t.Context(), 3, "ExpertParallel", nil, nil)
 	require.ErrorContains(t, err, "max_batch_tokens is 128 at the engine of member ")
 	require.ErrorContains(t, err, "which is to be rank 2, and 24 at that of rank 0, member ")
 	audit(t, w, 2)
@@ -37,7 +37,7 @@ func TestAnEngineOfOtherSettingsStaysOutside(t *testing.T) {
 	_, err = w.AddPod(t.Context(), 1)
 	require.NoError(t, err)
 	flights = fly(t, w, trace, 6, 6)
-	apply(t, w, 3, "Expert")
+	apply(t, w, 3, "ExpertParallel")
 	for _, f := range flights {
 		requireSums(t, f.land(t))
 	}

@@ -19,7 +19,7 @@ func TestCheckpointThatGoesAway(t *testing.T) {
 	mine := t.TempDir()
 	require.NoError(t, os.CopyFS(mine, os.DirFS(tiny)))
 	w := worlds.Start(t, harness.Options{Pods: []int{1, 1}, Checkpoint: mine, Granule: 8, Memory: 64 << 20, KV: 8 << 20})
-	worlds.Apply(t, w, 2, "Expert")
+	worlds.Apply(t, w, 2, "ExpertParallel")
 	before := worlds.Answers(t, w)
 
 	shards, err := filepath.Glob(filepath.Join(mine, "*.safetensors"))
@@ -33,13 +33,13 @@ func TestCheckpointThatGoesAway(t *testing.T) {
 		}
 	}
 	require.Eventually(t, told(false), worlds.Hang, 50*time.Millisecond)
-	_, err = w.Apply(t.Context(), 2, "Tensor", nil, nil)
+	_, err = w.Apply(t.Context(), 2, "TensorParallel", nil, nil)
 	require.ErrorContains(t, err, "cannot read the checkpoint")
 	require.ErrorContains(t, err, filepath.Base(shards[0])+": No such file or directory")
 	worlds.RequireSame(t, worlds.Answers(t, w), before)
 
 	require.NoError(t, os.Rename(shards[0]+".away", shards[0]))
 	require.Eventually(t, told(true), worlds.Hang, 50*time.Millisecond)
-	worlds.Apply(t, w, 2, "Tensor")
+	worlds.Apply(t, w, 2, "TensorParallel")
 	worlds.RequireSame(t, worlds.Answers(t, w), before)
 }

@@ -60,7 +60,7 @@ func (w *talks) keep(t *testing.T, ranks int, layers ...string) {
 	if len(layers) > 0 {
 		w.keeper, err = w.KeepHybrid(ranks, layers, tell(t))
 	} else {
-		w.keeper, err = w.Keep(ranks, "Expert", tell(t))
+		w.keeper, err = w.Keep(ranks, "ExpertParallel", tell(t))
 	}
 	require.NoError(t, err)
 	t.Cleanup(w.keeper.Kill)

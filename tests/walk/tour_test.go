@@ -27,14 +27,14 @@ type tour struct {
 
 // short is what `make test` runs: one rank to eight and back, both modes, a mixed layout.
 var short = tour{name: "short", stops: []stop{
-	{2, "Expert", nil},
-	{2, "Tensor", nil},
-	{4, "Tensor", nil},
-	{4, "Expert", []string{"0-2=2/2"}},
-	{8, "Expert", nil},
-	{5, "Tensor", nil},
-	{3, "Expert", nil},
-	{1, "Expert", nil},
+	{2, "ExpertParallel", nil},
+	{2, "TensorParallel", nil},
+	{4, "TensorParallel", nil},
+	{4, "ExpertParallel", []string{"0-2=2/2"}},
+	{8, "ExpertParallel", nil},
+	{5, "TensorParallel", nil},
+	{3, "ExpertParallel", nil},
+	{1, "ExpertParallel", nil},
 }}
 
 // tours: every width in both modes, up; and mixed layouts, then down in strides. The demo model has 10 granules, 12 query heads, 4 KV
@@ -42,20 +42,20 @@ var short = tour{name: "short", stops: []stop{
 func tours() []tour {
 	up := tour{name: "up", still: 2}
 	for p := 1; p <= 8; p++ {
-		up.stops = append(up.stops, stop{p, "Expert", nil}, stop{p, "Tensor", nil})
+		up.stops = append(up.stops, stop{p, "ExpertParallel", nil}, stop{p, "TensorParallel", nil})
 	}
 	return []tour{up, {"down", 0, []stop{
-		{8, "Expert", []string{"0-2=4/2"}},          // groups beside whole experts
-		{8, "Tensor", []string{"0=1/8", "5=8/1"}},   // experts and heads cut differently in one layer
-		{8, "Expert", []string{"0-5=2/4", "3=4/2"}}, // groups everywhere
-		{6, "Tensor", []string{"1=1/1", "3-4=2/3"}},
-		{6, "Expert", []string{"0-5=3/6"}},
-		{7, "Tensor", nil},
-		{5, "Tensor", nil},
-		{4, "Tensor", []string{"2-5=1/4"}},
-		{2, "Tensor", nil},
-		{3, "Expert", nil},
-		{1, "Expert", nil},
+		{8, "ExpertParallel", []string{"0-2=4/2"}},          // groups beside whole experts
+		{8, "TensorParallel", []string{"0=1/8", "5=8/1"}},   // experts and heads cut differently in one layer
+		{8, "ExpertParallel", []string{"0-5=2/4", "3=4/2"}}, // groups everywhere
+		{6, "TensorParallel", []string{"1=1/1", "3-4=2/3"}},
+		{6, "ExpertParallel", []string{"0-5=3/6"}},
+		{7, "TensorParallel", nil},
+		{5, "TensorParallel", nil},
+		{4, "TensorParallel", []string{"2-5=1/4"}},
+		{2, "TensorParallel", nil},
+		{3, "ExpertParallel", nil},
+		{1, "ExpertParallel", nil},
 	}}}
 }
 
@@ -74,7 +74,7 @@ func TestTour(t *testing.T) {
 func (tour tour) walk(t *testing.T) {
 	// With a least step, a request in flight takes longer than a transition does also where that has to wait for the machine.
 	w := start(t, harness.Options{Pods: harness.Pods(8), MaxTokens: flightTokens, LeastStep: leastStep})
-	apply(t, w, 1, "Expert")
+	apply(t, w, 1, "ExpertParallel")
 	trace := newTrace(t, 3, 20*time.Second) // more than the world can do: four requests run at all times
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
 	go func() { played <- client(w).Play(t.Context(), trace, 4, halt) }()
@@ -121,7 +121,7 @@ func (tour tour) walk(t *testing.T) {
 	// The same requests where nothing ever moves.
 	w.Stop()
 	one := start(t, harness.Options{Pods: harness.Pods(1), MaxTokens: flightTokens})
-	apply(t, one, 1, "Expert")
+	apply(t, one, 1, "ExpertParallel")
 	requireSame(t, walked, client(one).Repeat(t.Context(), trace, len(walked), 8))
 	requireSame(t, flown, client(one).Again(t.Context(), flown, 16))
 	t.Logf("%d requests over %d transitions, and %d that were in flight at their beginning, with at most %d tokens", len(walked), moved, len(flown), longest)

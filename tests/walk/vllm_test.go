@@ -26,13 +26,13 @@ func TestVllm(t *testing.T) {
 	checkpoint, err := harness.Checkpoint(t.Context(), worlds.Root, "demo-f32")
 	require.NoError(t, err)
 	w := start(t, vllmEngines(t, harness.Options{Granule: 16, Checkpoint: checkpoint, Pods: harness.Pods(3), MaxTokens: 512, EngineFlags: []string{"--max-batch-tokens", "64"}}))
-	apply(t, w, 1, "Expert")
+	apply(t, w, 1, "ExpertParallel")
 	require.NoError(t, g.ask(t.Context(), w))
 	for _, s := range []stop{
-		{2, "Expert", nil},
-		{3, "Expert", nil},
-		{3, "Expert", []string{"0-5=3/1"}},
-		{2, "Expert", nil},
+		{2, "ExpertParallel", nil},
+		{3, "ExpertParallel", nil},
+		{3, "ExpertParallel", []string{"0-5=3/1"}},
+		{2, "ExpertParallel", nil},
 	} {
 		t.Run(fmt.Sprint(s.ranks, s.mode, s.shapes), func(t *testing.T) {
 			g.askUntil(t, w, func() { apply(t, w, s.ranks, s.mode, s.shapes...) })

@@ -20,11 +20,11 @@ func TestAgentsBringByACommunicationLibrary(t *testing.T) {
 			require.NoError(t, err)
 			t.Setenv("UCX_NET_DEVICES", "lo") // other interfaces may come and go
 			w := start(t, harness.Options{Pods: harness.Pods(4), Checkpoint: checkpoint, Granule: 8, SlabFormat: format, Wire: "ucx"})
-			apply(t, w, 1, "Expert")
+			apply(t, w, 1, "ExpertParallel")
 			for _, a := range status(t, w) {
-				require.Contains(t, a.Address.Wire, "ucx ", "told in its status")
+				require.Contains(t, a.Address.CommLibrary, "ucx ", "told in its status")
 			}
-			for _, s := range []stop{{3, "Expert", nil}, {3, "Tensor", nil}, {4, "Expert", nil}, {2, "Tensor", nil}} {
+			for _, s := range []stop{{3, "ExpertParallel", nil}, {3, "TensorParallel", nil}, {4, "ExpertParallel", nil}, {2, "TensorParallel", nil}} {
 				t.Run(fmt.Sprint(s.ranks, s.mode), func(t *testing.T) {
 					var record *harness.Record
 					g.askUntil(t, w, func() { record = apply(t, w, s.ranks, s.mode) })

@@ -67,10 +67,10 @@ Status Open(const tge_options& o, tge_engine* out) {
   const auto milliseconds = [](uint32_t given, auto* to) {
     if (given > 0) *to = std::chrono::milliseconds(given);
   };
-  milliseconds(o.most_silence_ms, &out->turn.patience.most);
-  milliseconds(o.least_silence_ms, &out->turn.patience.least);
+  milliseconds(o.max_peer_timeout_ms, &out->turn.patience.most);
+  milliseconds(o.min_peer_timeout_ms, &out->turn.patience.least);
   milliseconds(o.idle_pause_ms, &out->turn.idle_pause);
-  milliseconds(o.least_step_ms, &out->turn.least_step);
+  milliseconds(o.min_step_ms, &out->turn.least_step);
   if (o.kv_ahead_ms != 0) out->turn.kv_ahead = std::chrono::milliseconds(o.kv_ahead_ms);
   tangram::fault::Follow(Text(o.fault_dir));  // before there are threads that pass points
   out->block_tokens = o.block_tokens;
@@ -175,15 +175,15 @@ tg_code tge_pieces(const tge_engine* engine, uint32_t layer, const tge_piece** o
   });
 }
 
-tg_code tge_dispatch(tge_engine* engine, const tge_rows* rows, tge_arrived* arrived,
+tg_code tge_dispatch(tge_engine* engine, const tge_rows* rows, tge_dispatched* arrived,
                      tg_error* error) {
   return Guarded(error, [&] {
     auto known = tangram::ReadKnown(rows, TANGRAM_UP_TO(tge_rows, weights), "tge_rows");
     if (!known.ok()) return Told(known.status(), error);
     const Status fits =
-        tangram::CheckKnown(arrived, TANGRAM_UP_TO(tge_arrived, weights), "tge_arrived");
+        tangram::CheckKnown(arrived, TANGRAM_UP_TO(tge_dispatched, weights), "tge_dispatched");
     if (!fits.ok()) return Told(fits, error);
-    tge_arrived came{};
+    tge_dispatched came{};
     const Status done = engine->called->Dispatch(*known, &came);
     if (done.ok()) tangram::WriteKnown(arrived, came);
     return Told(done, error);

@@ -334,7 +334,8 @@ Status Called::Enter(const Epoch& epoch, Entry entry) {
   if (!routes.ok()) return routes.status();
   routes_ = std::make_shared<const dispatch::Routes>(std::move(*routes));
   if (experts_) experts_->Enter(routes_);
-  static constexpr tge_entry kEntries[] = {TGE_EMPTY, TGE_KEPT, TGE_CARRIED, TGE_REPAIRED};
+  static constexpr tge_entry kEntries[] = {TGE_ENTRY_FRESH, TGE_ENTRY_UNCHANGED, TGE_ENTRY_MIGRATED,
+                                           TGE_ENTRY_REPAIRED};
   tg_error why = TG_INIT(tg_error);
   return Said(
       backend_.enter(backend_.self, epoch.number(), kEntries[static_cast<size_t>(entry)], &why),

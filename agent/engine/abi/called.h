@@ -35,7 +35,7 @@ class Called final : public Backend, private BlockRoom {
   Status Exchange(uint64_t sequence, const tge_bytes* send, tge_bytes* recv);
   // Rows of experts (rows.cc). Errors as ExpertRows.
   Status Pieces(uint32_t layer, const tge_piece** out, size_t* count, size_t* piece_size) const;
-  Status Dispatch(const tge_rows& rows, tge_arrived* arrived);
+  Status Dispatch(const tge_rows& rows, tge_dispatched* arrived);
   Status Combine(const float* results, float* y);
   Status MayEmit();
   void Emit(const std::string& gateway, v1::Token token);

@@ -16,7 +16,7 @@ constexpr uint64_t kRowsSequence = 2ull << 32;
 // A LocalPiece is a tge_piece: handed out as it lies.
 static_assert(std::is_standard_layout_v<LocalPiece> && sizeof(LocalPiece) == sizeof(tge_piece) &&
               offsetof(LocalPiece, data) == offsetof(tge_piece, data) &&
-              offsetof(LocalPiece, choice) == offsetof(tge_piece, choice) &&
+              offsetof(LocalPiece, choice) == offsetof(tge_piece, replica) &&
               offsetof(LocalPiece, expert) == offsetof(tge_piece, expert) &&
               offsetof(LocalPiece, granule_start) == offsetof(tge_piece, granule_start) &&
               offsetof(LocalPiece, granule_count) == offsetof(tge_piece, granule_count));
@@ -68,7 +68,7 @@ Result<ExpertRows*> Called::ExchangeOf(const tge_rows& rows) {
   return &*experts_;
 }
 
-Status Called::Dispatch(const tge_rows& rows, tge_arrived* arrived) {
+Status Called::Dispatch(const tge_rows& rows, tge_dispatched* arrived) {
   if (input_ == nullptr) return {Code::kInvalid, "tge_dispatch outside of a step"};
   if (lost_) return StepLost();
   const auto ordinal = OrdinalOf(epoch_, world_->model(), rows.layer);
@@ -88,7 +88,7 @@ Status Called::Dispatch(const tge_rows& rows, tge_arrived* arrived) {
   arrived->rows = came.rows;
   arrived->top_k = rows.top_k;
   arrived->x = came.x.data();
-  arrived->choices = came.choices.data();
+  arrived->replicas = came.choices.data();
   arrived->weights = came.weights.data();
   return OkStatus();
 }

@@ -61,7 +61,7 @@ class Communicator {
   std::vector<std::string> members_;
   Patience* patience_ = nullptr;  // of the engine
   std::optional<uint64_t> rows_;
-  tg_doing doing_ = TG_IN_WORDS;
+  tg_doing doing_ = TG_IN_VOTE;
   uint32_t layer_ = 0;
   std::string_view point_;
   std::vector<tg_missed> missed_;

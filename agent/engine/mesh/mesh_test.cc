@@ -93,7 +93,7 @@ void ExpectMissed(const Node& node, uint32_t rank, tg_cause cause) {
                                [&](const tg_missed& one) { return one.rank == rank; });
   ASSERT_NE(at, missed.end());
   EXPECT_EQ(at->cause, static_cast<uint32_t>(cause));
-  EXPECT_EQ(at->doing, static_cast<uint32_t>(TG_IN_WORDS));
+  EXPECT_EQ(at->doing, static_cast<uint32_t>(TG_IN_VOTE));
 }
 
 TEST(MeshTest, ManyLargeExchangesArriveWhereTheyBelong) {

@@ -18,7 +18,7 @@ Bytes Control::Encode() const {
 Result<Control> Control::Decode(const Bytes& bytes) {
   ByteReader reader(bytes);
   Control out;
-  out.word = reader.Get<tg_word>();
+  out.word = reader.Get<tg_vote>();
   out.pending = reader.Get<uint8_t>() != 0;
   out.work = reader.Get<uint8_t>() != 0;
   out.pause = reader.Get<uint8_t>() != 0;

@@ -14,7 +14,7 @@ namespace tangram::engine {
 constexpr uint64_t kMostRows = 65536;
 
 struct Control {
-  tg_word word{};
+  tg_vote word{};
   bool pending = false;  // an attempt is under way here: do not slow down
   bool work = false;     // something is to be done here
   bool pause = false;    // the attempt that is under way wants no step computed

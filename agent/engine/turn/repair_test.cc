@@ -62,7 +62,7 @@ TEST_F(TurnAfterADeath, GivesTheStepUpAndTellsWhoIsMissed) {
   ASSERT_EQ(world_.missed.size(), 1u);
   EXPECT_EQ(world_.missed[0].rank, 1u);
   EXPECT_EQ(world_.missed[0].cause, static_cast<uint32_t>(TG_GONE));
-  EXPECT_EQ(world_.missed[0].doing, static_cast<uint32_t>(TG_IN_WORDS));
+  EXPECT_EQ(world_.missed[0].doing, static_cast<uint32_t>(TG_IN_VOTE));
   EXPECT_EQ(world_.unreachable, std::vector<uint32_t>{1}) << "this rank hung up, too";
   EXPECT_EQ(backend_.steps, 0u);
 }

@@ -168,9 +168,9 @@ Status Turn::Step() {
   (void)fault::Hit("engine.before_exchange");
   std::vector<Bytes> gathered;
   comm_.SetWork(rows_);  // what the slowest may still be at
-  comm_.SetDoing(TG_IN_WORDS);
+  comm_.SetDoing(TG_IN_VOTE);
   TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kControlSequence, mine.Encode(), &gathered));
-  std::vector<tg_word> words;
+  std::vector<tg_vote> words;
   std::vector<Bytes> texts;
   bool work = false, pending = false, pause = false;
   uint64_t rows = 0;

@@ -82,7 +82,7 @@ Status ClientWorld::Prepared(uint64_t attempt, bool ok, const std::string& messa
                   "prepared");
 }
 
-bool ClientWorld::Decide(std::span<const tg_word> words) {
+bool ClientWorld::Decide(std::span<const tg_vote> words) {
   return tg_gate_decide(client_.get(), words.data(), words.size()) == TG_GATE_GO;
 }
 

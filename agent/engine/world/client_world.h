@@ -33,11 +33,11 @@ class ClientWorld final : public WorldView {
   device::Device& device() override { return *device_; }
   Result<tg_event> Poll(int timeout_ms) override;
   Status Prepared(uint64_t attempt, bool ok, const std::string& message) override;
-  tg_word Word() override { return tg_gate_word(client_.get()); }
-  bool Decide(std::span<const tg_word> words) override;
+  tg_vote Word() override { return tg_gate_vote(client_.get()); }
+  bool Decide(std::span<const tg_vote> words) override;
   void Decline(const std::string& reason) override;
   Status Commit() override;
-  void Stop(bool keep_word) override { tg_stop(client_.get(), keep_word ? 1 : 0); }
+  void Stop(bool keep_vote) override { tg_stop(client_.get(), keep_vote ? 1 : 0); }
   void Missed(std::span<const tg_missed> missed) override;
   void SetUnreachable(std::span<const uint32_t> ranks) override;
   bool stopped() const override { return tg_stopped(client_.get()) != 0; }

@@ -29,11 +29,11 @@ class WorldView {
   virtual Result<tg_event> Poll(int timeout_ms) = 0;
   virtual Status Prepared(uint64_t attempt, bool ok, const std::string& message) = 0;
 
-  virtual tg_word Word() = 0;
-  virtual bool Decide(std::span<const tg_word> words) = 0;
+  virtual tg_vote Word() = 0;
+  virtual bool Decide(std::span<const tg_vote> words) = 0;
   virtual void Decline(const std::string& reason) = 0;
   virtual Status Commit() = 0;
-  virtual void Stop(bool keep_word) = 0;
+  virtual void Stop(bool keep_vote) = 0;
   // Before Stop: for whom.
   virtual void Missed(std::span<const tg_missed> missed) = 0;
   virtual void SetUnreachable(std::span<const uint32_t> ranks) = 0;

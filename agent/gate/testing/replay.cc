@@ -174,9 +174,9 @@ class Replay {
     // not.
     const uint64_t target = target_.contains(attempt) ? target_[attempt] : epoch + 1;
     for (int twice = 0; twice < 2; ++twice) {  // saying it again changes nothing
-      const GateWord word = rank.engine.Word(attempt, target, HashOf(attempt));
-      const GateWord want =
-          go ? GateWord{target, GateHashWord(HashOf(attempt))} : GateWord{epoch, 0};
+      const GateVote word = rank.engine.Word(attempt, target, HashOf(attempt));
+      const GateVote want =
+          go ? GateVote{target, GateHashWord(HashOf(attempt))} : GateVote{epoch, 0};
       Want(word == want, fmt::format("the word is ({}, {:x}), the model's ({}, {:x})", word.epoch,
                                      word.hash, want.epoch, want.hash));
     }
@@ -198,8 +198,8 @@ class Replay {
       Want(said != 0, fmt::format("the word of rank {} is missing", m));
       const uint64_t attempt = said == 2 && !pulled ? Attempt(m) : 0;
       words_[r].push_back(attempt == 0
-                              ? GateWord{epoch, 0}
-                              : GateWord{target_.at(attempt), GateHashWord(HashOf(attempt))});
+                              ? GateVote{epoch, 0}
+                              : GateVote{target_.at(attempt), GateHashWord(HashOf(attempt))});
     }
     if (pulled) return;
     // An active mask is no world: with one word less, or one more, nobody goes. Only looked at
@@ -268,7 +268,7 @@ class Replay {
 
   uint64_t histories_ = 0, base_ = 0;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::vector<std::vector<GateWord>> words_;
+  std::vector<std::vector<GateVote>> words_;
   std::map<uint64_t, uint64_t> target_;  // epoch by attempt
   std::map<std::pair<GateState, GateEvent>, uint64_t> taken_;
 };

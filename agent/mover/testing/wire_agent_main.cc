@@ -188,7 +188,7 @@ class WireAgent {
     v1::PeerAddress peer;
     peer.set_data("127.0.0.1:" + port);
     std::replace(kind.begin(), kind.end(), '_', ' ');
-    peer.set_wire(kind);
+    peer.set_comm_library(kind);
     Transport& way = transports_->For(peer);
     uint64_t bytes = 0;
     Status status;

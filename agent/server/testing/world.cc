@@ -362,7 +362,7 @@ void Engines::Poll(size_t rank) {
 
 void Engines::Break() {
   for (tg_client* client : clients_) {
-    if (client != nullptr) (void)tg_gate_word(client);
+    if (client != nullptr) (void)tg_gate_vote(client);
   }
   for (size_t i = 0; i < clients_.size(); ++i) {
     if (clients_[i] == nullptr) continue;
@@ -370,16 +370,16 @@ void Engines::Break() {
     if (i == 0 && one_commits) {
       EXPECT_EQ(tg_gate_commit(clients_[i], &error), TG_OK) << error.message;
     }
-    tg_stop(clients_[i], keep_word ? 1 : 0);
+    tg_stop(clients_[i], keep_vote ? 1 : 0);
   }
 }
 
 void Engines::Step() {
-  std::vector<tg_word> words;
+  std::vector<tg_vote> words;
   for (tg_client* client : clients_) {
     if (client == nullptr || tg_maps_current(client) == nullptr || tg_stopped(client) != 0) return;
   }
-  for (tg_client* client : clients_) words.push_back(tg_gate_word(client));
+  for (tg_client* client : clients_) words.push_back(tg_gate_vote(client));
   size_t go = 0;
   for (tg_client* client : clients_) {
     go += tg_gate_decide(client, words.data(), words.size()) == TG_GATE_GO ? 1 : 0;

@@ -93,7 +93,7 @@ class Engines {
   std::atomic<bool> unprepared{false};  // nor does it say that it is prepared
   // Each gives its word and then the step up, keeping the word or not. At the gate's go the first
   // one commits before it stops, if `one_commits`.
-  std::atomic<bool> break_step{false}, keep_word{false}, one_commits{false};
+  std::atomic<bool> break_step{false}, keep_vote{false}, one_commits{false};
   // The engine of this rank goes, another one comes; or it is left out until then.
   void Replace(const World& world, size_t rank);
   void Leave(size_t rank);

@@ -67,7 +67,7 @@ World::World(const Options& options) : random(options.seed), options_(options) {
     }
     auto server = mover::DataServer::Start(
         {.listen = "127.0.0.1:0",
-         .node_folder = options.shared_memory ? dir.path() : "",
+         .node_socket_dir = options.shared_memory ? dir.path() : "",
          .advertise = "127.0.0.1",
          .credentials = credentials,
          .wires =
@@ -453,8 +453,8 @@ std::vector<v1::PeerAddress> World::Addresses(const v1::Layout& target) const {
       peer.set_member(member->id);
       peer.set_agent(fmt::format("agent-{}", member->node));
       peer.set_data(fmt::format("127.0.0.1:{}", nodes[member->node]->server->port()));
-      peer.set_fabric(FabricOf(*member));
-      if (wires != nullptr) peer.set_wire(wires->kind());
+      peer.set_nvlink_domain(FabricOf(*member));
+      if (wires != nullptr) peer.set_comm_library(wires->kind());
     }
   }
   return out;

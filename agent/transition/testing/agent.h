@@ -60,7 +60,7 @@ class SlowPeers final : public Peers {
       }
     });
   }
-  void Word(const std::string&, const v1::WordRequest&, std::stop_token, Told told) override {
+  void Word(const std::string&, const v1::VoteRequest&, std::stop_token, Told told) override {
     const std::scoped_lock lock(mu_);
     answers_.emplace_back([told = std::move(told)] { told(OkStatus()); });
   }

@@ -37,8 +37,8 @@ def flags() -> argparse.ArgumentParser:
     for name, value, help_ in (("device", 0, "which of the pod's ranks, from 0"), ("agent-wait-seconds", 60, "how long to wait for the agent"),
                                ("block-tokens", 32, "positions of a KV block, a multiple of 32"),
                                ("max-running", 64, "requests that run at once"), ("max-model-len", 2048, "most tokens of prompt and answer"),
-                               ("exchange-timeout-ms", 10000, "a peer silent for so long is gone, always"),
-                               ("least-timeout-ms", 1000, "... and at the earliest"), ("least-step-ms", 0, "a step with work takes at least so long"),
+                               ("max-peer-timeout-ms", 10000, "a peer silent for so long is gone, always"),
+                               ("min-peer-timeout-ms", 1000, "... and at the earliest"), ("min-step-ms", 0, "a step with work takes at least so long"),
                                ("kv-ahead-ms", 1000, "a flip waits so long, while steps go on, for KV to be ahead of it; -1: all KV moves in the flip"),
                                ("threads", 1, "of a step")):
         parser.add_argument(f"--{name}", type=int, default=value, help=help_)
@@ -57,8 +57,8 @@ def serve(args: argparse.Namespace) -> int:
         agent_socket=args.agent_socket, token_file=args.token_file, mesh_listen=args.mesh_listen, serve_listen=args.serve_listen, tls_ca=args.tls_ca,
         tls_cert=args.tls_cert, tls_key=args.tls_key, block_tokens=args.block_tokens, device=args.device, agent_wait_seconds=args.agent_wait_seconds,
         advertise=args.advertise, insecure_fabric=args.insecure_fabric, ready_file=args.ready_file,
-        slab_formats=SlabFormat.GRANULE_MAJOR | SlabFormat.ROW_MAJOR, most_silence_ms=args.exchange_timeout_ms, least_silence_ms=args.least_timeout_ms,
-        log_level=args.log_level, least_step_ms=args.least_step_ms, fault_dir=args.fault_dir, kv_ahead_ms=args.kv_ahead_ms or 1,
+        slab_formats=SlabFormat.GRANULE_MAJOR | SlabFormat.ROW_MAJOR, max_peer_timeout_ms=args.max_peer_timeout_ms, min_peer_timeout_ms=args.min_peer_timeout_ms,
+        log_level=args.log_level, min_step_ms=args.min_step_ms, fault_dir=args.fault_dir, kv_ahead_ms=args.kv_ahead_ms or 1,
         settings={"engine": "vllm", "version": VERSION, "max_batch_tokens": args.max_batch_tokens, "max_model_len": args.max_model_len},
     )
     # Python's handlers run between two of the main thread's instructions, and outside of a world the kit calls none: a thread waits in their place.

@@ -14,7 +14,7 @@ from .ops import PLACED, Operator, Table
 
 _ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}
 # tge_piece
-_PIECES = np.dtype([("address", "u8"), ("choice", "u4"), ("expert", "u4"), ("granule_start", "u4"), ("granules", "u4")])
+_PIECES = np.dtype([("address", "u8"), ("replica", "u4"), ("expert", "u4"), ("granule_start", "u4"), ("granules", "u4")])
 
 
 class MeshExchange:
@@ -48,7 +48,7 @@ class MeshExchange:
             came = self._kit.dispatch(layer, _ELEMENTS[self._dtype], rows, k, x.data_ptr(), ids.data_ptr(), weights.data_ptr())
             results = torch.zeros(came.rows, x.shape[1], dtype=torch.float32)
             if came.rows:
-                self._operator.add_at(self._table(layer), came.x, came.choices, came.weights, came.rows, k, results.data_ptr())
+                self._operator.add_at(self._table(layer), came.x, came.replicas, came.weights, came.rows, k, results.data_ptr())
             self._kit.combine(results.data_ptr(), y.data_ptr())
         except PeerGone as error:
             raise BrokenStep(str(error)) from error
@@ -58,7 +58,7 @@ class MeshExchange:
         if layer not in self._tables:
             model, pieces = self._kit.client.model, np.frombuffer(self._kit.pieces(layer), _PIECES)
             placed = np.empty(len(pieces), PLACED)
-            placed["address"], placed["expert"], placed["granules"] = pieces["address"], pieces["choice"], pieces["granules"]
+            placed["address"], placed["expert"], placed["granules"] = pieces["address"], pieces["replica"], pieces["granules"]
             if self._private:
                 granule = 3 * model.granule_rows * model.hidden * self._dtype.itemsize  # in either format a piece lies in one
                 self._copies[layer] = [_copied(int(piece["address"]), int(piece["granules"]) * granule) for piece in placed]

@@ -16,7 +16,7 @@ class MeshTest(unittest.TestCase):
         sizes = [granules * 3 * ROWS * HIDDEN for granules in GRANULES]
         pieces = [torch.full((size,), value, dtype=torch.float32) for size, value in zip(sizes, (1.0, 2.0), strict=True)]
         told = np.zeros(2, _PIECES)
-        told["address"], told["choice"], told["granules"] = [p.data_ptr() for p in pieces], [0, 1], GRANULES
+        told["address"], told["replica"], told["granules"] = [p.data_ptr() for p in pieces], [0, 1], GRANULES
         model = SimpleNamespace(hidden=HIDDEN, granule_rows=ROWS, slab_format=GRANULE_MAJOR)
         kit = SimpleNamespace(client=SimpleNamespace(model=model), pieces=lambda layer: told.tobytes())
         maps = SimpleNamespace(layers=[SimpleNamespace(layer=3, moe_ordinal=0), SimpleNamespace(layer=4, moe_ordinal=None)])

@@ -46,7 +46,7 @@ class World:
 
     def apply(self) -> subprocess.Popen:
         """Starts to bring the layout of one rank about; the engine must answer what the agent asks meanwhile."""
-        return subprocess.Popen([BIN / "tangram-driver", "apply", "--world-file", self.folder / "world.json", "--ranks", "1", "--mode", "Expert",
+        return subprocess.Popen([BIN / "tangram-driver", "apply", "--world-file", self.folder / "world.json", "--ranks", "1", "--mode", "ExpertParallel",
                                  "--spare-banks", "3", "--log-level", "warn"], stdout=subprocess.DEVNULL)
 
     def stop(self) -> None:

@@ -66,9 +66,9 @@ type reading struct {
 
 func modeOf(s kernels.Shape) string {
 	if s == kernels.Tensor(s.Ranks) && s.Ranks > 1 {
-		return "Tensor"
+		return "TensorParallel"
 	}
-	return "Expert"
+	return "ExpertParallel"
 }
 
 // gatewayTells dials a world's gateway as its operator does.

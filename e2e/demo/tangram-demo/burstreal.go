@@ -29,7 +29,7 @@ const (
 	burstDilation = 20
 	burstLeast    = 4
 	burstMost     = 6
-	burstKV       = 640 << 10 // of a rank: so that four ranks hold the larger burst in mode Expert, and not the smaller in mode Tensor
+	burstKV       = 640 << 10 // of a rank: so that four ranks hold the larger burst in mode ExpertParallel, and not the smaller in mode TensorParallel
 	burstWeights  = 64 << 20
 	burstPatience = 5 * time.Minute
 	burstQuiet    = 5. / burstDilation
@@ -63,8 +63,8 @@ type burstWay struct {
 
 func burstWays() []burstWay {
 	return []burstWay{
-		{"Expert/4", kernels.Expert(burstLeast), false, false},
-		{"Tensor/4", kernels.Tensor(burstLeast), false, false},
+		{"ExpertParallel/4", kernels.Expert(burstLeast), false, false},
+		{"TensorParallel/4", kernels.Tensor(burstLeast), false, false},
 		{"Auto/4", kernels.Expert(burstLeast), true, false},
 		{"Auto/4 to 6", kernels.Expert(burstLeast), true, true},
 	}

@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/kube"
 	"tangram.dev/e2e/load"
@@ -54,7 +54,7 @@ type bursts struct {
 	played   chan []*load.Result
 
 	mu                 sync.Mutex
-	now                *v1alpha1.MoEDeployment
+	now                *v1alpha2.MoEDeployment
 	began, ended, back time.Time // the burst; the world was as before
 	before             shape     // in force when the burst began
 	results            []*load.Result
@@ -62,7 +62,7 @@ type bursts struct {
 
 // shape of the world in force.
 type shape struct {
-	Mode  v1alpha1.Mode `json:"mode"`
+	Mode  v1alpha2.Mode `json:"mode"`
 	Width int32         `json:"width"`
 }
 
@@ -88,7 +88,7 @@ func meetBursts(ctx context.Context, o options, k *kube.Client) (*bursts, error)
 	if err := k.ApplyFile(ctx, filepath.Join(o.root, manifests, "bursts/30-bursts.yaml")); err != nil {
 		return nil, err
 	}
-	if err := k.Wait(ctx, burstsObject, v1alpha1.ConditionReady, waitFirst); err != nil {
+	if err := k.Wait(ctx, burstsObject, v1alpha2.ConditionReady, waitFirst); err != nil {
 		return nil, err
 	}
 	url, err := k.AwaitGateway(ctx, burstsName)
@@ -111,7 +111,7 @@ func (b *bursts) watch(ctx context.Context) {
 	}
 }
 
-func (b *bursts) see(d *v1alpha1.MoEDeployment) {
+func (b *bursts) see(d *v1alpha2.MoEDeployment) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.now = d
@@ -120,16 +120,16 @@ func (b *bursts) see(d *v1alpha1.MoEDeployment) {
 			b.heard(x, p.Replicas)
 		}
 	}
-	in := shape{d.Status.Mode, d.Status.Width}
+	in := shape{d.Status.Mode, d.Status.Ranks}
 	for _, x := range b.Decisions {
-		if x.inForce.IsZero() && x.to == in && meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionAvailable) {
+		if x.inForce.IsZero() && x.to == in && meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha2.ConditionAvailable) {
 			x.inForce = time.Now()
 		}
 	}
 }
 
-func (b *bursts) heard(x v1alpha1.PolicyDecision, replicas int32) {
-	key := fmt.Sprint(x.Time.Unix(), x.From, x.To, x.FromReplicas, x.ToReplicas, x.Why)
+func (b *bursts) heard(x v1alpha2.PolicyDecision, replicas int32) {
+	key := fmt.Sprint(x.Time.Unix(), x.From, x.To, x.FromReplicas, x.ToReplicas, x.Message)
 	if slices.ContainsFunc(b.Decisions, func(d *decided) bool { return d.key == key }) {
 		return
 	}
@@ -137,16 +137,16 @@ func (b *bursts) heard(x v1alpha1.PolicyDecision, replicas int32) {
 	if x.ToReplicas > 0 {
 		from.Width, to.Width = x.FromReplicas, x.ToReplicas
 	}
-	b.Decisions = append(b.Decisions, &decided{at: time.Now(), to: to, key: key, From: from.String(), To: to.String(), Why: x.Why})
-	say("%s: %s -> %s: %s", burstsName, from, to, x.Why)
+	b.Decisions = append(b.Decisions, &decided{at: time.Now(), to: to, key: key, From: from.String(), To: to.String(), Why: x.Message})
+	say("%s: %s -> %s: %s", burstsName, from, to, x.Message)
 }
 
 // burst comes and goes, and the world has to do the rest.
 func (b *bursts) burst(ctx context.Context, begin func(string)) error {
 	begin(burstsTitle + ": before it")
 	b.arrivals.rate(quietRate)
-	if err := b.until(ctx, waitChoice, func() bool { return b.now.Status.Mode == v1alpha1.ModeTensor && b.atRest() }); err != nil {
-		return err // few requests are served faster in mode Tensor, which it has to find out
+	if err := b.until(ctx, waitChoice, func() bool { return b.now.Status.Mode == v1alpha2.ModeTensor && b.atRest() }); err != nil {
+		return err // few requests are served faster in mode TensorParallel, which it has to find out
 	}
 	if err := sleep(ctx, quietBefore); err != nil {
 		return err
@@ -186,10 +186,10 @@ func (b *bursts) until(ctx context.Context, most time.Duration, is func() bool) 
 }
 
 // With mu held, as what follows.
-func (b *bursts) inForce() shape { return shape{b.now.Status.Mode, b.now.Status.Width} }
+func (b *bursts) inForce() shape { return shape{b.now.Status.Mode, b.now.Status.Ranks} }
 
 func (b *bursts) atRest() bool {
-	return meta.IsStatusConditionTrue(b.now.Status.Conditions, v1alpha1.ConditionReady)
+	return meta.IsStatusConditionTrue(b.now.Status.Conditions, v1alpha2.ConditionReady)
 }
 
 // returned: as before the burst, and it had been otherwise.
@@ -228,7 +228,7 @@ func (b *bursts) finish(ctx context.Context, o options) error {
 		return err
 	}
 	defer w.Stop()
-	if _, err := w.Apply(ctx, 1, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, 1, "ExpertParallel", nil, nil); err != nil {
 		return fmt.Errorf("%s, one rank: %w", burstsTitle, err)
 	}
 	say("the same %d requests of %s on one rank", len(b.results), burstsName)
@@ -271,8 +271,8 @@ func (b *bursts) judge(reference []*load.Result) error {
 			wider, grown = true, d.inForce
 		}
 	}
-	if b.before != (shape{v1alpha1.ModeTensor, 4}) {
-		broken("the world was %s before the burst: few requests are served faster in mode Tensor", b.before)
+	if b.before != (shape{v1alpha2.ModeTensor, 4}) {
+		broken("the world was %s before the burst: few requests are served faster in mode TensorParallel", b.before)
 	}
 	if !switched {
 		broken("the world was in mode %s when a burst came, and did not switch", b.before.Mode)
@@ -283,8 +283,8 @@ func (b *bursts) judge(reference []*load.Result) error {
 	if !b.returned() {
 		broken("the world is %s, and not %s again %s after the burst", b.inForce(), b.before, waitReturn)
 	}
-	if b.now.Spec.Mode != v1alpha1.ModeAuto || b.now.Spec.Replicas != 4 {
-		broken("spec.mode is %s and spec.replicas %d: somebody wrote them", b.now.Spec.Mode, b.now.Spec.Replicas)
+	if !b.now.IsAuto() || b.now.Spec.Replicas != 4 {
+		broken("spec.parallelism.mode is %s and spec.replicas %d: somebody wrote them", b.now.SpecMode(), b.now.Spec.Replicas)
 	}
 	if b.Lost > 0 {
 		broken("%d requests of %s were lost", b.Lost, burstsName)

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/load"
 )
 
@@ -62,26 +62,26 @@ func TestArrivalsAreTheSameAgainAndAsManyAsSaid(t *testing.T) {
 func TestTheBurstsWorldActs(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", manifests, "bursts", "30-bursts.yaml"))
 	require.NoError(t, err)
-	d := &v1alpha1.MoEDeployment{}
+	d := &v1alpha2.MoEDeployment{}
 	require.NoError(t, yaml.UnmarshalStrict(text, d))
-	require.False(t, d.DryRun())
+	require.True(t, d.AppliesMode() && d.AppliesReplicas())
 }
 
 // A world that did all that the act is about; each change of it breaks one promise.
 func TestTheBurstsPromises(t *testing.T) {
 	begun := time.Now().Add(-5 * time.Minute)
 	sound := func() (*bursts, []*load.Result) {
-		d := &v1alpha1.MoEDeployment{}
-		d.Spec.Mode, d.Spec.Replicas = v1alpha1.ModeAuto, 4
-		d.Status.Mode, d.Status.Width = v1alpha1.ModeTensor, 4
-		d.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
-		quiet := shape{v1alpha1.ModeTensor, 4}
+		d := &v1alpha2.MoEDeployment{}
+		d.Spec.Parallelism.Mode, d.Spec.Replicas = v1alpha2.ModeAuto, 4
+		d.Status.Mode, d.Status.Ranks = v1alpha2.ModeTensor, 4
+		d.Status.Conditions = []metav1.Condition{{Type: v1alpha2.ConditionReady, Status: metav1.ConditionTrue}}
+		quiet := shape{v1alpha2.ModeTensor, 4}
 		after := func(after time.Duration, to shape) *decided {
 			return &decided{at: begun.Add(after), inForce: begun.Add(after + time.Second), to: to}
 		}
 		b := &bursts{now: d, began: begun, ended: begun.Add(time.Minute), back: begun.Add(2 * time.Minute), before: quiet, Decisions: []*decided{
-			after(-30*time.Second, quiet), after(3*time.Second, shape{v1alpha1.ModeExpert, 4}), after(20*time.Second, shape{v1alpha1.ModeExpert, 6}),
-			after(90*time.Second, shape{v1alpha1.ModeTensor, 6}), after(110*time.Second, quiet)}}
+			after(-30*time.Second, quiet), after(3*time.Second, shape{v1alpha2.ModeExpert, 4}), after(20*time.Second, shape{v1alpha2.ModeExpert, 6}),
+			after(90*time.Second, shape{v1alpha2.ModeTensor, 6}), after(110*time.Second, quiet)}}
 		var reference []*load.Result
 		for i := range 60 {
 			b.results = append(b.results, answeredAt(begun.Add(time.Duration(i)*time.Second), 100*time.Millisecond, 10*time.Millisecond, 5))
@@ -101,8 +101,8 @@ func TestTheBurstsPromises(t *testing.T) {
 	for words, spoil := range map[string]func(*bursts, []*load.Result){
 		"did not switch":                      func(b *bursts, _ []*load.Result) { b.Decisions = append(b.Decisions[:1], b.Decisions[4:]...) },
 		"did not become wider":                func(b *bursts, _ []*load.Result) { b.Decisions = append(b.Decisions[:2], b.Decisions[3:]...) },
-		"and not Tensor, 4 again":             func(b *bursts, _ []*load.Result) { b.now.Status.Width = 6 },
-		"few requests are served faster":      func(b *bursts, _ []*load.Result) { b.before.Mode = v1alpha1.ModeExpert },
+		"and not TensorParallel, 4 again":     func(b *bursts, _ []*load.Result) { b.now.Status.Ranks = 6 },
+		"few requests are served faster":      func(b *bursts, _ []*load.Result) { b.before.Mode = v1alpha2.ModeExpert },
 		"spec.replicas 6: somebody wrote":     func(b *bursts, _ []*load.Result) { b.now.Spec.Replicas = 6 },
 		"1 requests of bursts were lost":      func(b *bursts, _ []*load.Result) { b.results[3].Err = errors.New("gone") },
 		"1 requests of bursts differ from on": func(_ *bursts, reference []*load.Result) { reference[7].Tokens[2].ID = 99 },

@@ -129,7 +129,7 @@ func (r *report) judgeGateway() {
 	}
 	broken(float64(r.Refusals.Quiet429), "requests were answered 429 while nobody died")
 	broken(float64(r.Refusals.Quiet503), "requests were answered 503 while nobody died")
-	broken(r.GatewayBefore.Replays-r.GatewayBefore.Untaken, "requests were submitted again in transitions in which nobody died")
+	broken(r.GatewayBefore.Replays-r.GatewayBefore.Orphaned, "requests were submitted again in transitions in which nobody died")
 	broken(r.Gateway.Conflicts, "tokens came that differ from those that were delivered for their position")
 	broken(r.Gateway.Lost, "accepted requests ended without their last token, by the gateway's count")
 }

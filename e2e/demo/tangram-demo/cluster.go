@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
@@ -139,7 +139,7 @@ func bringUp(ctx context.Context, o options) (*cluster.Cluster, error) {
 	if err := applyManifests(ctx, o, k); err != nil {
 		return c, err
 	}
-	if err := k.Wait(ctx, object, v1alpha1.ConditionReady, waitFirst); err != nil {
+	if err := k.Wait(ctx, object, v1alpha2.ConditionReady, waitFirst); err != nil {
 		return c, err
 	}
 	say("%d ranks serve, %.1f s after the start", o.ranks, time.Since(began).Seconds())
@@ -155,12 +155,12 @@ func (o *options) manifest() string {
 }
 
 // readManifest of a MoEDeployment, as the API's type and as it is written.
-func readManifest(file string) (*v1alpha1.MoEDeployment, map[string]any, error) {
+func readManifest(file string) (*v1alpha2.MoEDeployment, map[string]any, error) {
 	wire, err := os.ReadFile(file)
 	if err != nil {
 		return nil, nil, err
 	}
-	typed, written := &v1alpha1.MoEDeployment{}, map[string]any{}
+	typed, written := &v1alpha2.MoEDeployment{}, map[string]any{}
 	if err := errors.Join(yaml.UnmarshalStrict(wire, typed), yaml.Unmarshal(wire, &written)); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -328,12 +328,12 @@ func takeStep(ctx context.Context, k *kube.Client, s step) (*transition, error) 
 	if s.resize {
 		err = k.Scale(ctx, object, s.ranks)
 	} else {
-		err = k.Patch(ctx, object, fmt.Sprintf(`{"spec":{"mode":%q}}`, s.mode))
+		err = k.Patch(ctx, object, fmt.Sprintf(`{"spec":{"parallelism":{"mode":%q}}}`, s.mode))
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := k.Wait(ctx, object, v1alpha1.ConditionReady, waitStep); err != nil {
+	if err := k.Wait(ctx, object, v1alpha2.ConditionReady, waitStep); err != nil {
 		return nil, err
 	}
 	record, err := recordSince(ctx, k, before)
@@ -365,7 +365,7 @@ curl -sN %[4]s/v1/completions -H 'Content-Type: application/json' \
   -d '{"model": "%[5]s", "prompt": [1, 2, 3], "max_tokens": 32, "stream": true}'
 kubectl scale moedeployment/%[5]s --replicas=%[6]d
 kubectl wait --for=condition=Ready moedeployment/%[5]s --timeout=3m
-kubectl patch moedeployment/%[5]s --type=merge -p '{"spec":{"mode":"Tensor"}}'
+kubectl patch moedeployment/%[5]s --type=merge -p '{"spec":{"parallelism":{"mode":"TensorParallel"}}}'
 kubectl describe moedeployment/%[5]s
 make demo-down   # removes all of it
 `, c.Kube.Kubeconfig, filepath.Dir(c.Kube.Binary), namespace, url, world, o.ranks+2)

@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
 )
@@ -57,14 +56,14 @@ func dieOnCluster(ctx context.Context, o options, k *kube.Client, begin func(str
 		return a, err
 	}
 	k.Said(fmt.Sprintf("kill -9 of the %d processes of pod %s", killed, pods[0].Name))
-	repair, err := awaitTransition(ctx, k, before, func(t *v1alpha1.LayoutTransition) bool {
-		return strings.Contains(strings.ToLower(t.Spec.What), "repair") && t.Status.Phase == v1alpha1.PhaseSucceeded
+	repair, err := awaitTransition(ctx, k, before, func(t *v1alpha2.LayoutTransition) bool {
+		return t.Spec.Kind == v1alpha2.KindRepair && t.Status.Phase == v1alpha2.PhaseSucceeded
 	})
 	if err != nil {
 		return a, fmt.Errorf("a repair: %w", err)
 	}
 	a.ReadAgain = uint64(repair.Status.Bytes.Checkpoint)
-	if err := awaitWorld(ctx, k, o.ranks, v1alpha1.ModeExpert); err != nil {
+	if err := awaitWorld(ctx, k, o.ranks, v1alpha2.ModeExpert); err != nil {
 		return a, err
 	}
 	a.ended(repair.Status.CompletionTime.Time)
@@ -98,11 +97,11 @@ func operatorDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin
 	if err != nil {
 		return a, err
 	}
-	if err := k.Patch(ctx, object, `{"spec":{"mode":"Tensor"}}`); err != nil {
+	if err := k.Patch(ctx, object, `{"spec":{"parallelism":{"mode":"TensorParallel"}}}`); err != nil {
 		return a, err
 	}
 	// As soon as there is an object of it, it is under way.
-	if _, err := awaitTransition(ctx, k, before, func(t *v1alpha1.LayoutTransition) bool {
+	if _, err := awaitTransition(ctx, k, before, func(t *v1alpha2.LayoutTransition) bool {
 		return t.Status.CompletionTime == nil && t.Status.Phase != ""
 	}); err != nil {
 		return a, fmt.Errorf("a switch to kill the operator in: %w", err)
@@ -113,7 +112,7 @@ func operatorDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin
 		return a, err
 	}
 	k.Said(fmt.Sprintf("kill -9 of the %d processes of pod %s", killed, pods[0].Name))
-	if err := awaitWorld(ctx, k, o.ranks, v1alpha1.ModeTensor); err != nil {
+	if err := awaitWorld(ctx, k, o.ranks, v1alpha2.ModeTensor); err != nil {
 		return a, err
 	}
 	a.ended(time.Time{})
@@ -121,14 +120,14 @@ func operatorDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin
 }
 
 // awaitTransition of the world that was not there before, and is so.
-func awaitTransition(ctx context.Context, k *kube.Client, before []v1alpha1.LayoutTransition, is func(*v1alpha1.LayoutTransition) bool) (*v1alpha1.LayoutTransition, error) {
+func awaitTransition(ctx context.Context, k *kube.Client, before []v1alpha2.LayoutTransition, is func(*v1alpha2.LayoutTransition) bool) (*v1alpha2.LayoutTransition, error) {
 	for {
 		all, err := k.Transitions(ctx, world)
 		if err != nil {
 			return nil, err
 		}
 		for i := range all {
-			old := slices.ContainsFunc(before, func(b v1alpha1.LayoutTransition) bool { return b.UID == all[i].UID })
+			old := slices.ContainsFunc(before, func(b v1alpha2.LayoutTransition) bool { return b.UID == all[i].UID })
 			if !old && is(&all[i]) {
 				return &all[i], nil
 			}
@@ -140,18 +139,18 @@ func awaitTransition(ctx context.Context, k *kube.Client, before []v1alpha1.Layo
 }
 
 // awaitWorld until the layout in force has this width and mode and all is well.
-func awaitWorld(ctx context.Context, k *kube.Client, ranks int, mode v1alpha1.Mode) error {
+func awaitWorld(ctx context.Context, k *kube.Client, ranks int, mode v1alpha2.Mode) error {
 	for {
 		d, err := k.MoEDeployment(ctx, world)
 		if err != nil {
 			return err
 		}
-		ready := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionReady)
-		if int(d.Status.Width) == ranks && d.Status.Mode == mode && ready != nil && ready.Status == "True" && ready.ObservedGeneration == d.Generation {
+		ready := meta.FindStatusCondition(d.Status.Conditions, v1alpha2.ConditionReady)
+		if int(d.Status.Ranks) == ranks && d.Status.Mode == mode && ready != nil && ready.Status == "True" && ready.ObservedGeneration == d.Generation {
 			return nil
 		}
 		if err := sleep(ctx, look); err != nil {
-			return fmt.Errorf("the world has %d ranks, mode %s, Ready %+v: %w", d.Status.Width, d.Status.Mode, ready, err)
+			return fmt.Errorf("the world has %d ranks, mode %s, Ready %+v: %w", d.Status.Ranks, d.Status.Mode, ready, err)
 		}
 	}
 }

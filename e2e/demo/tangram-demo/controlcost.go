@@ -60,7 +60,7 @@ func controlCost(ctx context.Context, o options) error {
 		{"grow-48-64", 64, nil, true},
 		{"groups-of-8", 64, []string{"3-60=8/1"}, true},
 	} {
-		record, err := w.Apply(ctx, t.ranks, "Expert", t.shapes, nil)
+		record, err := w.Apply(ctx, t.ranks, "ExpertParallel", t.shapes, nil)
 		if err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
@@ -68,7 +68,7 @@ func controlCost(ctx context.Context, o options) error {
 			return err
 		}
 	}
-	keeper, err := w.Keep(64, "Expert", nil)
+	keeper, err := w.Keep(64, "ExpertParallel", nil)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/kube"
 	"tangram.dev/e2e/load"
 )
@@ -30,7 +30,7 @@ type display struct {
 	step    string
 	command string
 	since   time.Time // of the command
-	world   *v1alpha1.MoEDeployment
+	world   *v1alpha2.MoEDeployment
 	rates   []sample
 }
 
@@ -63,7 +63,7 @@ func (d *display) said(command string) {
 func (d *display) run(ctx context.Context, k *kube.Client, name string) {
 	go func() {
 		for ctx.Err() == nil { // a connection may break; the demo goes on without the picture
-			_ = k.Watch(ctx, name, func(w *v1alpha1.MoEDeployment) {
+			_ = k.Watch(ctx, name, func(w *v1alpha2.MoEDeployment) {
 				d.mu.Lock()
 				d.world = w
 				d.mu.Unlock()
@@ -114,10 +114,10 @@ func (d *display) lines(now time.Time) (lines []string, changed string) {
 		return append(lines, "  world  not seen yet"), ""
 	}
 	s := d.world.Status
-	lines = append(lines, fmt.Sprintf("  world  epoch %d, %s, %d wide, pods %d ready of %d (%d wanted), %s", s.Epoch, s.Mode, s.Width,
-		s.ReadyReplicas, s.Replicas, d.world.WantedReplicas(), s.State))
+	lines = append(lines, fmt.Sprintf("  world  epoch %d, %s, %d wide, pods %d ready of %d (%d wanted), %s", s.Epoch, s.Mode, s.Ranks,
+		s.ReadyReplicas, s.Replicas, d.world.DesiredReplicas(), s.State))
 	changed = lines[2]
-	if degraded := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDegraded); degraded != nil && degraded.Status == "True" {
+	if degraded := meta.FindStatusCondition(s.Conditions, v1alpha2.ConditionDegraded); degraded != nil && degraded.Status == "True" {
 		lines[2] += ": " + degraded.Message
 		changed += degraded.Reason
 	}

@@ -84,7 +84,7 @@ func beside(ctx context.Context, o options, span time.Duration) ([]*load.Result,
 		return nil, 0, err
 	}
 	defer w.Stop()
-	keeper, err := w.Keep(recoveryRanks, "Expert", nil)
+	keeper, err := w.Keep(recoveryRanks, "ExpertParallel", nil)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -47,7 +47,7 @@ func expertsGetHot(ctx context.Context, k *kube.Client, trace *load.Trace, begin
 	}
 	h.Why = why
 	h.Moves, h.Bytes = int(last.Moves), last.Bytes
-	h.Without, h.Promised, h.Measured = last.Without.AsApproximateFloat64(), last.Promised.AsApproximateFloat64(), last.Measured.AsApproximateFloat64()
+	h.Without, h.Promised, h.Measured = float64(*last.CounterfactualPermille)/1000, float64(last.PromisedPermille)/1000, float64(*last.MeasuredPermille)/1000
 	h.to = time.Now()
 	say("%-32s balancedness %.3f, %.3f without", heatName, h.Measured, h.Without)
 	return h, nil

@@ -115,7 +115,7 @@ func resizesUnderLoad(ctx context.Context, o options, oneNode bool, copyRate flo
 		return nil, 0, err
 	}
 	defer w.Stop()
-	if _, err := w.Apply(ctx, 3, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, 3, "ExpertParallel", nil, nil); err != nil {
 		return nil, 0, err
 	}
 	served, end := decode(ctx, w)
@@ -192,7 +192,7 @@ func resizeUnderLoad(ctx context.Context, w *harness.World, ranks int, served *l
 	if err != nil {
 		return resizeCost{}, err
 	}
-	record, err := w.Apply(ctx, ranks, "Expert", nil, func(e harness.Event) {
+	record, err := w.Apply(ctx, ranks, "ExpertParallel", nil, func(e harness.Event) {
 		if e.Phase == "flip" {
 			flip = time.Now()
 		}

@@ -35,7 +35,7 @@ func kvOverhead(ctx context.Context, o options) error {
 	lines := json.NewEncoder(os.Stdout)
 	rest, metrics := uint64(0), map[string]any{}
 	var switches []*harness.Record
-	for _, mode := range []string{"Expert", "Tensor", "Expert"} {
+	for _, mode := range []string{"ExpertParallel", "TensorParallel", "ExpertParallel"} {
 		record, err := w.Apply(ctx, overheadRanks, mode, nil, nil)
 		if err != nil {
 			return fmt.Errorf("%s: %w", mode, err)
@@ -52,7 +52,7 @@ func kvOverhead(ctx context.Context, o options) error {
 		}
 		switches = append(switches, record)
 	}
-	heads := max(1, shape.KVHeads/overheadRanks) // of a rank in mode Tensor, which holds more of KV than Expert
+	heads := max(1, shape.KVHeads/overheadRanks) // of a rank in mode TensorParallel, which holds more of KV than Expert
 	kv := uint64(overheadRequests*overheadTokens) * uint64(shape.Layers*heads) * uint64(2*2*shape.HeadDim)
 	worst, overPlan := 0., 0.
 	for _, s := range switches[1:] {

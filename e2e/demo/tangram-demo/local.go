@@ -52,7 +52,7 @@ func start(ctx context.Context, o options, sub string, ranks int, pods []int) (*
 	if err != nil {
 		return nil, err
 	}
-	first, err := w.Apply(ctx, ranks, "Expert", nil, newLine("first layout").event)
+	first, err := w.Apply(ctx, ranks, "ExpertParallel", nil, newLine("first layout").event)
 	if err != nil {
 		w.Stop()
 		return nil, fmt.Errorf("first layout: %w", err)
@@ -144,7 +144,7 @@ func acts(ctx context.Context, o options, w *harness.World, r *report) error {
 // rankDies: agent and engine of a rank are killed with -9; the world goes on without it, and with
 // another one as soon as it is there.
 func rankDies(ctx context.Context, o options, w *harness.World) (*act, error) {
-	keeper, err := w.Keep(o.ranks, "Expert", nil)
+	keeper, err := w.Keep(o.ranks, "ExpertParallel", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func operatorDies(ctx context.Context, o options, w *harness.World) (*act, error
 	a := &act{Name: "the operator, in a switch"}
 	dying, kill := context.WithCancel(ctx)
 	defer kill()
-	_, err := w.Apply(dying, o.ranks, "Tensor", nil, func(e harness.Event) {
+	_, err := w.Apply(dying, o.ranks, "TensorParallel", nil, func(e harness.Event) {
 		if e.Phase == "flip" && a.at.IsZero() {
 			a.at = time.Now()
 			kill()
@@ -186,7 +186,7 @@ func operatorDies(ctx context.Context, o options, w *harness.World) (*act, error
 	if err := sleep(ctx, time.Second); err != nil { // nobody is there
 		return nil, err
 	}
-	keeper, err := w.Keep(o.ranks, "Tensor", nil)
+	keeper, err := w.Keep(o.ranks, "TensorParallel", nil)
 	if err != nil {
 		return nil, err
 	}

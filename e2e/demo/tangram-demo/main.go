@@ -178,7 +178,7 @@ func (o *options) worldFlags(c *cobra.Command) {
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder of the one-rank run, and of local worlds; default build/models/demo")
 	f.DurationVar(&o.span, "span", 12*time.Second, "in which the 80 requests of the trace arrive, before they start again")
 	f.DurationVar(&o.pause, "pause", 3*time.Second, "before each transition")
-	f.IntVar(&o.atOnce, "at-once", 8, "requests under way at most")
+	f.IntVar(&o.atOnce, "concurrency", 8, "requests under way at most")
 }
 
 func (o *options) rootFlag(c *cobra.Command) {
@@ -208,10 +208,10 @@ type step struct {
 func steps(ranks, joiners int) []step {
 	more := ranks + joiners
 	return []step{
-		{fmt.Sprintf("%d -> %d ranks", ranks, more), "Expert", more, true},
-		{"Expert -> Tensor", "Tensor", more, false},
-		{"Tensor -> Expert", "Expert", more, false},
-		{fmt.Sprintf("%d -> %d ranks", more, ranks), "Expert", ranks, true},
+		{fmt.Sprintf("%d -> %d ranks", ranks, more), "ExpertParallel", more, true},
+		{"ExpertParallel -> TensorParallel", "TensorParallel", more, false},
+		{"TensorParallel -> ExpertParallel", "ExpertParallel", more, false},
+		{fmt.Sprintf("%d -> %d ranks", more, ranks), "ExpertParallel", ranks, true},
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/load"
 )
 
@@ -88,15 +88,15 @@ func TestTheWorldOfVLLM(t *testing.T) {
 	o := options{root: "../../..", vllm: true}
 	d, _, err := readManifest(o.manifest())
 	require.NoError(t, err)
-	require.Equal(t, "tangram.dev/vllm:dev", d.Spec.Engine.Image)
+	require.Equal(t, v1alpha2.EngineVLLM, d.Spec.Engine.Name)
 	require.Equal(t, vllmFlags, d.Spec.Engine.Args[:len(vllmFlags)])
-	require.Equal(t, vllmPreset+"-"+vllmTokenizer, d.Spec.Model.Source.PersistentVolumeClaim.Path)
+	require.EqualValues(t, vllmPreset+"-"+vllmTokenizer, d.Spec.Model.Source.PersistentVolumeClaim.Path)
 	o.vllm = false
 	plain, _, err := readManifest(o.manifest())
 	require.NoError(t, err)
-	for _, s := range []*v1alpha1.MoEDeployment{d, plain} {
-		s.Spec.Replicas, s.Spec.Engine, s.Spec.Rebalance, s.Spec.Model.Source.PersistentVolumeClaim.Path = 0, v1alpha1.Engine{}, nil, ""
-		s.Spec.Gateway.Text, s.Spec.Limits.MemoryPerRank = nil, resource.Quantity{}
+	for _, s := range []*v1alpha2.MoEDeployment{d, plain} {
+		s.Spec.Replicas, s.Spec.Engine, s.Spec.Model.Source.PersistentVolumeClaim.Path = 0, v1alpha2.Engine{}, ""
+		s.Spec.Gateway.Text, s.Spec.Memory.Weights, s.Spec.Template = nil, resource.Quantity{}, v1alpha2.PodTemplate{}
 	}
 	require.Equal(t, plain.Spec, d.Spec)
 	require.Equal(t, []string{vllmImage}, (&options{vllm: true}).cluster().Archives)
@@ -107,5 +107,5 @@ func TestTheWorldOfVLLM(t *testing.T) {
 	for _, s := range steps(2, 1) {
 		names = append(names, s.name)
 	}
-	require.Equal(t, []string{"2 -> 3 ranks", "Expert -> Tensor", "Tensor -> Expert", "3 -> 2 ranks"}, names)
+	require.Equal(t, []string{"2 -> 3 ranks", "ExpertParallel -> TensorParallel", "TensorParallel -> ExpertParallel", "3 -> 2 ranks"}, names)
 }

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"time"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/kube"
 )
 
 // recordSince gives the record of the newest transition, where `before` were there already.
 // More than one (an attempt that failed and was tried again) count as its retries.
-func recordSince(ctx context.Context, k *kube.Client, before []v1alpha1.LayoutTransition) (*harness.Record, error) {
+func recordSince(ctx context.Context, k *kube.Client, before []v1alpha2.LayoutTransition) (*harness.Record, error) {
 	// Conditions and transitions are two objects: the second may be written a little later.
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -23,8 +23,8 @@ func recordSince(ctx context.Context, k *kube.Client, before []v1alpha1.LayoutTr
 		if err != nil {
 			return nil, err
 		}
-		fresh := slices.DeleteFunc(all, func(t v1alpha1.LayoutTransition) bool {
-			return slices.ContainsFunc(before, func(b v1alpha1.LayoutTransition) bool { return b.UID == t.UID })
+		fresh := slices.DeleteFunc(all, func(t v1alpha2.LayoutTransition) bool {
+			return slices.ContainsFunc(before, func(b v1alpha2.LayoutTransition) bool { return b.UID == t.UID })
 		})
 		if n := len(fresh); n > 0 && fresh[n-1].Status.CompletionTime != nil {
 			for _, earlier := range fresh[:n-1] {
@@ -44,20 +44,20 @@ func recordSince(ctx context.Context, k *kube.Client, before []v1alpha1.LayoutTr
 }
 
 // newRecord of a transition that succeeded, in the words of the driver's record.
-func newRecord(t *v1alpha1.LayoutTransition) (*harness.Record, error) {
+func newRecord(t *v1alpha2.LayoutTransition) (*harness.Record, error) {
 	s := t.Status
-	if s.Phase != v1alpha1.PhaseSucceeded || s.StartTime == nil || s.CompletionTime == nil {
+	if s.Phase != v1alpha2.PhaseSucceeded || s.StartTime == nil || s.CompletionTime == nil {
 		return nil, fmt.Errorf("LayoutTransition %s is %s (%s), not Succeeded with its times", t.Name, s.Phase, strings.TrimSpace(s.Message))
 	}
-	var peak v1alpha1.PeakMemory
-	if s.Peak != nil {
-		peak = *s.Peak
+	var peak v1alpha2.PeakMemory
+	if s.PeakMemory != nil {
+		peak = *s.PeakMemory
 	}
 	return &harness.Record{
-		FromEpoch: uint64(t.Spec.FromEpoch), Epoch: uint64(s.Epoch), TargetHash: t.Spec.TargetHash, PlanHash: t.Spec.PlanHash,
-		ExpertBytes: uint64(t.Spec.ExpertBytes), ExpertBoundBytes: uint64(t.Spec.ExpertBoundBytes), DenseBytes: uint64(t.Spec.DenseBytes),
-		LocalBytes: uint64(s.Bytes.Local), CheckpointBytes: uint64(s.Bytes.Checkpoint),
-		Bytes: harness.Bytes{Local: uint64(s.Bytes.Local), Shared: uint64(s.Bytes.Shared), TCP: uint64(s.Bytes.TCP), Wire: uint64(s.Bytes.Wire),
+		FromEpoch: uint64(t.Spec.From.Epoch), Epoch: uint64(s.Epoch), TargetHash: t.Spec.To.LayoutHash, PlanHash: t.Spec.PlanHash,
+		ExpertBytes: uint64(t.Spec.ExpertBytes), ExpertBoundBytes: uint64(t.Spec.ExpertBytesLowerBound), DenseBytes: uint64(t.Spec.DenseBytes),
+		LocalBytes: uint64(s.Bytes.Process), CheckpointBytes: uint64(s.Bytes.Checkpoint),
+		Bytes: harness.Bytes{Local: uint64(s.Bytes.Process), Shared: uint64(s.Bytes.Node), TCP: uint64(s.Bytes.TCP), Wire: uint64(s.Bytes.Comm),
 			Checkpoint: uint64(s.Bytes.Checkpoint), KV: uint64(s.Bytes.KV), KVAhead: uint64(s.Bytes.KVAhead)},
 		Seconds: harness.Seconds{Plan: s.Phases.Plan.Seconds(), Prepare: s.Phases.Prepare.Seconds(), Stage: s.Phases.Stage.Seconds(),
 			Flip: s.Phases.Flip.Seconds(), Retire: s.Phases.Retire.Seconds()},

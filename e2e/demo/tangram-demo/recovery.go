@@ -94,7 +94,7 @@ func recovery(ctx context.Context, o options) error {
 		return err
 	}
 	defer w.Stop()
-	keeper, err := w.Keep(recoveryRanks, "Expert", nil)
+	keeper, err := w.Keep(recoveryRanks, "ExpertParallel", nil)
 	if err != nil {
 		return err
 	}

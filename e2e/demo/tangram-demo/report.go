@@ -256,7 +256,7 @@ func (r *report) printTable(out io.Writer) {
 		r.Requests, r.Tokens, r.Step*1e3, r.LongestGap*1e3, r.FirstToken*1e3, r.WorstFirst*1e3)
 	q := r.Refusals
 	_, _ = fmt.Fprintf(out, "answered 429: %d, 503: %d (%d and %d of them after a death); submitted again %.0f (%.0f before the first death), %.0f of all on their way to a rank that left; conflicting tokens %.0f\n",
-		q.Quiet429+q.Acts429, q.Quiet503+q.Acts503, q.Acts429, q.Acts503, r.Gateway.Replays, r.GatewayBefore.Replays, r.Gateway.Untaken, r.Gateway.Conflicts)
+		q.Quiet429+q.Acts429, q.Quiet503+q.Acts503, q.Acts429, q.Acts503, r.Gateway.Replays, r.GatewayBefore.Replays, r.Gateway.Orphaned, r.Gateway.Conflicts)
 	if r.Oracle != nil {
 		r.Oracle.print(out)
 	}

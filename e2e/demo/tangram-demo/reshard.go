@@ -126,12 +126,12 @@ func reshardAt(ctx context.Context, o options, c reshardCase, lines *json.Encode
 		return nil, err
 	}
 	defer w.Stop()
-	if _, err := w.Apply(ctx, ranks, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, ranks, "ExpertParallel", nil, nil); err != nil {
 		return nil, err
 	}
 	found := map[string][]float64{}
 	for range c.rounds {
-		for _, mode := range []string{"Tensor", "Expert"} {
+		for _, mode := range []string{"TensorParallel", "ExpertParallel"} {
 			peer, err := peerOf(ctx, o, c, 3*granuleRows*shape.Hidden*2)
 			if err != nil {
 				return nil, err
@@ -186,7 +186,7 @@ func stageSeconds(ctx context.Context, w *harness.World) (map[string]float64, er
 		if err = errors.Join(err, reply.Body.Close()); err != nil {
 			return nil, fmt.Errorf("%s: %w", url, err)
 		}
-		for _, m := range families["tangram_phase_seconds_total"].GetMetric() {
+		for _, m := range families["tangram_agent_attempt_phase_seconds_total"].GetMetric() {
 			if m.GetLabel()[0].GetValue() == "stage" {
 				out[url] = m.GetCounter().GetValue()
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/load"
 )
 
@@ -33,22 +33,22 @@ func TestScreenRedrawsBelowWhatStays(t *testing.T) {
 
 func TestDisplayTellsLoadLayoutAndTransition(t *testing.T) {
 	d := newDisplay(&load.Counters{})
-	d.step, d.command = "2/4 Expert -> Tensor", "kubectl patch"
+	d.step, d.command = "2/4 ExpertParallel -> TensorParallel", "kubectl patch"
 	lines, quiet := d.lines(d.started.Add(3 * time.Second))
-	require.Contains(t, lines[0], "2/4 Expert -> Tensor: kubectl patch (3 s of 3 s)")
+	require.Contains(t, lines[0], "2/4 ExpertParallel -> TensorParallel: kubectl patch (3 s of 3 s)")
 	require.Contains(t, lines[1], "0 tokens/s, requests 0 open, 0 done, 0 lost")
 
-	d.world = &v1alpha1.MoEDeployment{Spec: v1alpha1.MoEDeploymentSpec{Replicas: 6}, Status: v1alpha1.MoEDeploymentStatus{
-		Epoch: 3, Mode: v1alpha1.ModeExpert, Width: 6, ReadyReplicas: 5, Replicas: 6, State: "Transition",
-		Transition: &v1alpha1.CurrentTransition{Name: "demo-3-ab", Phase: "stage", Flip: 1, Flips: 2, BytesDone: 1 << 20, BytesTotal: 4 << 20}}}
+	d.world = &v1alpha2.MoEDeployment{Spec: v1alpha2.MoEDeploymentSpec{Replicas: 6}, Status: v1alpha2.MoEDeploymentStatus{
+		Epoch: 3, Mode: v1alpha2.ModeExpert, Ranks: 6, ReadyReplicas: 5, Replicas: 6, State: "Transition",
+		Transition: &v1alpha2.CurrentTransition{Name: "demo-3-ab", Phase: "stage", Flip: 1, Flips: 2, BytesDone: 1 << 20, BytesTotal: 4 << 20}}}
 	lines, moving := d.lines(d.started.Add(4 * time.Second))
-	require.Contains(t, lines[2], "epoch 3, Expert, 6 wide, pods 5 ready of 6 (6 wanted), Transition")
+	require.Contains(t, lines[2], "epoch 3, ExpertParallel, 6 wide, pods 5 ready of 6 (6 wanted), Transition")
 	require.Contains(t, lines[3], "demo-3-ab, flip 1 of 2, stage     [#####...............] 1.0 MiB of 4.0 MiB")
 	require.NotEqual(t, quiet, moving)
 	d.world.Status.Transition.BytesDone = 2 << 20
 	_, same := d.lines(d.started.Add(5 * time.Second))
 	require.Equal(t, moving, same, "bytes alone make no new line where lines stay")
-	d.world.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionDegraded, Status: "True", Reason: "PodsFailing", Message: "demo-5: no such image"}}
+	d.world.Status.Conditions = []metav1.Condition{{Type: v1alpha2.ConditionDegraded, Status: "True", Reason: "PodsFailing", Message: "demo-5: no such image"}}
 	lines, degraded := d.lines(d.started.Add(6 * time.Second))
 	require.Contains(t, lines[2], "demo-5: no such image")
 	require.NotEqual(t, same, degraded)
@@ -66,12 +66,13 @@ func TestBarHoldsItsWidth(t *testing.T) {
 func TestRecordOfATransition(t *testing.T) {
 	start := metav1.NewMicroTime(time.Unix(100, 500_000))
 	end := metav1.NewMicroTime(start.Add(2500 * time.Millisecond))
-	lt := &v1alpha1.LayoutTransition{
-		Spec: v1alpha1.LayoutTransitionSpec{FromEpoch: 3, TargetHash: "t", PlanHash: "p", Flips: 2, ExpertBytes: 10, ExpertBoundBytes: 9, DenseBytes: 8},
-		Status: v1alpha1.LayoutTransitionStatus{Phase: v1alpha1.PhaseSucceeded, Epoch: 5, Retries: 1, StartTime: &start, CompletionTime: &end,
-			Bytes:  v1alpha1.BytesBySource{Local: 1, Shared: 2, TCP: 3, Checkpoint: 4, KV: 5, KVAhead: 2},
-			Peak:   &v1alpha1.PeakMemory{MeasuredBytes: 6, PlannedBytes: 7},
-			Phases: v1alpha1.PhaseSeconds{Stage: metav1.Duration{Duration: 1500 * time.Millisecond}}},
+	lt := &v1alpha2.LayoutTransition{
+		Spec: v1alpha2.LayoutTransitionSpec{From: v1alpha2.TransitionEnd{Epoch: 3}, To: v1alpha2.TransitionEnd{LayoutHash: "t"}, PlanHash: "p", Flips: 2,
+			ExpertBytes: 10, ExpertBytesLowerBound: 9, DenseBytes: 8},
+		Status: v1alpha2.LayoutTransitionStatus{Phase: v1alpha2.PhaseSucceeded, Epoch: 5, Retries: 1, StartTime: &start, CompletionTime: &end,
+			Bytes:      v1alpha2.TransferredBytes{Process: 1, Node: 2, TCP: 3, Checkpoint: 4, KV: 5, KVAhead: 2},
+			PeakMemory: &v1alpha2.PeakMemory{MeasuredBytes: 6, PlannedBytes: 7},
+			Phases:     v1alpha2.PhaseDurations{Stage: metav1.Duration{Duration: 1500 * time.Millisecond}}},
 	}
 	r, err := newRecord(lt)
 	require.NoError(t, err)
@@ -79,7 +80,7 @@ func TestRecordOfATransition(t *testing.T) {
 		[]any{r.FromEpoch, r.Epoch, r.ExpertBytes, r.ExpertBoundBytes, r.DenseBytes, r.Bytes.TCP, r.Bytes.KV, r.PlannedFlips, r.Retries, r.Seconds.Stage, r.TotalSeconds})
 	require.EqualValues(t, []uint64{2, 6, 7}, []uint64{r.Bytes.KVAhead, r.PeakBytes, r.PlannedPeakBytes})
 	require.Equal(t, start.Time, r.Started)
-	lt.Status.Phase, lt.Status.Message = v1alpha1.PhaseFailed, "rank 2 is full"
+	lt.Status.Phase, lt.Status.Message = v1alpha2.PhaseFailed, "rank 2 is full"
 	_, err = newRecord(lt)
 	require.ErrorContains(t, err, "is Failed (rank 2 is full)")
 }
@@ -90,5 +91,5 @@ func TestManifestsAreOfTheAPI(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, world, d.Name)
 	require.EqualValues(t, 4, d.Spec.Replicas)
-	require.Equal(t, "demo", d.Spec.Model.Source.PersistentVolumeClaim.Path)
+	require.EqualValues(t, "demo", d.Spec.Model.Source.PersistentVolumeClaim.Path)
 }

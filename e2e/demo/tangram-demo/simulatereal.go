@@ -43,12 +43,12 @@ func realLoads() []realLoad {
 		return []simulator.Rate{{Seconds: seconds, PerSecond: perSecond}}
 	}
 	return []realLoad{
-		{"calibration", "Expert", at(20, 2.5), 12, 24},
-		{"few, long answers", "Expert", at(20, 1), 20, 50},
-		{"more than it can serve", "Expert", at(8, 25), 8, 16},
-		{"other mode", "Tensor", at(20, 2.5), 12, 24},
-		{"other mode, long prompts", "Tensor", at(20, 1.5), 40, 20},
-		{"a burst", "Expert", []simulator.Rate{{Seconds: 6, PerSecond: 1}, {Seconds: 4, PerSecond: 8}, {Seconds: 8, PerSecond: 1}}, 12, 24},
+		{"calibration", "ExpertParallel", at(20, 2.5), 12, 24},
+		{"few, long answers", "ExpertParallel", at(20, 1), 20, 50},
+		{"more than it can serve", "ExpertParallel", at(8, 25), 8, 16},
+		{"other mode", "TensorParallel", at(20, 2.5), 12, 24},
+		{"other mode, long prompts", "TensorParallel", at(20, 1.5), 40, 20},
+		{"a burst", "ExpertParallel", []simulator.Rate{{Seconds: 6, PerSecond: 1}, {Seconds: 4, PerSecond: 8}, {Seconds: 8, PerSecond: 1}}, 12, 24},
 	}
 }
 
@@ -160,10 +160,10 @@ func pacedWorld(ctx context.Context, o options) (*harness.World, *kernels.Compil
 }
 
 func otherMode(mode string) string {
-	if mode == "Expert" {
-		return "Tensor"
+	if mode == "ExpertParallel" {
+		return "TensorParallel"
 	}
-	return "Expert"
+	return "ExpertParallel"
 }
 
 // playReal: a load by its clients' clocks, and then a change of mode of the world, which nobody asks. A run in which the machine stood
@@ -254,7 +254,7 @@ type foretold struct {
 }
 
 func playSimulated(ctx context.Context, w *harness.World, compiled *kernels.Compiled, l realLoad, requests []simulator.Request) (foretold, error) {
-	shapes := map[string]kernels.Shape{"Expert": kernels.Expert(realRanks), "Tensor": kernels.Tensor(realRanks)}
+	shapes := map[string]kernels.Shape{"ExpertParallel": kernels.Expert(realRanks), "TensorParallel": kernels.Tensor(realRanks)}
 	step, err := compiled.Step(shapes[l.Mode])
 	if err != nil {
 		return foretold{}, err

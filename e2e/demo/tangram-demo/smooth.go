@@ -53,12 +53,12 @@ func (c smoothCase) name() string {
 }
 
 func (c smoothCase) steps() []step {
-	modes := []step{{"Expert -> Tensor", "Tensor", c.Ranks, false}, {"Tensor -> Expert", "Expert", c.Ranks, false}}
+	modes := []step{{"ExpertParallel -> TensorParallel", "TensorParallel", c.Ranks, false}, {"TensorParallel -> ExpertParallel", "ExpertParallel", c.Ranks, false}}
 	if c.Ranks > 2 { // two cores have enough with four
 		return modes
 	}
-	return append(modes, step{fmt.Sprintf("%d -> %d ranks", c.Ranks, c.Ranks+1), "Expert", c.Ranks + 1, true},
-		step{fmt.Sprintf("%d -> %d ranks", c.Ranks+1, c.Ranks), "Expert", c.Ranks, true})
+	return append(modes, step{fmt.Sprintf("%d -> %d ranks", c.Ranks, c.Ranks+1), "ExpertParallel", c.Ranks + 1, true},
+		step{fmt.Sprintf("%d -> %d ranks", c.Ranks+1, c.Ranks), "ExpertParallel", c.Ranks, true})
 }
 
 func smoothCases() []smoothCase {
@@ -137,7 +137,7 @@ func smoothPairs(ctx context.Context, o options, c smoothCase, transitions int) 
 		return nil, nil, err
 	}
 	defer w.Stop()
-	if _, err := w.Apply(ctx, c.Ranks, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, c.Ranks, "ExpertParallel", nil, nil); err != nil {
 		return nil, nil, err
 	}
 	var end func() []*load.Result

@@ -22,8 +22,8 @@ import (
 // a bound of 10, and a gateway that streams two tokens to every request.
 func operated(t *testing.T, o options, port string, expertBytes int) *kube.Client {
 	t.Helper()
-	transition := `{"metadata":{"name":"lt-'$i'","uid":"'$i'"},"spec":{"deployment":"demo","fromEpoch":'$i',"expertBytes":` + fmt.Sprint(expertBytes) +
-		`,"expertBoundBytes":10},"status":{"bytes":{"tcp":` + fmt.Sprint(expertBytes) + `},"phase":"Succeeded","epoch":'$i',"startTime":"'$now'","completionTime":"'$now'"}}`
+	transition := `{"metadata":{"name":"lt-'$i'","uid":"'$i'"},"spec":{"moeDeploymentName":"demo","from":{"epoch":'$i'},"expertBytes":` + fmt.Sprint(expertBytes) +
+		`,"expertBytesLowerBound":10},"status":{"bytes":{"tcp":` + fmt.Sprint(expertBytes) + `},"phase":"Succeeded","epoch":'$i',"startTime":"'$now'","completionTime":"'$now'"}}`
 	writeTool(t, o.root, "build/bin/kubectl", `state="$(dirname "$0")/waits"; touch "$state"
 case "$*" in
 *"get -o json service"*) echo '{"spec":{"type":"NodePort","ports":[{"nodePort":`+port+`}]}}';;
@@ -37,7 +37,7 @@ case "$*" in
   spec='"spec":{"containers":[{"name":"gateway","ports":[{"name":"http","containerPort":8080},{"name":"metrics","containerPort":8081}]}]}'
   echo '{"items":[{"metadata":{"name":"gw-0"},'$spec'},{"metadata":{"name":"gw-1"},'$spec'}]}';;
 *"get --raw"*"/pods/gw-"[01]":8081/proxy/metrics") printf '`+counts+`';;
-*"get moedeployment demo -o json --watch"*) echo '{"status":{"epoch":1,"mode":"Expert"}}'; exec sleep 60;;
+*"get moedeployment demo -o json --watch"*) echo '{"status":{"epoch":1,"mode":"ExpertParallel"}}'; exec sleep 60;;
 *" wait "*) echo x >> "$state";;
 esac`)
 	return &kube.Client{Binary: filepath.Join(o.root, "build/bin/kubectl"), Kubeconfig: "kc", Namespace: namespace}
@@ -46,7 +46,7 @@ esac`)
 // counts of each gateway.
 const counts = `# TYPE tangram_gateway_conflicting_tokens_total counter\ntangram_gateway_conflicting_tokens_total 0\n` +
 	`# TYPE tangram_gateway_duplicate_tokens_total counter\ntangram_gateway_duplicate_tokens_total 1\n` +
-	`# TYPE tangram_gateway_untaken_requests_total counter\ntangram_gateway_untaken_requests_total 0\n` +
+	`# TYPE tangram_gateway_orphaned_requests_total counter\ntangram_gateway_orphaned_requests_total 0\n` +
 	`# TYPE tangram_gateway_lost_requests_total counter\ntangram_gateway_lost_requests_total 0\n`
 
 func gateway(t *testing.T) (port string) {
@@ -89,8 +89,8 @@ func TestStoryDoesWhatAUserDoesAndKeepsRecords(t *testing.T) {
 	r, results, asked := story(t, 10)
 	require.Equal(t, []string{
 		"kubectl -n demo scale moedeployment/demo --replicas=6", "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
-		`kubectl -n demo patch moedeployment/demo --type=merge -p {"spec":{"mode":"Tensor"}}`, "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
-		`kubectl -n demo patch moedeployment/demo --type=merge -p {"spec":{"mode":"Expert"}}`, "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
+		`kubectl -n demo patch moedeployment/demo --type=merge -p {"spec":{"parallelism":{"mode":"TensorParallel"}}}`, "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
+		`kubectl -n demo patch moedeployment/demo --type=merge -p {"spec":{"parallelism":{"mode":"ExpertParallel"}}}`, "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
 		"kubectl -n demo scale moedeployment/demo --replicas=4", "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
 	}, asked)
 	var epochs []uint64
@@ -125,7 +125,7 @@ func TestWhatMayNotBeBreaksAPromise(t *testing.T) {
 	r.Transitions[3].Record.Bytes.Checkpoint++
 	require.NoError(t, r.judge(results, results, true))
 	require.Equal(t, []string{
-		"Expert -> Tensor: the agents received 11 bytes, 10 of experts and 0 of other weights were planned",
+		"ExpertParallel -> TensorParallel: the agents received 11 bytes, 10 of experts and 0 of other weights were planned",
 		"6 -> 4 ranks: 1 bytes were read from the checkpoint, and ranks hold all of them",
 		"2 requests were submitted again in transitions in which nobody died",
 		"1 tokens came that differ from those that were delivered for their position",
@@ -145,7 +145,7 @@ func TestStory_WhenTooFewStreamsRun(t *testing.T) {
 	results := []*load.Result{stream(990, 1020), stream(990, 1020), stream(990, 1002), stream(1002, 1020)}
 	r.leastStreams = 3
 	require.NoError(t, r.judge(results, nil, false))
-	require.Equal(t, []string{"Tensor -> Expert: 2 streams ran when it began, and at least 3 are promised"}, r.Broken)
+	require.Equal(t, []string{"TensorParallel -> ExpertParallel: 2 streams ran when it began, and at least 3 are promised"}, r.Broken)
 	require.Equal(t, 3, r.Acts[0].Requests)
 	r.leastStreams = 0
 	require.NoError(t, r.judge(results, nil, false))

@@ -101,11 +101,11 @@ func throughputDuring(ctx context.Context, o options) error {
 		"unit": "tokens/s from the command to its end over those before, medians, the worse of switch and resize, steps of 50 ms", "metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "rounds": rounds}})
 }
 
-// usual switch of a strategy to mode Tensor: the one with the median gap.
+// usual switch of a strategy to mode TensorParallel: the one with the median gap.
 func usual(pairs []*pair, fast bool) *pair {
 	var of []*pair
 	for _, p := range pairs {
-		if p.fast == fast && p.name == "Expert -> Tensor" {
+		if p.fast == fast && p.name == "ExpertParallel -> TensorParallel" {
 			of = append(of, p)
 		}
 	}

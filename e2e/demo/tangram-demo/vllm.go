@@ -28,7 +28,7 @@ func vllmCommand() *cobra.Command {
 	o.clusterFlags(c)
 	c.Flags().IntVar(&o.streams, "streams", 4, "that run when an event begins, else the demo fails")
 	c.Flags().BoolVar(&o.keep, "keep", false, "leave the cluster; `tangram-demo cluster-down` takes it down")
-	for flag, value := range map[string]string{"ranks": "2", "out": "build/demo-vllm", "span": "24s", "pause": "5s", "at-once": "8"} {
+	for flag, value := range map[string]string{"ranks": "2", "out": "build/demo-vllm", "span": "24s", "pause": "5s", "concurrency": "8"} {
 		f := c.Flags().Lookup(flag)
 		f.DefValue = value
 		if err := f.Value.Set(value); err != nil {

@@ -63,7 +63,7 @@ func memoryOf(ctx context.Context, o options, c overheadCase) (map[string]uint64
 		return nil, err
 	}
 	defer w.Stop()
-	if _, err := w.Apply(ctx, 1, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, 1, "ExpertParallel", nil, nil); err != nil {
 		return nil, err
 	}
 	random, prompts := rand.New(rand.NewPCG(1, 14)), make([][]uint32, 16)

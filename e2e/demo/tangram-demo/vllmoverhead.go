@@ -104,7 +104,7 @@ func overheadOf(ctx context.Context, o options, c overheadCase, rounds int, foun
 		return err
 	}
 	defer w.Stop()
-	if _, err := w.Apply(ctx, c.Ranks, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, c.Ranks, "ExpertParallel", nil, nil); err != nil {
 		return err
 	}
 	peer, err := startStocks(ctx, o, checkpoint, c.Dtype, fmt.Sprint(kv), c.Ranks)

@@ -90,7 +90,7 @@ func engineKills(ctx context.Context, o options, forked bool, kills int) (second
 		return nil, 0, err
 	}
 	defer w.Stop()
-	keeper, err := w.Keep(1, "Expert", nil)
+	keeper, err := w.Keep(1, "ExpertParallel", nil)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -72,7 +72,7 @@ func startOurs(ctx context.Context, o options, private bool) (*harness.World, er
 	if err != nil {
 		return nil, err
 	}
-	if _, err := w.Apply(ctx, scaleUpRanks, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, scaleUpRanks, "ExpertParallel", nil, nil); err != nil {
 		w.Stop()
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (way ourWay) scale(ctx context.Context, w *harness.World, round int) (found
 			return nil, err
 		}
 	}
-	apply := func() (*harness.Record, error) { return w.Apply(ctx, scaleUpRanks+1, "Expert", nil, nil) }
+	apply := func() (*harness.Record, error) { return w.Apply(ctx, scaleUpRanks+1, "ExpertParallel", nil, nil) }
 	if way.checkpoint {
 		apply = func() (*harness.Record, error) { return w.ApplyFromCheckpoint(ctx, scaleUpRanks+1) }
 	}
@@ -112,7 +112,7 @@ func (way ourWay) scale(ctx context.Context, w *harness.World, round int) (found
 	found.Moved = &record.Bytes
 	found.Phases = map[string]float64{"flips": float64(record.PlannedFlips), "apply": record.TotalSeconds, "plan": record.Seconds.Plan, "prepare": record.Seconds.Prepare, "stage": record.Seconds.Stage, "flip": record.Seconds.Flip,
 		"retire": record.Seconds.Retire}
-	if _, err := w.Apply(ctx, scaleUpRanks, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, scaleUpRanks, "ExpertParallel", nil, nil); err != nil {
 		return nil, err
 	}
 	w.KillPod(pod)
@@ -216,7 +216,7 @@ func (way stockWay) start(ctx context.Context, o options, dir string, ranks int)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := w.Apply(ctx, ranks, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, ranks, "ExpertParallel", nil, nil); err != nil {
 		w.Stop()
 		return nil, err
 	}

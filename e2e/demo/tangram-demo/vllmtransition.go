@@ -48,7 +48,7 @@ func vllmTransition(ctx context.Context, o options) error {
 		return err
 	}
 	defer w.Stop()
-	if _, err := w.Apply(ctx, 2, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, 2, "ExpertParallel", nil, nil); err != nil {
 		return err
 	}
 	end := keepAsking(ctx, w, streamsOfVLLM, 16, 400)

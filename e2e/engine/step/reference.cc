@@ -260,7 +260,7 @@ void Reference::Measure(v1::Load* load, tg_engine_stats* stats) {
   meter_.Fill(telemetry);
   telemetry->set_paced_steps(paced_.counts.steps);
   telemetry->set_pace_overruns(paced_.counts.overruns);
-  telemetry->set_pace_cut(paced_.counts.cut);
+  telemetry->set_paced_steps_truncated(paced_.counts.cut);
   stats->kv_pages = load->kv_pages();
   stats->kv_free_pages = load->kv_free_pages();
   stats->kv_reserved_tokens = scheduler_.reserved_tokens();

@@ -293,15 +293,15 @@ Status MemoryWorld::Prepared(uint64_t, bool ok, const std::string& message) {
   return OkStatus();
 }
 
-tg_word MemoryWorld::Word() {
+tg_vote MemoryWorld::Word() {
   std::lock_guard lock(net_->mu_);
   const MemoryNet::Member& member = net_->members_[member_];
   const bool armed = net_->armed_ && !member.flipped;
   return {armed ? net_->epoch_ + 1 : member.current->maps.epoch, armed ? 7ull : 0};
 }
 
-bool MemoryWorld::Decide(std::span<const tg_word> words) {
-  return words[0].hash != 0 && std::all_of(words.begin(), words.end(), [&](const tg_word& word) {
+bool MemoryWorld::Decide(std::span<const tg_vote> words) {
+  return words[0].hash != 0 && std::all_of(words.begin(), words.end(), [&](const tg_vote& word) {
            return word.hash == words[0].hash && word.epoch == words[0].epoch;
          });
 }

@@ -108,11 +108,11 @@ class MemoryWorld final : public WorldView {
   device::Device& device() override { return *device_; }
   Result<tg_event> Poll(int timeout_ms) override;
   Status Prepared(uint64_t attempt, bool ok, const std::string& message) override;
-  tg_word Word() override;
-  bool Decide(std::span<const tg_word> words) override;
+  tg_vote Word() override;
+  bool Decide(std::span<const tg_vote> words) override;
   void Decline(const std::string&) override {}
   Status Commit() override;
-  void Stop(bool keep_word) override;
+  void Stop(bool keep_vote) override;
   void Missed(std::span<const tg_missed>) override {}
   void SetUnreachable(std::span<const uint32_t>) override {}
   bool stopped() const override;

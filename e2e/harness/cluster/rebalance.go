@@ -5,26 +5,26 @@ import (
 	"fmt"
 	"time"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/kube"
 )
 
 const (
 	// follow asks for copies of hot experts, two on each of four ranks, and for a look every three seconds.
-	follow = `{"spec":{"redundantExperts":8,"rebalance":{"intervalSeconds":3}}}`
+	follow = `{"spec":{"experts":{"redundant":{"count":8},"rebalance":{"mode":"Apply","intervalSeconds":3}}}}`
 	// stay leaves experts where they are: who dies next dies with copies around.
-	stay = `{"spec":{"redundantExperts":0,"rebalance":null}}`
+	stay = `{"spec":{"experts":null}}`
 	look = 50 * time.Millisecond
 )
 
 // Rebalance a world whose prompts ask for the same few experts, until the operator has moved experts and measured what
 // that brought. why: its words on the decision, also with an error.
-func Rebalance(ctx context.Context, k *kube.Client, deployment string) (done *v1alpha1.RebalanceDone, why string, err error) {
+func Rebalance(ctx context.Context, k *kube.Client, deployment string) (done *v1alpha2.CompletedRebalance, why string, err error) {
 	object := "moedeployment/" + deployment
 	if err := k.Patch(ctx, object, follow); err != nil {
 		return nil, "", err
 	}
-	for done == nil || done.Measured == nil {
+	for done == nil || done.MeasuredPermille == nil {
 		d, err := k.MoEDeployment(ctx, deployment)
 		if err != nil {
 			return nil, why, err
@@ -32,7 +32,7 @@ func Rebalance(ctx context.Context, k *kube.Client, deployment string) (done *v1
 		if r := d.Status.Rebalance; r != nil {
 			done = r.Last
 			if done == nil || why == "" {
-				why = r.Why
+				why = r.Message
 			}
 		}
 		select {

@@ -55,7 +55,7 @@ func main() {
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.PolicyUnseen(c.OutOrStdout(), c.ErrOrStderr(), os.Getenv("DATE"), quick)
 			}},
-		&cobra.Command{Use: "policy-hybrids", Short: "latencies under the calibrated policy with hybrids to choose, over those with modes Expert and Tensor alone", Args: cobra.NoArgs,
+		&cobra.Command{Use: "policy-hybrids", Short: "latencies under the calibrated policy with hybrids to choose, over those with modes ExpertParallel and TensorParallel alone", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.PolicyHybrids(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},

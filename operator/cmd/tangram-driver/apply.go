@@ -59,7 +59,7 @@ func applyCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&file, "world-file", "", "JSON: world, agents, store, tls")
 	f.IntVar(&ranks, "ranks", 0, "ranks of the world")
-	f.StringVar(&mode, "mode", "Expert", "Expert, Tensor or Hybrid")
+	f.StringVar(&mode, "mode", "ExpertParallel", "ExpertParallel, TensorParallel or Hybrid")
 	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, e.g. 0-2=1/4: expert and attention group sizes of these layers, whatever the mode; repeatable")
 	f.StringVar(&placement, "placement", "", placementHelp)
 	f.Uint32Var(&spare, "spare-banks", 1, "of a first layout: layers that one flip may rewrite")
@@ -94,7 +94,7 @@ func wanted(ranks int, mode string, shapes []string, placement string, spare uin
 		}
 	}
 	if m == layout.Hybrid && len(shapes) == 0 {
-		return want, errors.New("--mode Hybrid needs --layer-shape, e.g. 0-2=1/4: which groups the layers have; those that none names are as in Expert")
+		return want, errors.New("--mode Hybrid needs --layer-shape, e.g. 0-2=1/4: which groups the layers have; those that none names are as in ExpertParallel")
 	}
 	if placement != "" {
 		want.Shape.Placement, err = readPlacement(placement, ranks, m)

@@ -31,7 +31,7 @@ func run(args []string, out, errs io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errs)
-	root.AddCommand(applyCommand(), keepCommand(), statusCommand(), certificatesCommand())
+	root.AddCommand(applyCommand(), runCommand(), statusCommand(), certificatesCommand())
 	begun := false
 	for _, c := range root.Commands() {
 		do := c.RunE

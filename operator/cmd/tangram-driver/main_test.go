@@ -51,8 +51,8 @@ func TestExitCodes(t *testing.T) {
 		{"no flags", 2, `"ranks", "world-file" not set`, []string{"apply"}},
 		{"an argument too many", 2, "unknown command", []string{"status", "--world-file", good, "x"}},
 		{"width 0", 2, "--ranks 0", []string{"apply", "--world-file", good, "--ranks", "0"}},
-		{"a hybrid of nothing", 2, "--mode Hybrid needs --layer-shape", []string{"keep", "--world-file", good, "--ranks", "2", "--mode", "Hybrid"}},
-		{"a mode", 2, `"Diagonal" is neither Expert nor Tensor`, []string{"apply", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
+		{"a hybrid of nothing", 2, "--mode Hybrid needs --layer-shape", []string{"run", "--world-file", good, "--ranks", "2", "--mode", "Hybrid"}},
+		{"a mode", 2, `unknown mode "Diagonal"`, []string{"apply", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
 		{"a shape", 2, `--layer-shape "3-1=1/1"`, []string{"apply", "--world-file", good, "--ranks", "1", "--layer-shape", "3-1=1/1"}},
 		{"a log level", 2, "--log-level", []string{"apply", "--world-file", good, "--ranks", "1", "--log-level", "loud"}},
 		{"no world file", 2, "no such file", []string{"apply", "--world-file", filepath.Join(dir, "none"), "--ranks", "1"}},
@@ -62,8 +62,8 @@ func TestExitCodes(t *testing.T) {
 		{"another world's authority", 2, `not the authority of world "v"`, []string{"certificates", "--dir", certs, "--world", "v", "driver"}},
 		{"nobody listens", 1, "agent 127.0.0.1:1: Status", []string{"status", "--world-file", good}},
 		{"nobody to apply to", 1, "ask the agents", []string{"apply", "--world-file", good, "--ranks", "1"}},
-		{"keep without ranks", 2, `"ranks" not set`, []string{"keep", "--world-file", good}},
-		{"keep of no shape", 2, `"Diagonal" is neither`, []string{"keep", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
+		{"run without ranks", 2, `"ranks" not set`, []string{"run", "--world-file", good}},
+		{"run of no shape", 2, `unknown mode "Diagonal"`, []string{"run", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
 		{"help", 0, "", []string{"apply", "--help"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestKeepUntilItIsToldToEnd(t *testing.T) {
 	var out, logs bytes.Buffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run([]string{"keep", "--world-file", world, "--ranks", "2", "--agents-file", filepath.Join(dir, "agents")}, &out, &logs)
+		ended <- run([]string{"run", "--world-file", world, "--ranks", "2", "--agents-file", filepath.Join(dir, "agents")}, &out, &logs)
 	}()
 	time.Sleep(200 * time.Millisecond) // there is no such file yet
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "agents"), []byte("127.0.0.1:1\n"), 0o600))
@@ -120,13 +120,13 @@ func TestAgentsFile(t *testing.T) {
 }
 
 func TestLayerShapes(t *testing.T) {
-	want, err := wanted(4, "Tensor", []string{"0-2=4/2", "1=1/1"}, "", 2)
+	want, err := wanted(4, "TensorParallel", []string{"0-2=4/2", "1=1/1"}, "", 2)
 	require.NoError(t, err)
 	require.Equal(t, layout.Tensor, want.Shape.Mode)
 	require.Equal(t, map[uint32]layout.LayerShape{0: {ExpertGroup: 4, AttentionGroup: 2}, 1: {ExpertGroup: 1, AttentionGroup: 1},
 		2: {ExpertGroup: 4, AttentionGroup: 2}}, want.Shape.Layers)
 	for _, bad := range []string{"", "1", "1=2", "1=2/", "a=1/1", "1-=1/1", "2-1=1/1", "0=0/1", "0=1/0", "0=1/70000", "-1=1/1"} {
-		_, err := wanted(4, "Tensor", []string{bad}, "", 2)
+		_, err := wanted(4, "TensorParallel", []string{bad}, "", 2)
 		require.ErrorContains(t, err, "--layer-shape", bad)
 	}
 }

@@ -17,7 +17,7 @@ func TestPlacementFile(t *testing.T) {
 		want, err := wanted(2, mode, nil, path, 1)
 		return want.Shape.Placement, err
 	}
-	placement, err := read(`[[[3, 0], [1, 2, 0]], [[0], [1]]]`+"\n", "Expert")
+	placement, err := read(`[[[3, 0], [1, 2, 0]], [[0], [1]]]`+"\n", "ExpertParallel")
 	require.NoError(t, err)
 	require.Equal(t, [][][]uint32{{{0, 3}, {0, 1, 2}}, {{0}, {1}}}, placement)
 
@@ -37,13 +37,13 @@ func TestPlacementFile(t *testing.T) {
 		`[[[0], "1"]]`:          "[0][1]",
 		`[[[0], [1]`:            "the file ends here",
 	} {
-		_, err := read(text, "Expert")
+		_, err := read(text, "ExpertParallel")
 		require.ErrorContains(t, err, want, text)
 		require.ErrorContains(t, err, "--placement "+path+": ", text)
 	}
-	_, err = read(`[[[0], [1]]]`, "Tensor")
-	require.ErrorContains(t, err, "whole experts have no place in --mode Tensor; want --mode Expert")
-	_, err = wanted(2, "Expert", nil, path+".none", 1)
+	_, err = read(`[[[0], [1]]]`, "TensorParallel")
+	require.ErrorContains(t, err, "whole experts have no place in --mode TensorParallel; want --mode ExpertParallel")
+	_, err = wanted(2, "ExpertParallel", nil, path+".none", 1)
 	require.ErrorContains(t, err, "--placement "+path+".none: open ")
 	require.ErrorAs(t, blame(path, &layout.BadPlacement{Why: "layer 1: no rank has expert 3"}), &usageError{})
 	require.EqualError(t, blame(path, &layout.BadPlacement{Why: "layer 1: no rank has expert 3"}),

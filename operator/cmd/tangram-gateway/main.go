@@ -104,7 +104,7 @@ func serve(ctx context.Context, f flags) error {
 	pool := gateway.NewPool(gateway.Options{World: f.world, Gateway: f.name, Seeds: f.seeds, Discover: f.discover, TLS: config,
 		LostAfter: f.lostAfter, ByLoadAlone: f.byLoad, Log: log, Metrics: gateway.NewMetrics(registry, f.model)})
 	defer pool.Close()
-	registry.MustRegister(gateway.NewWorldMetrics(pool, f.model))
+	registry.MustRegister(gateway.NewRequestMetrics(pool, f.model))
 	clients, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)

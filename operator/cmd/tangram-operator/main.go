@@ -65,14 +65,16 @@ func run() int {
 	p := root.Flags()
 	p.StringVar(&f.images.Agent, "agent-image", "", "image of the agents")
 	p.StringVar(&f.images.AgentGPU, "agent-gpu-image", "", "image of the agents of worlds on GPUs, which also has NCCL; empty: that of the agents")
-	p.StringVar(&f.images.Engine, "engine-image", "", "image of the reference engine, where a MoEDeployment names none")
+	p.StringVar(&f.images.Engine, "engine-image", "", "image of the engine reference")
+	p.StringVar(&f.images.VLLM, "vllm-image", "", "image of the engine vllm and of text servers")
 	p.StringVar(&f.images.Gateway, "gateway-image", "", "image of the gateways")
+	p.StringVar(&f.images.Operator, "operator-image", "", "image of the operator, for pods that read checkpoints")
 	p.StringSliceVar(&f.namespaces, "namespaces", nil, "the namespaces to look at; none: all")
 	p.StringVar(&f.metrics, "metrics-bind-address", ":8080", "host:port of /metrics, by HTTPS, for whom the cluster lets get /metrics; 0: none")
 	p.StringVar(&f.health, "health-probe-bind-address", ":8081", "host:port of /healthz and /readyz")
 	p.BoolVar(&f.elect, "leader-elect", false, "act only as the holder of a lease")
 	p.StringVar(&f.ownNamespace, "own-namespace", "", "where the operator runs: of its lease, and the only one from which its worlds' agents are driven; empty: any")
-	p.StringVar(&f.nodeFolder, "node-folder", controller.DefaultNodeFolder, "absolute path on nodes, below which worlds with spec.network.shareNodeMemory get a folder each; only root may write there")
+	p.StringVar(&f.nodeFolder, "node-folder", controller.DefaultNodeFolder, "absolute path on nodes, below which worlds with spec.network.nodeMemorySharing get a folder each; only root may write there")
 	p.DurationVar(&f.certificates.Authority, "authority-validity", 365*24*time.Hour, "of the authority of a world; it is replaced when two thirds are over")
 	p.DurationVar(&f.certificates.Certificate, "certificate-validity", 30*24*time.Hour, "of the certificates that it signs; they are replaced when two thirds are over")
 	p.DurationVar(&f.certificates.Load, "certificate-load-time", 5*time.Minute, "until all processes have loaded a Secret that changed; more than the kubelet's sync period")
@@ -80,11 +82,12 @@ func run() int {
 	p.StringVar(&f.custom.service, "custom-metrics-service", "", "in --own-namespace, which the APIService names")
 	p.StringVar(&f.custom.secret, "custom-metrics-secret", "", "in --own-namespace, for the authority of its certificates; it must be there, and may be empty")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
-	for _, name := range []string{"agent-image", "engine-image", "gateway-image"} {
+	for _, name := range []string{"agent-image", "engine-image", "vllm-image", "gateway-image", "operator-image"} {
 		if err := root.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file
 		}
 	}
+	root.AddCommand(sizeCommand())
 	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
 		fmt.Fprintln(os.Stderr, "tangram-operator:", err)
 		return 1

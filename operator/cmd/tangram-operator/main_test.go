@@ -38,7 +38,7 @@ import (
 	"tangram.dev/operator/internal/custommetrics"
 	"tangram.dev/operator/internal/pki"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // How long a test waits for what must come, and how often it looks.
@@ -136,7 +136,7 @@ func get(ctx context.Context, url, token string) (string, error) {
 // The program leads, answers its probes, shows metrics, and gives its lease back at the end.
 func TestServe(t *testing.T) {
 	c := startServer(t)
-	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"}, metrics: freePort(t), health: freePort(t), elect: true, ownNamespace: "default",
+	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", VLLM: "vllm:test", Gateway: "gateway:test", Operator: "operator:test"}, metrics: freePort(t), health: freePort(t), elect: true, ownNamespace: "default",
 		custom: behindTheServer(t, c)}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -154,9 +154,9 @@ func TestServe(t *testing.T) {
 		require.Eventually(t, func() bool { _, err := get(t.Context(), "http://"+f.health+"/"+path, ""); return err == nil }, wait, tick, path)
 	}
 	require.Eventually(t, func() bool { return holder() != "" }, wait, tick, "it holds the lease")
-	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "default"}, Spec: api.MoEDeploymentSpec{Replicas: 2,
-		Model:  api.Model{Revision: "r1", Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models"}}},
-		Limits: api.Limits{MemoryPerRank: resource.MustParse("64Mi"), KVMemoryPerRank: resource.MustParse("16Mi")}}}
+	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "default"}, Spec: api.MoEDeploymentSpec{Replicas: 2, Engine: api.Engine{Name: api.EngineReference},
+		Model:  api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models"}}},
+		Memory: api.Memory{Weights: resource.MustParse("64Mi"), KVCache: resource.MustParse("16Mi")}}}
 	require.NoError(t, c.Create(t.Context(), d))
 	require.Eventually(t, func() bool {
 		return c.Get(t.Context(), client.ObjectKeyFromObject(d), d) == nil && len(d.Status.Conditions) > 0
@@ -177,7 +177,7 @@ func TestServe(t *testing.T) {
 	require.Error(t, err, "a token never goes in the clear")
 	require.Eventually(t, func() bool {
 		body, err := get(t.Context(), "https://"+f.metrics+"/metrics", prometheus)
-		return err == nil && strings.Contains(body, `tangram_operator_world_wanted_ranks{name="w",namespace="default"} 2`)
+		return err == nil && strings.Contains(body, `tangram_operator_world_desired_ranks{name="w",namespace="default"} 2`)
 	}, wait, tick, "metrics of its own")
 	customMetricsAreServed(t)
 	select {

@@ -21,8 +21,8 @@ func crossoverCommand() *cobra.Command {
 	var steps bool
 	c := &cobra.Command{
 		Use:   "crossover",
-		Short: "from how many requests on mode Expert is faster than mode Tensor, by measured kernels",
-		Long: `Says what a step of 1 to 512 requests that decode lasts in modes Expert and Tensor on measured kernels, and where the modes cross: the number of
+		Short: "from how many requests on mode ExpertParallel is faster than mode TensorParallel, by measured kernels",
+		Long: `Says what a step of 1 to 512 requests that decode lasts in modes ExpertParallel and TensorParallel on measured kernels, and where the modes cross: the number of
 requests that a policy with thresholds should have on that engine, model, width, routing and context. No request is played.`,
 		Example: "  tangram simulate crossover --model Qwen3-30B-A3B --ranks 4 --truth vllm,sglang --routing balanced,power_law_1.2",
 		Args:    flagsOnly,
@@ -54,7 +54,7 @@ requests that a policy with thresholds should have on that engine, model, width,
 	f.IntSliceVar(&contexts, "context", contexts, "tokens of each request's context")
 	f.BoolVar(&steps, "steps", false, "a table of the steps too: what they last in both modes, and of what they consist")
 	f.StringVarP(&output, "output", "o", "table", plancli.Outputs)
-	f.StringVar(&svg, "svg", "", "file for a picture of it: a step in mode Expert over mode Tensor, by requests")
+	f.StringVar(&svg, "svg", "", "file for a picture of it: a step in mode ExpertParallel over mode TensorParallel, by requests")
 	return c
 }
 

@@ -40,7 +40,7 @@ func TestCrossover(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		require.Greater(t, got[i].Below, got[i+3].Below, "%s: longer contexts want mode Expert sooner", got[i].Engine)
+		require.Greater(t, got[i].Below, got[i+3].Below, "%s: longer contexts want mode ExpertParallel sooner", got[i].Engine)
 	}
 	picture, err := os.ReadFile(path)
 	require.NoError(t, err)

@@ -57,9 +57,9 @@ func TestGoldenOutputs(t *testing.T) {
 		{"balance-full.json", nowhere, "balance --load docs/placement/loads.json --ranks 4 --slots 5 --nodes 2 --mode full -o json"},
 		{"balance.yaml", nowhere, "balance --load docs/placement/loads.json --ranks 2 --demand last --max-moves 3 -o yaml"},
 		{"plan-resize", placement, "plan --geometry Qwen3-30B-A3B --from-ranks 4 --ranks 6 --lines 4"},
-		{"plan-switch", nowhere, "plan -f charts/tangram/samples/moedeployment.yaml --geometry Qwen3-30B-A3B --from-ranks 4 --from-mode Tensor --lines 4"},
+		{"plan-switch", nowhere, "plan -f charts/tangram/samples/moedeployment.yaml --geometry Qwen3-30B-A3B --from-ranks 4 --from-mode TensorParallel --lines 4"},
 		{"plan-resize.json", nowhere, "plan --geometry gpt-oss-20b --from-ranks 2 --ranks 1 -o json"},
-		{"simulate-width", simulator, "simulate --rates 240x10,600x45,600x10 --prompt 1500 --answer 150 --model Qwen3-30B-A3B --rank-gb 48 --truth trtllm --ranks 3 --policy Expert,width --min-ranks 2 --max-ranks 8 --ttft 2 --tpot 0.05"},
+		{"simulate-width", simulator, "simulate --rates 240x10,600x45,600x10 --prompt 1500 --answer 150 --model Qwen3-30B-A3B --rank-gb 48 --truth trtllm --ranks 3 --policy ExpertParallel,width --min-ranks 2 --max-ranks 8 --ttft 2 --tpot 0.05"},
 		{"recommend-redundant", simulator, "simulate recommend --rates 60x150 --prompt 1000 --answer 100 --model Qwen3-30B-A3B --truth sglang --ttft 0.5 --tpot 0.05 --ranks 8 --expert-skew 2 --redundant-experts 8"},
 		{"crossover", experiments, "simulate crossover --routing balanced,power_law_1.2 --context 512,2048,8192"},
 		{"crossover-small", experiments, "simulate crossover --model Qwen3-30B-A3B --ranks 4"},
@@ -89,8 +89,8 @@ func TestGoldenOutputs(t *testing.T) {
 func TestPicturesAreAsMade(t *testing.T) {
 	for _, c := range []struct{ page, picture, command string }{
 		{"policy.md", "policy/bursts.svg",
-			"tangram simulate --model Qwen3-30B-A3B --rates 200x5,100x60,200x20,30x150,200x5 --prompt 1024 --answer 512 --truth trtllm --policy Expert,Tensor,calibrated --svg "},
-		{"experiments.md", "experiments/rollout.svg", "tangram simulate --rollout 2048 --policy Expert,Tensor,rollout,calibrated --svg "},
+			"tangram simulate --model Qwen3-30B-A3B --rates 200x5,100x60,200x20,30x150,200x5 --prompt 1024 --answer 512 --truth trtllm --policy ExpertParallel,TensorParallel,calibrated --svg "},
+		{"experiments.md", "experiments/rollout.svg", "tangram simulate --rollout 2048 --policy ExpertParallel,TensorParallel,rollout,calibrated --svg "},
 		{"experiments.md", "experiments/crossover.svg", "tangram simulate crossover --routing balanced,power_law_1.2 --svg "},
 	} {
 		t.Run(c.picture, func(t *testing.T) {

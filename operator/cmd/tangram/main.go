@@ -24,7 +24,7 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 	sink := &writer{out: out}
 	root.SetOut(sink)
 	root.SetErr(errs)
-	root.AddCommand(planCommand(), balanceCommand(), simulateCommand(), paceTableCommand())
+	root.AddCommand(sizeCommand(), planCommand(), balanceCommand(), simulateCommand(), paceTableCommand())
 	begun := false
 	onRun(root, func() { begun = true })
 	if c, err := root.ExecuteC(); err != nil {

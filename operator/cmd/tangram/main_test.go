@@ -22,10 +22,10 @@ const small = `{"tangram_load":1,"windows":[[[4,1,1,2],[1,1,1,1]]]}`
 
 // Two modes and the policy on a load that is drawn: the table has a row for each, JSON says the same twice.
 func TestSimulate(t *testing.T) {
-	flags := []string{"simulate", "--rates", "20x5,5x40", "--prompt", "500", "--answer", "60", "--policy", "Expert,Tensor,calibrated"}
+	flags := []string{"simulate", "--rates", "20x5,5x40", "--prompt", "500", "--answer", "60", "--policy", "ExpertParallel,TensorParallel,calibrated"}
 	code, out, errs := call("", flags...)
 	require.Zero(t, code, errs)
-	for _, want := range []string{"Expert  ", "Tensor  ", "calibrated  ", "TTFT p50 s"} {
+	for _, want := range []string{"ExpertParallel  ", "TensorParallel  ", "calibrated  ", "TTFT p50 s"} {
 		require.Contains(t, out, want)
 	}
 	_, first, _ := call("", append(flags, "-o", "json")...)
@@ -45,12 +45,12 @@ func TestSimulate(t *testing.T) {
 		require.Equal(t, rows[0].Requests, r.Requests)
 		require.Equal(t, rows[0].OutputTokens, r.OutputTokens)
 	}
-	code, out, errs = call("100 20\n200 30\n", "simulate", "--trace", "-", "--policy", "Tensor")
+	code, out, errs = call("100 20\n200 30\n", "simulate", "--trace", "-", "--policy", "TensorParallel")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "Tensor         2")
-	code, out, errs = call("100 20\n100 0\n200 30\n", "simulate", "--trace", "-", "--policy", "Tensor")
+	require.Contains(t, out, "TensorParallel         2")
+	code, out, errs = call("100 20\n100 0\n200 30\n", "simulate", "--trace", "-", "--policy", "TensorParallel")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "Tensor         2")
+	require.Contains(t, out, "TensorParallel         2")
 	require.Contains(t, errs, "--trace -: left out, as they have no prompt or no output tokens: 1 lines")
 }
 
@@ -67,8 +67,8 @@ func TestBadSimulations(t *testing.T) {
 		"--model \"gpt-2\": no kernels were measured of it; want one of Qwen3-235B-A22B, Qwen3-30B-A3B": {"--rates", "5x5", "--model", "gpt-2"},
 		"--truth \"llama.cpp\": no kernels of it were measured; want one of sglang, trtllm, vllm":       {"--rates", "5x5", "--truth", "llama.cpp"},
 		"--prior \"llama.cpp\"": {"--rates", "5x5", "--prior", "llama.cpp"},
-		"--routing \"fair\": no kernels were measured with it; want one of": {"--rates", "5x5", "--routing", "fair"},
-		"--policy \"expert\"; want one of Expert, Tensor, threshold":        {"--rates", "5x5", "--policy", "Expert,expert"},
+		"--routing \"fair\": no kernels were measured with it; want one of":          {"--rates", "5x5", "--routing", "fair"},
+		"--policy \"expert\"; want one of ExpertParallel, TensorParallel, threshold": {"--rates", "5x5", "--policy", "ExpertParallel,expert"},
 		"--policy names none":                              {"--rates", "5x5", "--policy", ""},
 		"--concurrency -1: at least 1":                     {"--rates", "5x5", "--concurrency", "-1"},
 		"--samples without -o json":                        {"--rates", "5x5", "--samples"},
@@ -76,7 +76,7 @@ func TestBadSimulations(t *testing.T) {
 		"--ranks 9: kernels were measured on 1 to 8 ranks": {"--rates", "5x5", "--ranks", "9"},
 		"--ranks 0: kernels were measured on 1 to 8 ranks": {"--rates", "5x5", "--ranks", "0"},
 		"80.00 GB of a rank are used up, and leave nothing for KV: use more ranks (experts 56.77 GB, dense weights ": {"--rates", "5x5", "--rank-gb", "80"},
-		"want one of Expert, Tensor":                 {"--rates", "5x5", "--policy", "magic"},
+		"want one of ExpertParallel, TensorParallel":                                                                 {"--rates", "5x5", "--policy", "magic"},
 		"--svg: open none/a.svg":                     {"--rates", "5x5", "--svg", "none/a.svg"},
 		"is none of mooncake":                        {"--trace", "-", "--format", "xml"},
 		"--trace -: it is empty":                     {"--trace", "-"},
@@ -104,7 +104,7 @@ func TestBadInput(t *testing.T) {
 		return path
 	}
 	deployment := func(spec string) string {
-		return file(strings.Trim(spec, "{}")+".yaml", "apiVersion: serving.tangram.dev/v1alpha1\nkind: MoEDeployment\nmetadata: {name: d}\nspec: "+spec+"\n")
+		return file(strings.Trim(spec, "{}")+".yaml", "apiVersion: serving.tangram.dev/v1alpha2\nkind: MoEDeployment\nmetadata: {name: d}\nspec: "+spec+"\n")
 	}
 	for _, c := range []struct {
 		name, in, want string
@@ -143,22 +143,21 @@ func TestBadInput(t *testing.T) {
 		{"no world", "", "give -f or --ranks", plan()},
 		{"no rank", "", "0 ranks; a world has 1 to 8192", plan("--ranks", "0")},
 		{"too many ranks", "", "at most 8 ranks can share them", plan("--ranks", "9")},
-		{"a wanted mode", "", `mode "Diagonal" is neither`, plan("--ranks", "2", "--mode", "Diagonal")},
-		{"a mode as it is", "", `--from-mode: mode "Mixed" is neither`, plan("--ranks", "2", "--from-mode", "Mixed", "--from-ranks", "2")},
+		{"a wanted mode", "", `unknown mode "Diagonal"`, plan("--ranks", "2", "--mode", "Diagonal")},
+		{"a mode as it is", "", `--from-mode: unknown mode "Mixed"`, plan("--ranks", "2", "--from-mode", "Mixed", "--from-ranks", "2")},
 		{"ranks as they are", "", "--from-ranks -1", plan("--ranks", "2", "--from-ranks", "-1")},
 		{"redundant experts of no load", "", "give --load", plan("--ranks", "2", "--redundant-experts", "1")},
 		{"a load of another model", small, "loads of 2 layers of 4 experts; Mixtral-8x7B has 32 MoE layers of 8", plan("--ranks", "2", "--load", "-")},
-		{"a load for slices", small, "only whole experts are placed", plan("--ranks", "2", "--mode", "Tensor", "--load", "-")},
+		{"a load for slices", small, "only whole experts are placed", plan("--ranks", "2", "--mode", "TensorParallel", "--load", "-")},
 		{"an old placement of no world", "", "give --from-ranks", plan("--ranks", "1", "--old", file("p", "[[["+"0,1,2,3,4,5,6,7]]"+strings.Repeat(",[[0,1,2,3,4,5,6,7]]", 31)+"]"))},
 		{"an unknown geometry", "", "neither a config.json", []string{"plan", "--geometry", "none", "--ranks", "1"}},
 		{"a geometry of another kind", "", `model_type "llama" is not supported`, []string{"plan", "--geometry", file("c.json", `{"model_type":"llama"}`), "--ranks", "1"}},
 		{"an unknown field", "", `line 4: unknown field "spec.replica"`, plan("-f", deployment("{replica: 2}"))},
 		{"another kind", "", "want a MoEDeployment", plan("-f", file("k.yaml", "kind: Pod\n"))},
 		{"a negative width", "", "spec.replicas is -1", plan("-f", deployment("{replicas: -1}"))},
-		{"a hybrid of nothing", "", "mode Hybrid, and no layout", plan("-f", deployment("{mode: Hybrid}"))},
-		{"a hybrid by flags", "", "mode Hybrid, and no layout", plan("--ranks", "2", "--mode", "Hybrid")},
-		{"groups that do not divide", "", "layers 0 to the last: expert groups of 2 do not divide 3 ranks", plan("-f", deployment("{replicas: 3, mode: Hybrid, layout: [{expertGroup: 2}]}"))},
-		{"layers that are not", "", "layers 40 to the last: the model has 32 layers", plan("-f", deployment("{replicas: 2, mode: Hybrid, layout: [{firstLayer: 40}]}"))},
+		{"a hybrid by flags", "", "mode Hybrid needs layers", plan("--ranks", "2", "--mode", "Hybrid")},
+		{"groups that do not divide", "", "layers 0 to the last: expert groups of 2 do not divide 3 ranks", plan("-f", deployment("{replicas: 3, parallelism: {layers: [{expertGroup: 2}]}}"))},
+		{"layers that are not", "", "layers 40 to the last: the model has 32 layers", plan("-f", deployment("{replicas: 2, parallelism: {layers: [{firstLayer: 40}]}}"))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, out, errs := call(c.in, c.args...)
@@ -173,10 +172,10 @@ func TestBadInput(t *testing.T) {
 func TestAPlanBetweenHybrids(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(`
-apiVersion: serving.tangram.dev/v1alpha1
+apiVersion: serving.tangram.dev/v1alpha2
 kind: MoEDeployment
-spec: {replicas: 4, mode: Hybrid, layout: [{lastLayer: 9, expertGroup: All, attentionGroup: 2}]}
-status: {width: 4, mode: Hybrid, layout: [{firstLayer: 0, lastLayer: 31, expertGroup: 2, attentionGroup: 1}]}
+spec: {replicas: 4, parallelism: {layers: [{lastLayer: 9, expertGroup: All, attentionGroup: 2}]}}
+status: {ranks: 4, mode: Hybrid, layers: [{firstLayer: 0, lastLayer: 31, expertGroup: 2, attentionGroup: 1}]}
 `), 0o600))
 	code, out, errs := call("", "plan", "--geometry", "Mixtral-8x7B", "-f", path)
 	require.Zero(t, code, errs)
@@ -230,26 +229,26 @@ func TestThePlacementComesBack(t *testing.T) {
 // A MoEDeployment with its status, as kubectl gives it, says both worlds.
 // In mode Auto the mode is the operator's decision.
 func TestADeploymentInModeAutoIsPlanned(t *testing.T) {
-	const auto = "apiVersion: serving.tangram.dev/v1alpha1\nkind: MoEDeployment\nspec: {replicas: 4, mode: Auto, ranksPerPod: 1, limits: {spareBanks: 3}, model: {granuleRows: 96}}\n"
+	const auto = "apiVersion: serving.tangram.dev/v1alpha2\nkind: MoEDeployment\nspec: {replicas: 4, parallelism: {mode: Auto}, ranksPerPod: 1, tuning: {spareBanks: 3, granuleRows: 96}}\n"
 	plan := func(document string) string {
 		code, out, errs := call(document, "plan", "-f", "-", "--geometry", "Qwen3-30B-A3B", "--lines", "1")
 		require.Zero(t, code, errs)
 		return out
 	}
-	expert := plan(strings.Replace(auto, "mode: Auto", "mode: Expert", 1))
-	tensor := plan(strings.Replace(auto, "mode: Auto", "mode: Tensor", 1) + "status: {width: 4, mode: Expert}\n")
-	require.Equal(t, expert, plan(auto), "a world that is not there begins in mode Expert")
-	require.Equal(t, tensor, plan(auto+"status: {width: 4, mode: Expert, policy: {mode: Tensor}}\n"))
+	expert := plan(strings.Replace(auto, "mode: Auto", "mode: ExpertParallel", 1))
+	tensor := plan(strings.Replace(auto, "mode: Auto", "mode: TensorParallel", 1) + "status: {ranks: 4, mode: ExpertParallel}\n")
+	require.Equal(t, expert, plan(auto), "a world that is not there starts in mode ExpertParallel")
+	require.Equal(t, tensor, plan(auto+"status: {ranks: 4, mode: ExpertParallel, policy: {mode: TensorParallel}}\n"))
 	require.NotEqual(t, expert, tensor)
 }
 
 func TestADeploymentSaysBothWorlds(t *testing.T) {
-	text := `{"apiVersion":"serving.tangram.dev/v1alpha1","kind":"MoEDeployment","metadata":{"name":"d"},
-		"spec":{"replicas":1,"ranksPerPod":4,"mode":"Tensor"},"status":{"width":2,"mode":"Expert","replicas":2,"readyReplicas":2,"epoch":3}}`
+	text := `{"apiVersion":"serving.tangram.dev/v1alpha2","kind":"MoEDeployment","metadata":{"name":"d"},
+		"spec":{"replicas":1,"ranksPerPod":4,"parallelism":{"mode":"TensorParallel"}},"status":{"ranks":2,"mode":"ExpertParallel","replicas":2,"readyReplicas":2,"epoch":3}}`
 	code, out, errs := call(text, "plan", "--geometry", "Mixtral-8x7B", "-f", "-")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "Mixtral-8x7B: Expert on 2 ranks -> Tensor on 4 ranks")
-	code, out, errs = call(text, "plan", "--geometry", "Mixtral-8x7B", "-f", "-", "--ranks", "8", "--mode", "Expert", "--from-ranks", "0")
+	require.Contains(t, out, "Mixtral-8x7B: ExpertParallel on 2 ranks -> TensorParallel on 4 ranks")
+	code, out, errs = call(text, "plan", "--geometry", "Mixtral-8x7B", "-f", "-", "--ranks", "8", "--mode", "ExpertParallel", "--from-ranks", "0")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "Mixtral-8x7B: nothing -> Expert on 8 ranks")
+	require.Contains(t, out, "Mixtral-8x7B: nothing -> ExpertParallel on 8 ranks")
 }

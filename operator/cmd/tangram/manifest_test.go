@@ -10,9 +10,9 @@ import (
 
 const (
 	claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: models}\nspec: {accessModes: [ReadOnlyMany]}\n"
-	head  = "apiVersion: serving.tangram.dev/v1alpha1\nkind: MoEDeployment\n"
+	head  = "apiVersion: serving.tangram.dev/v1alpha2\nkind: MoEDeployment\n"
 	six   = head + "metadata: {name: six, namespace: a}\nspec: {replicas: 6}\n"
-	eight = head + "metadata: {name: eight, namespace: a}\nspec: {replicas: 8, mode: Tensor, model: {granuleRows: 96}}\n"
+	eight = head + "metadata: {name: eight, namespace: a}\nspec: {replicas: 8, parallelism: {mode: TensorParallel}, tuning: {granuleRows: 96}}\n"
 )
 
 // list of objects, as kubectl get -o yaml writes it.
@@ -31,7 +31,7 @@ func planOf(in string, flags ...string) (int, string, string) {
 // The one MoEDeployment of a file is planned, whatever else is in it.
 func TestPlan_WhenFileHasOtherObjects(t *testing.T) {
 	_, want, _ := planOf(six)
-	require.Contains(t, want, "nothing -> Expert on 6 ranks")
+	require.Contains(t, want, "nothing -> ExpertParallel on 6 ranks")
 	for name, text := range map[string]string{
 		"a claim before":             claim + "---\n" + six,
 		"a claim behind":             six + "---\n" + claim,
@@ -39,10 +39,10 @@ func TestPlan_WhenFileHasOtherObjects(t *testing.T) {
 		"a list":                     list(six),
 		"a list with others":         list(claim, six),
 		"a list in a list":           list(claim, list(six)),
-		"a list of its own":          strings.Replace(strings.Replace(list(six), "kind: List", "kind: MoEDeploymentList", 1), "apiVersion: v1", "apiVersion: serving.tangram.dev/v1alpha1", 1),
+		"a list of its own":          strings.Replace(strings.Replace(list(six), "kind: List", "kind: MoEDeploymentList", 1), "apiVersion: v1", "apiVersion: serving.tangram.dev/v1alpha2", 1),
 		"a document of another kind": "kind: Pod\n---\n" + six,
-		"another version":            strings.ReplaceAll(eight, "v1alpha1", "v9") + "---\n" + six,
-		"JSON":                       `{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "serving.tangram.dev/v1alpha1", "kind": "MoEDeployment", "spec": {"replicas": 6}}]}`,
+		"another version":            strings.ReplaceAll(eight, "v1alpha2", "v9") + "---\n" + six,
+		"JSON":                       `{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "serving.tangram.dev/v1alpha2", "kind": "MoEDeployment", "spec": {"replicas": 6}}]}`,
 	} {
 		code, out, errs := planOf(text)
 		require.Zero(t, code, "%s: %s", name, errs)
@@ -60,9 +60,9 @@ func TestPlan_WhenFileIsWrong(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{six + "---\n" + eight, "-: found 2 MoEDeployments, and one is planned at a time: a/six (line 1), a/eight (line 6); choose one with --name (NAME or NAMESPACE/NAME)"},
 		{list(six, eight), "-: found 2 MoEDeployments, and one is planned at a time: a/six (line 4), a/eight (line 8); choose one"},
-		{claim + "---\n" + claim + "---\nkind: Pod\n", "-: found PersistentVolumeClaim of v1, Pod without an apiVersion; want a MoEDeployment of serving.tangram.dev/v1alpha1"},
+		{claim + "---\n" + claim + "---\nkind: Pod\n", "-: found PersistentVolumeClaim of v1, Pod without an apiVersion; want a MoEDeployment of serving.tangram.dev/v1alpha2"},
 		{list(claim), "-: found PersistentVolumeClaim of v1; want a MoEDeployment"},
-		{strings.ReplaceAll(six, "v1alpha1", "v9"), "-: found MoEDeployment of serving.tangram.dev/v9; want a MoEDeployment of serving.tangram.dev/v1alpha1"},
+		{strings.ReplaceAll(six, "v1alpha2", "v9"), "-: found MoEDeployment of serving.tangram.dev/v9; want a MoEDeployment of serving.tangram.dev/v1alpha2"},
 		{"replicas: 2\n", "-: found an object without a kind; want"},
 		{"", "-: found no object at all; want"},
 		{"text\n", `-: line 1: found the text "text"; want an object with apiVersion and kind`},
@@ -75,10 +75,10 @@ func TestPlan_WhenFileIsWrong(t *testing.T) {
 		{head + "spec:\n  replicas: 1.5\n", "-: line 4: spec.replicas: found the number 1.5; want a whole number"},
 		{head + "spec:\n  model:\n    name: 5\n", "-: line 5: spec.model.name: found the number 5; want a text"},
 		{head + "spec: []\n", "-: line 3: spec: found a list; want an object"},
-		{head + "spec:\n  limits:\n    memoryPerRank: 5 Gigs\n", `-: line 5: spec.limits.memoryPerRank: found the text "5 Gigs"; want an amount, e.g. 24Gi`},
+		{head + "spec:\n  memory:\n    weights: 5 Gigs\n", `-: line 5: spec.memory.weights: found the text "5 Gigs"; want an amount, e.g. 24Gi`},
 		{head + "spec:\n  replica: 3\n", `-: line 4: unknown field "spec.replica"`},
-		{head + "spec:\n  layout:\n  - first: 3\n", `-: line 5: unknown field "spec.layout[0].first"`},
-		{head + "spec:\n  replicas: 3\n  mode: Tensor\n  replicas: 4\n", "-: line 6: replicas is there for the second time (first in line 4)"},
+		{head + "spec:\n  parallelism:\n    layers:\n    - first: 3\n", `-: line 6: unknown field "spec.parallelism.layers[0].first"`},
+		{head + "spec:\n  replicas: 3\n  suspend: true\n  replicas: 4\n", "-: line 6: replicas is there for the second time (first in line 4)"},
 		{head + "spec:\n  ranksPerPod: -1\n", "-: line 4: spec.ranksPerPod is -1; want at least 1"},
 	} {
 		code, out, errs := planOf(c.text)
@@ -100,23 +100,23 @@ func TestPlan_WhenFileIsWrong(t *testing.T) {
 func TestPlan_WhenModeIsAuto(t *testing.T) {
 	code, out, errs := call("", "plan", "-f", "../../../charts/tangram/samples/auto.yaml", "--geometry", "Qwen3-30B-A3B", "--lines", "1")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "nothing -> Expert on 4 ranks")
-	require.Contains(t, errs, "samples/auto.yaml: mode Auto, planned for Expert, which it begins with; --mode plans for another")
-	auto := head + "spec: {replicas: 6, mode: Auto}\nstatus: {width: 4, mode: Tensor}\n"
+	require.Contains(t, out, "nothing -> ExpertParallel on 4 ranks")
+	require.Contains(t, errs, "samples/auto.yaml: mode Auto, planned for ExpertParallel, which it starts with; --mode plans for another")
+	auto := head + "spec: {replicas: 6, parallelism: {mode: Auto}}\nstatus: {ranks: 4, mode: TensorParallel}\n"
 	code, out, errs = planOf(auto)
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "Tensor on 4 ranks -> Tensor on 6 ranks")
-	require.Contains(t, errs, "planned for Tensor, which it has now (status.mode)")
-	code, out, errs = planOf(auto, "--mode", "Expert")
+	require.Contains(t, out, "TensorParallel on 4 ranks -> TensorParallel on 6 ranks")
+	require.Contains(t, errs, "planned for TensorParallel, which it has now (status.mode)")
+	code, out, errs = planOf(auto, "--mode", "ExpertParallel")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "Tensor on 4 ranks -> Expert on 6 ranks")
+	require.Contains(t, out, "TensorParallel on 4 ranks -> ExpertParallel on 6 ranks")
 	require.Empty(t, errs)
 }
 
 // No flag is dropped in silence.
 func TestPlan_WhenFlagsAreIdle(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
-		{"--ranks 2 --from-mode Tensor", "--from-mode Tensor, and no world that has it: give --from-ranks, or -f with a status"},
+		{"--ranks 2 --from-mode TensorParallel", "--from-mode TensorParallel, and no world that has it: give --from-ranks, or -f with a status"},
 		{"--ranks 2 --name x", "--name without --filename would change nothing: give --filename, or leave out --name"},
 		{"--ranks 2 --price 0.1 --every 2", "--every, --price without --load would change nothing"},
 		{"--ranks 2 --max-moves 3", "--max-moves without --load"},
@@ -129,7 +129,7 @@ func TestPlan_WhenFlagsAreIdle(t *testing.T) {
 		require.Empty(t, out)
 		require.Contains(t, errs, c.want)
 	}
-	code, _, errs := planOf(fmt.Sprintf("%sstatus: {width: 4}\n", six), "--from-mode", "Tensor")
+	code, _, errs := planOf(fmt.Sprintf("%sstatus: {ranks: 4}\n", six), "--from-mode", "TensorParallel")
 	require.Zero(t, code, errs)
 	for _, flags := range []string{"--old-format json", "--load - --old -"} {
 		code, _, _ = call(small, append([]string{"balance", "--load", "x", "--ranks", "2"}, strings.Fields(flags)...)...)

@@ -17,7 +17,7 @@ func TestJSON_WhenKeysHaveOneStyle(t *testing.T) {
 		{"", "plan --geometry Mixtral-8x7B --from-ranks 2 --ranks 3"},
 		{small, "balance --load - --ranks 2 --redundant-experts 2"},
 		{small, "balance --load - --ranks 2 --budget-curve 4 --expert-bytes 9 --block-bytes 3 --kv-blocks 40 --kv-demand 30 --loss-per-block 0.002 --moe-seconds 0.012 --other-seconds 0.008"},
-		{"", "simulate --rates 5x5 --policy Tensor --samples"},
+		{"", "simulate --rates 5x5 --policy TensorParallel --samples"},
 		{"", "simulate --rates 5x40,5x2 --answer 60 --model Qwen3-30B-A3B --truth trtllm --policy threshold,calibrated"},
 		{"", "simulate recommend --rates 5x2 --model Qwen3-30B-A3B --ranks 2"},
 		{"", "simulate crossover --model Qwen3-30B-A3B --truth vllm"},
@@ -64,13 +64,13 @@ func TestVersion(t *testing.T) {
 // Columns of a table have different heads, and Go's brackets are in none.
 func TestTable_WhenHeadsDiffer(t *testing.T) {
 	for args, start := range map[string]string{
-		"plan --geometry Mixtral-8x7B --from-ranks 2 --ranks 3":                       "rank ",
-		"simulate --rates 5x5 --policy Tensor --ttft 1":                               "policy ",
-		"simulate recommend --rates 5x2 --model Qwen3-30B-A3B --ranks 2 --ttft 5":     "mode ",
-		"plan --geometry Mixtral-8x7B --from-ranks 4 --ranks 4 --mode Tensor":         "rank ",
-		"plan --geometry Mixtral-8x7B --from-ranks 4 --ranks 6 --ranks-per-pod 2":     "rank ",
-		"simulate --rates 5x5 --hybrids all/1 --policy g8,t1 --concurrency 3":         "policy ",
-		"simulate --rates 5x5 --hybrids all/1 --policy Expert,g8,t1 --concurrency 12": "policy ",
+		"plan --geometry Mixtral-8x7B --from-ranks 2 --ranks 3":                               "rank ",
+		"simulate --rates 5x5 --policy TensorParallel --ttft 1":                               "policy ",
+		"simulate recommend --rates 5x2 --model Qwen3-30B-A3B --ranks 2 --ttft 5":             "mode ",
+		"plan --geometry Mixtral-8x7B --from-ranks 4 --ranks 4 --mode TensorParallel":         "rank ",
+		"plan --geometry Mixtral-8x7B --from-ranks 4 --ranks 6 --ranks-per-pod 2":             "rank ",
+		"simulate --rates 5x5 --hybrids all/1 --policy g8,t1 --concurrency 3":                 "policy ",
+		"simulate --rates 5x5 --hybrids all/1 --policy ExpertParallel,g8,t1 --concurrency 12": "policy ",
 	} {
 		code, out, errs := call("", strings.Fields(args)...)
 		require.Zero(t, code, errs)
@@ -94,7 +94,7 @@ func TestTable_WhenHeadsDiffer(t *testing.T) {
 
 // Repeated flips are printed once, with their number.
 func TestPlan_WhenFlipsRepeat(t *testing.T) {
-	code, out, errs := call("", "plan", "--geometry", "Mixtral-8x7B", "--from-ranks", "4", "--ranks", "4", "--mode", "Tensor", "--spare-banks", "3")
+	code, out, errs := call("", "plan", "--geometry", "Mixtral-8x7B", "--from-ranks", "4", "--ranks", "4", "--mode", "TensorParallel", "--spare-banks", "3")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "\n11 flips: 10 x LAYOUT (3 layers), LAYOUT (2 layers)\n")
 	require.NotRegexp(t, `\d{5}`, out, "numbers have commas and units")
@@ -102,12 +102,12 @@ func TestPlan_WhenFlipsRepeat(t *testing.T) {
 
 // A world that cannot serve what comes says so; one that only has an answer to end does not. When no request is to come progress ends.
 func TestSimulate_WhenOverloaded(t *testing.T) {
-	code, out, errs := call("", "simulate", "--rates", "100x100", "--answer", "500", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "Tensor")
+	code, out, errs := call("", "simulate", "--rates", "100x100", "--answer", "500", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "TensorParallel")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "Tensor: overloaded: the last answer ends ")
+	require.Contains(t, out, "TensorParallel: overloaded: the last answer ends ")
 	require.NotContains(t, errs, " 0 requests to come")
 	for _, more := range [][]string{{"--rates", "100x1"}, {"--rates", "100x100", "--concurrency", "20", "--answer", "20"}, {"--rollout", "200"}} {
-		code, out, errs = call("", append([]string{"simulate", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "Tensor"}, more...)...)
+		code, out, errs = call("", append([]string{"simulate", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "TensorParallel"}, more...)...)
 		require.Zero(t, code, errs)
 		require.NotContains(t, out, "overloaded")
 	}
@@ -120,13 +120,13 @@ func TestSimulate_WhenFlagsAreWrongNothingIsRead(t *testing.T) {
 		"--ranks 0":                "--ranks 0",
 		"--model \"DeepSeek-V3\"":  "--model DeepSeek-V3",
 		"--concurrency -1":         "--concurrency -1",
-		"an SLO needs a TTFT":      "--policy Expert,width",
+		"an SLO needs a TTFT":      "--policy ExpertParallel,width",
 		"from --min-ranks 3 to":    "--policy width --ttft 1 --ranks 2 --min-ranks 3 --max-ranks 4",
 		"--hybrids \"2\": groups":  "--hybrids 2",
 		"--samples without -o":     "--samples",
 		"--prior \"best\": no ker": "--prior best",
 		"--prompt without --rates": "--prompt 5",
-		"--standby without width":  "--standby 1 --policy Tensor",
+		"--standby without width":  "--standby 1 --policy TensorParallel",
 	} {
 		code, _, errs := call("", append([]string{"simulate", "--trace", "there-is-none.csv"}, strings.Fields(flags)...)...)
 		require.Equal(t, 2, code)

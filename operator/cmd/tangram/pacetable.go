@@ -17,7 +17,7 @@ func paceTableCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pace-table FILE",
 		Short: "writes the seconds of a step, of measured kernels, for engines that have no accelerators (tangram-engine --pace)",
-		Long: `Writes to FILE (-: stdout) what steps of all widths up to --ranks last on measured accelerators, in modes Expert and Tensor and what was measured
+		Long: `Writes to FILE (-: stdout) what steps of all widths up to --ranks last on measured accelerators, in modes ExpertParallel and TensorParallel and what was measured
 between them, as JSON: the very seconds that tangram simulate --truth takes. tangram-engine --pace FILE has its steps last as long.
 Widths between those that were measured lie between them, straight in logarithms.`,
 		Example: "  tangram pace-table pace.json --model Qwen3-30B-A3B --engine trtllm --ranks 6",

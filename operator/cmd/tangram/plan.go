@@ -13,7 +13,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 	"tangram.dev/operator/pkg/load"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 type planFlags struct {
@@ -33,9 +33,9 @@ func planCommand() *cobra.Command {
 		Long: `What a transition would move, before it is applied. The wanted world is a MoEDeployment (-f) or flags; the world as it is now is the status of
 the MoEDeployment (kubectl get moedeployment NAME -o yaml | tangram plan -f - ...) or flags. A flag beats the file. The file may have
 other objects in it, and Lists, but one MoEDeployment alone, or the one of --name. In mode Auto the wanted mode is the one that the operator
-decided on (status.policy.mode), or has now (status.mode), or begins with (Expert). With --load experts are placed for that load.`,
+decided on (status.policy.mode), or has now (status.mode), or starts with (ExpertParallel). With --load experts are placed for that load.`,
 		Example: "  tangram plan --geometry Qwen3-30B-A3B --from-ranks 4 --ranks 6\n" +
-			"  tangram plan --geometry Qwen3-235B-A22B --from-ranks 8 --ranks 8 --mode Tensor\n" +
+			"  tangram plan --geometry Qwen3-235B-A22B --from-ranks 8 --ranks 8 --mode TensorParallel\n" +
 			"  kubectl get moedeployments -o yaml | tangram plan -f - --name demo --geometry config.json --ranks 6\n" +
 			"  tangram plan -f moedeployment.yaml --geometry config.json --load loads.json --redundant-experts 16 --price 0.002",
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
@@ -48,9 +48,9 @@ decided on (status.policy.mode), or has now (status.mode), or begins with (Exper
 	fs.Uint64Var(&f.pageBytes, "page-bytes", 0, "of the memory that experts lie in; 0: 2 MiB, as GPUs have it (the host backend: 4096)")
 	fs.Uint64Var(&f.denseBytes, "dense-bytes", 0, "of the weights outside the routed experts; a geometry does not say it, and 0 leaves them out")
 	fs.IntVar(&f.in.From.Ranks, "from-ranks", 0, "ranks of the world as it is; 0: none yet")
-	fs.StringVar(&f.in.From.Mode, "from-mode", "Expert", "mode of the world as it is")
+	fs.StringVar(&f.in.From.Mode, "from-mode", layout.Expert.String(), "mode of the world as it is")
 	fs.IntVar(&f.in.To.Ranks, "ranks", 0, "wanted ranks")
-	fs.StringVar(&f.in.To.Mode, "mode", "Expert", "wanted mode: Expert, Tensor, or Hybrid with the layout of -f")
+	fs.StringVar(&f.in.To.Mode, "mode", layout.Expert.String(), "wanted mode: ExpertParallel, TensorParallel, or Hybrid with the layers of -f")
 	fs.IntVar(&f.podSize, "ranks-per-pod", 1, "ranks of a pod")
 	fs.Uint32Var(&f.in.SpareBanks, "spare-banks", 2, "layers that one flip can rewrite; each flip is a pause, and a switch of all layers takes so many fewer of them")
 	fs.StringVar(&f.loads, "load", "", "file of loads to place experts for; - is stdin")
@@ -80,7 +80,7 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 			to()
 		}
 	}
-	set("ranks", func() { f.in.To.Ranks = int(d.WantedReplicas()) * int(d.Spec.RanksPerPod) })
+	set("ranks", func() { f.in.To.Ranks = int(d.DesiredReplicas()) * int(d.Spec.RanksPerPod) })
 	set("mode", func() {
 		mode, why := decidedMode(d)
 		if why != "" {
@@ -89,20 +89,24 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 		f.in.To.Mode = string(mode)
 	})
 	if f.in.To.Mode == layout.Hybrid.String() {
-		f.in.To.Layout = ranges.OfSpec(d.WantedLayout())
+		f.in.To.Layout = ranges.OfSpec(d.DesiredLayers())
 	}
 	set("ranks-per-pod", func() { f.podSize = int(d.Spec.RanksPerPod) })
-	set("granule-rows", func() { f.granuleRows = uint32(d.Spec.Model.GranuleRows) })
-	set("spare-banks", func() { f.in.SpareBanks = uint32(d.Spec.Limits.SpareBanks) })
-	set("from-ranks", func() { f.in.From.Ranks = int(d.Status.Width) })
+	set("granule-rows", func() { f.granuleRows = uint32(d.Spec.Tuning.GranuleRows) })
+	set("spare-banks", func() { f.in.SpareBanks = uint32(d.Spec.Tuning.SpareBanks) })
+	set("from-ranks", func() { f.in.From.Ranks = int(d.Status.Ranks) })
 	if d.Status.Mode != "" {
 		set("from-mode", func() { f.in.From.Mode = string(d.Status.Mode) })
 	}
 	if f.in.From.Mode == layout.Hybrid.String() {
-		f.in.From.Layout = ranges.OfStatus(d.Status.Layout)
+		f.in.From.Layout = ranges.OfStatus(d.Status.Layers)
 	}
 	if f.loads != "" { // without a load the operator places no redundant expert either
-		set("redundant-experts", func() { f.in.Redundant = int(d.Spec.RedundantExperts) })
+		set("redundant-experts", func() {
+			if r := d.Spec.Experts.Redundant; r != nil {
+				f.in.Redundant = int(max(r.Count, r.Max))
+			}
+		})
 	}
 	return nil
 }
@@ -110,14 +114,14 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 // decidedMode is the mode that a world is to have, and in mode Auto where that comes from.
 func decidedMode(d *api.MoEDeployment) (mode api.Mode, why string) {
 	switch {
-	case d.Spec.Mode != api.ModeAuto:
-		return d.Spec.Mode, ""
+	case !d.IsAuto():
+		return d.SpecMode(), ""
 	case d.Status.Policy != nil && d.Status.Policy.Mode != "":
 		return d.Status.Policy.Mode, "which the operator decided on (status.policy.mode)"
 	case d.Status.Mode != "":
 		return d.Status.Mode, "which it has now (status.mode)"
 	}
-	return api.ModeExpert, "which it begins with"
+	return api.ModeExpert, "which it starts with"
 }
 
 // given flags must be of use.

@@ -24,7 +24,7 @@ requests at the least rank-hours; of those within 1 % of these, the one with the
 they came.
 
 How the load lies on the experts is --expert-load (a file as of tangram balance) or --expert-skew (drawn); without either it is as --routing has it. With it
-mode Expert is played with one slot for each expert, and with 1, 2, 4, ... more on each rank, up to --redundant-experts in all: placed by the planner that rebalances worlds, for the first half
+mode ExpertParallel is played with one slot for each expert, and with 1, 2, 4, ... more on each rank, up to --redundant-experts in all: placed by the planner that rebalances worlds, for the first half
 of the windows, and judged by the second; the busiest rank's experts take as long as if all ranks had as much, and the copies take their memory from KV.`,
 		Example: "  tangram simulate recommend --trace code --times 20 --model Qwen3-30B-A3B --ttft 1 --tpot 0.05 --attainment 0.95",
 		Args:    flagsOnly,

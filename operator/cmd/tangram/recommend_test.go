@@ -16,7 +16,7 @@ func TestRecommend(t *testing.T) {
 	code, out, errs := call("", flags...)
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "<- recommended")
-	require.Contains(t, errs, "Tensor on 6 ranks")
+	require.Contains(t, errs, "TensorParallel on 6 ranks")
 	code, out, errs = call("", append(flags, "-o", "json")...)
 	require.Zero(t, code, errs)
 	var got struct {
@@ -91,10 +91,10 @@ func TestRecommendRedundantExperts(t *testing.T) {
 	require.Zero(t, offers[best].Redundant, "none are needed")
 	on4 := map[int]offer{}
 	for _, o := range offers {
-		if o.Mode == "Tensor" || o.Ranks == 1 {
+		if o.Mode == "TensorParallel" || o.Ranks == 1 {
 			require.Zero(t, o.Redundant)
 		}
-		if o.Mode == "Expert" && o.Ranks == 4 {
+		if o.Mode == "ExpertParallel" && o.Ranks == 4 {
 			on4[o.Redundant] = o
 		}
 	}
@@ -103,8 +103,8 @@ func TestRecommendRedundantExperts(t *testing.T) {
 	require.Less(t, on4[32].Imbalance, 1.05)
 	require.Less(t, on4[32].PerToken.P50, on4[0].PerToken.P50)
 	short, _ := played("--expert-skew", "2", "--redundant-experts", "200", "--rank-gb", "42")
-	last := short[len(short)-2] // before mode Tensor of 4
-	require.Equal(t, "Expert", last.Mode)
+	last := short[len(short)-2] // before mode TensorParallel of 4
+	require.Equal(t, "ExpertParallel", last.Mode)
 	require.Contains(t, last.Refused, "redundant experts")
 
 	windows := make([]string, 2)
@@ -120,7 +120,7 @@ func TestRecommendRedundantExperts(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(`{"tangram_load":1,"windows":[`+strings.Join(windows, ",")+`]}`), 0o600))
 	offers, _ = played("--expert-load", path, "--redundant-experts", "4")
 	for _, o := range offers {
-		if o.Mode == "Expert" && o.Ranks == 4 {
+		if o.Mode == "ExpertParallel" && o.Ranks == 4 {
 			want := 1310 / (2270.0 / 4) // it and 31 others
 			if o.Redundant == 4 {       // it lies on all
 				want = 1

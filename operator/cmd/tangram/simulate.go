@@ -31,16 +31,16 @@ func simulateCommand() *cobra.Command {
 		Use:   "simulate",
 		Short: "plays requests against a world that exists in numbers only, under static modes and policies",
 		Long: `Plays requests against a world that exists in numbers only: measured kernels say what a step lasts, the planner what a
-transition moves. Each --policy is played on its own: a mode (Expert, Tensor, one of --hybrids as "g8,t1"), threshold, rollout, calibrated or hindsight (the best
+transition moves. Each --policy is played on its own: a mode (ExpertParallel, TensorParallel, one of --hybrids as "g8,t1"), threshold, rollout, calibrated or hindsight (the best
 schedule that a beam search found, knowing the future), all on --ranks ranks; or width, which begins with --ranks and has from --min-ranks to
 --max-ranks, as many as hold the SLO, as spec.autoscaling of a MoEDeployment does. With width among the policies steps have at most 2,048 tokens of
 each rank in all worlds, else 8,192 of all ranks. Nothing is drawn but by --seed.
 
 TTFT is the time to the first token, TPOT the time for each token after it, "in flight" the requests that are there in the mean over time. A world is
 called overloaded if the last answer ends more than a minute, and more than a tenth of the time over which requests come, after the last one came.`,
-		Example: "  tangram simulate --trace conversation --policy Expert,Tensor,calibrated\n" +
+		Example: "  tangram simulate --trace conversation --policy ExpertParallel,TensorParallel,calibrated\n" +
 			"  tangram simulate --rates 300x2,60x20,300x2 --model Qwen3-30B-A3B --truth trtllm\n" +
-			"  tangram simulate --trace code --times 3 --model Qwen3-30B-A3B --ranks 4 --policy Expert,width --min-ranks 3 --max-ranks 8 --ttft 2 --tpot 0.1 --attainment 0.9",
+			"  tangram simulate --trace code --times 3 --model Qwen3-30B-A3B --ranks 4 --policy ExpertParallel,width --min-ranks 3 --max-ranks 8 --ttft 2 --tpot 0.1 --attainment 0.9",
 		Args: flagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := simulateGiven(c, output, samples); err != nil {
@@ -80,13 +80,13 @@ called overloaded if the last answer ends more than a minute, and more than a te
 	f := c.Flags()
 	worldFlags(f, &o, "ranks of the world")
 	f.StringVar(&o.Prior, "prior", "", "engine whose kernels the policy takes for it at first; another than --truth if not said")
-	f.StringSliceVar(&o.Hybrids, "hybrids", nil, "what policies may choose beside modes Expert and Tensor: groups of experts / of attention, numbers of ranks or all, e.g. all/1,1/2")
-	f.StringSliceVar(&policies, "policy", []string{"Expert", "Tensor"}, "what to play")
+	f.StringSliceVar(&o.Hybrids, "hybrids", nil, "what policies may choose beside modes ExpertParallel and TensorParallel: groups of experts / of attention, numbers of ranks or all, e.g. all/1,1/2")
+	f.StringSliceVar(&policies, "policy", []string{"ExpertParallel", "TensorParallel"}, "what to play")
 	f.IntVar(&o.Width.Min, "min-ranks", o.Width.Min, "of the policy width: ranks at least")
 	f.IntVar(&o.Width.Max, "max-ranks", o.Width.Max, "of the policy width: ranks at most; 0: --ranks")
-	f.StringVar(&o.Width.Mode, "mode", o.Width.Mode, "of the policy width, which keeps it: Expert or Tensor; Auto: it is decided with the width")
+	f.StringVar(&o.Width.Mode, "mode", o.Width.Mode, "of the policy width, which keeps it: ExpertParallel or TensorParallel; Auto: it is decided with the width")
 	f.Float64Var(&o.Width.PodSeconds, "pod-seconds", o.Width.PodSeconds, "of the policy width: from wanting a pod to its rank's being ready")
-	f.IntVar(&o.Width.Standby, "standby", o.Width.Standby, "of the policy width: ranks that are kept ready beside those that serve (spec.standby)")
+	f.IntVar(&o.Width.Standby, "standby", o.Width.Standby, "of the policy width: ranks that are kept ready beside those that serve (spec.standbyReplicas)")
 	f.Float64Var(&o.Width.SLO.TTFT, "ttft", o.Width.SLO.TTFT, "seconds to the first token that are asked for; 0: any")
 	f.Float64Var(&o.Width.SLO.TPOT, "tpot", o.Width.SLO.TPOT, "seconds between tokens, in the mean of an answer, that are asked for; 0: any")
 	f.Float64Var(&o.Width.SLO.Share, "attainment", o.Width.SLO.Share, "share of the requests that are to be within both")
@@ -103,7 +103,7 @@ func simulateGiven(c *cobra.Command, output string, samples bool) error {
 		return err
 	}
 	if list, err := c.Flags().GetStringSlice("policy"); err != nil || len(list) == 0 {
-		return fmt.Errorf("--policy names none; want Expert, Tensor or others of --help")
+		return fmt.Errorf("--policy names none; want ExpertParallel, TensorParallel or others of --help")
 	}
 	if err := worldGiven(c); err != nil {
 		return err

@@ -14,12 +14,12 @@ import (
 // when they are wanted, and those that stand by all the time. Widths that memory refuses are told, and left out.
 func TestSimulateWidth(t *testing.T) {
 	flags := []string{"simulate", "--rates", "240x10,600x45,600x10", "--prompt", "1500", "--answer", "150", "--model", "Qwen3-30B-A3B", "--rank-gb", "48", "--truth", "trtllm", "--ranks", "3", "--policy",
-		"Expert,width", "--min-ranks", "2", "--max-ranks", "8", "--ttft", "2", "--tpot", "0.05", "--attainment", "0.9"}
+		"ExpertParallel,width", "--min-ranks", "2", "--max-ranks", "8", "--ttft", "2", "--tpot", "0.05", "--attainment", "0.9"}
 	path := filepath.Join(t.TempDir(), "a.svg")
 	code, out, errs := call("", append(flags, "--svg", path)...)
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "attained  rank-hours")
-	require.Contains(t, errs, "width: not to be had: Expert/2: memory")
+	require.Contains(t, errs, "width: not to be had: ExpertParallel/2: memory")
 	require.FileExists(t, path)
 	picture, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -44,29 +44,29 @@ func TestSimulateWidth(t *testing.T) {
 			rows[r.Policy+" "+name] = r
 		}
 	}
-	static, width, with := rows["Expert alone"], rows["width alone"], rows["width and one"]
+	static, width, with := rows["ExpertParallel alone"], rows["width alone"], rows["width and one"]
 	require.Less(t, float64(static.Within), .8*float64(static.Requests), "three ranks do not hold it")
 	require.Greater(t, float64(width.Within), .85*float64(width.Requests))
 	require.Greater(t, with.Within, width.Within, "nobody waits for a pod")
 	require.NotEmpty(t, width.Switches)
 	require.Less(t, width.RankSeconds, 6*width.Makespan)
-	require.Equal(t, "Expert/3", width.Switches[0].From)
+	require.Equal(t, "ExpertParallel/3", width.Switches[0].From)
 	require.Contains(t, width.Switches[0].Why, "wider: ")
 	require.Contains(t, width.Switches[len(width.Switches)-1].Why, "narrower: ")
 }
 
 func TestBadWidths(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"an SLO needs a TTFT or a TPOT":         {},
-		"from 5 to 4 ranks":                     {"--ttft", "1", "--min-ranks", "5", "--max-ranks", "4"},
-		"--ranks 2, which it begins with, are":  {"--ttft", "1", "--ranks", "2", "--min-ranks", "3", "--max-ranks", "8"},
-		"--mode \"Both\"; want Expert, Tensor":  {"--ttft", "1", "--mode", "Both"},
-		"--hybrids \"2\": groups of":            {"--ttft", "1", "--hybrids", "2"},
-		"a share of 90 of the answers is none":  {"--ttft", "1", "--attainment", "90"},
-		"--pod-seconds -1":                      {"--ttft", "1", "--pod-seconds", "-1"},
-		"no more ranks stand by than may serve": {"--ttft", "1", "--standby", "9"},
-		"--max-ranks 9: kernels were measured":  {"--ttft", "1", "--max-ranks", "9"},
-		"it cannot begin with --ranks 1":        {"--ttft", "1", "--ranks", "1", "--rank-gb", "48", "--max-ranks", "4"},
+		"an SLO needs a TTFT or a TPOT":                        {},
+		"from 5 to 4 ranks":                                    {"--ttft", "1", "--min-ranks", "5", "--max-ranks", "4"},
+		"--ranks 2, which it begins with, are":                 {"--ttft", "1", "--ranks", "2", "--min-ranks", "3", "--max-ranks", "8"},
+		"--mode \"Both\"; want ExpertParallel, TensorParallel": {"--ttft", "1", "--mode", "Both"},
+		"--hybrids \"2\": groups of":                           {"--ttft", "1", "--hybrids", "2"},
+		"a share of 90 of the answers is none":                 {"--ttft", "1", "--attainment", "90"},
+		"--pod-seconds -1":                                     {"--ttft", "1", "--pod-seconds", "-1"},
+		"no more ranks stand by than may serve":                {"--ttft", "1", "--standby", "9"},
+		"--max-ranks 9: kernels were measured":                 {"--ttft", "1", "--max-ranks", "9"},
+		"it cannot begin with --ranks 1":                       {"--ttft", "1", "--ranks", "1", "--rank-gb", "48", "--max-ranks", "4"},
 	} {
 		code, _, errs := call("", append([]string{"simulate", "--rates", "5x5", "--model", "Qwen3-30B-A3B", "--policy", "width"}, flags...)...)
 		require.Equal(t, 2, code, "%s: %s", want, errs)
@@ -89,7 +89,7 @@ func TestAWidthThatLostABurstDoesNotSwing(t *testing.T) {
 	}
 }
 
-// With mode Auto mode and width are decided on with each other: it is at least as fast as mode Expert at about as many rank-hours, and needs fewer than mode Tensor.
+// With mode Auto mode and width are decided on with each other: it is at least as fast as mode ExpertParallel at about as many rank-hours, and needs fewer than mode Tensor.
 func TestSimulateModeAndWidth(t *testing.T) {
 	type figures struct {
 		Requests, Within        int
@@ -97,7 +97,7 @@ func TestSimulateModeAndWidth(t *testing.T) {
 		Switches                []struct{ From, To string }
 	}
 	played := map[string]figures{}
-	for _, mode := range []string{"Expert", "Tensor", "Auto"} {
+	for _, mode := range []string{"ExpertParallel", "TensorParallel", "Auto"} {
 		code, out, errs := call("", "simulate", "--rates", "240x10,600x45,600x10", "--prompt", "1500", "--answer", "150", "--model", "Qwen3-30B-A3B", "--rank-gb", "48", "--truth", "trtllm", "--ranks", "3",
 			"--policy", "width", "--min-ranks", "3", "--max-ranks", "8", "--ttft", "2", "--tpot", "0.05", "--mode", mode, "-o", "json")
 		require.Zero(t, code, errs)
@@ -107,11 +107,11 @@ func TestSimulateModeAndWidth(t *testing.T) {
 	}
 	auto := played["Auto"]
 	t.Logf("%+v", played)
-	require.Less(t, auto.LatencySum, played["Expert"].LatencySum)
-	require.Less(t, auto.LatencySum, played["Tensor"].LatencySum)
-	require.Less(t, auto.RankSeconds, 1.05*played["Expert"].RankSeconds)
-	require.Less(t, auto.RankSeconds, .9*played["Tensor"].RankSeconds)
-	require.Greater(t, auto.Within, played["Tensor"].Within)
+	require.Less(t, auto.LatencySum, played["ExpertParallel"].LatencySum)
+	require.Less(t, auto.LatencySum, played["TensorParallel"].LatencySum)
+	require.Less(t, auto.RankSeconds, 1.05*played["ExpertParallel"].RankSeconds)
+	require.Less(t, auto.RankSeconds, .9*played["TensorParallel"].RankSeconds)
+	require.Greater(t, auto.Within, played["TensorParallel"].Within)
 	modes := map[string]bool{}
 	for _, s := range auto.Switches {
 		mode, _, _ := strings.Cut(s.To, "/")

@@ -137,8 +137,8 @@ func (c *Client) Status(ctx context.Context, world string) (*tangramv1.StatusRes
 }
 
 // Load of the experts by the ranks of this agent, as sources.
-func (c *Client) Load(ctx context.Context, world string) (*tangramv1.LoadResponse, error) {
-	return call(ctx, c, "Load", statusDeadline, c.rpc.Load, &tangramv1.LoadRequest{World: world})
+func (c *Client) Load(ctx context.Context, world string) (*tangramv1.ExpertLoadResponse, error) {
+	return call(ctx, c, "Load", statusDeadline, c.rpc.ExpertLoad, &tangramv1.ExpertLoadRequest{World: world})
 }
 
 // Prepare checks and reserves.

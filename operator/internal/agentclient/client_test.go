@@ -189,8 +189,8 @@ func TestResolveAndReleaseSayAllTheyAreGiven(t *testing.T) {
 		a := &agent{err: always(nil)}
 		c := listen(t, a, "agent/p0")
 		header := &tangramv1.Header{World: "w", Epoch: 7, Attempt: 12}
-		require.NoError(t, c.Resolve(t.Context(), header, tangramv1.Outcome_OUTCOME_FORWARD, "a fence"))
-		require.True(t, proto.Equal(&tangramv1.ResolveRequest{Header: header, Outcome: tangramv1.Outcome_OUTCOME_FORWARD, Reason: "a fence"}, a.last), "%v", a.last)
+		require.NoError(t, c.Resolve(t.Context(), header, tangramv1.Outcome_OUTCOME_ROLL_FORWARD, "a fence"))
+		require.True(t, proto.Equal(&tangramv1.ResolveRequest{Header: header, Outcome: tangramv1.Outcome_OUTCOME_ROLL_FORWARD, Reason: "a fence"}, a.last), "%v", a.last)
 		require.NoError(t, c.Release(t.Context(), header, []string{"u0/0/1", "u0/1/1"}, true, "over"))
 		require.True(t, proto.Equal(&tangramv1.ReleaseRequest{Header: header, Members: []string{"u0/0/1", "u0/1/1"}, WorldEnds: true, Reason: "over"}, a.last), "%v", a.last)
 	})

@@ -125,7 +125,7 @@ func (b *Book) Look(m *Moment, s Settings) *Report {
 		return r.failed(err)
 	}
 	if len(rebalance.Whole(m.Layout)) == 0 || len(m.Layout.Members) < 2 {
-		r.Outcome, r.Why = NotExpert, "experts are placed in worlds of two ranks or more, and in layers whose experts are whole: in mode Expert, and in some of mode Hybrid"
+		r.Outcome, r.Why = NotExpert, "experts are placed in worlds of two ranks or more, and in layers whose experts are whole: in mode ExpertParallel, and in some of mode Hybrid"
 		b.begin(m)
 		return r
 	}

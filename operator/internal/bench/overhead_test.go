@@ -8,7 +8,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// Three layers of Qwen3-235B by hand: 4 KV heads on 8 ranks are there twice in mode Tensor; a spare bank is a layer's experts of a rank; a flip walks one layer.
+// Three layers of Qwen3-235B by hand: 4 KV heads on 8 ranks are there twice in mode TensorParallel; a spare bank is a layer's experts of a rank; a flip walks one layer.
 func TestWhatReadinessToSwitchCosts(t *testing.T) {
 	views, err := publicViews()
 	require.NoError(t, err)

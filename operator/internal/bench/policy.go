@@ -33,8 +33,8 @@ func policyTraces() []policyTrace {
 	return []policyTrace{{"conversation", conversation, nil}, {"code x 20", code, nil}, {"bursts", bursts, nil}, {"day", day, nil}}
 }
 
-// switchingTraces are made so that neither mode alone is right: a burst after a long time with few requests; chat with long answers, which mode Tensor serves faster, and now and then
-// many long documents with short answers, which mode Expert does; and batches whose tails are all that is left of them for most of the time. Whether a case is one of these the bench finds out by itself.
+// switchingTraces are made so that neither mode alone is right: a burst after a long time with few requests; chat with long answers, which mode TensorParallel serves faster, and now and then
+// many long documents with short answers, which mode ExpertParallel does; and batches whose tails are all that is left of them for most of the time. Whether a case is one of these the bench finds out by itself.
 func switchingTraces() []policyTrace {
 	chat, tails := simcli.Defaults(), simcli.Defaults()
 	documents := func(chatted float64, bursts ...simulator.Rate) []simulator.Request {
@@ -77,7 +77,9 @@ type played struct {
 	switches map[string]int
 }
 
-func (p played) static() float64 { return min(p.latency["Expert"], p.latency["Tensor"]) }
+func (p played) static() float64 {
+	return min(p.latency["ExpertParallel"], p.latency["TensorParallel"])
+}
 
 // over hindsight. What a search that is no bound did not find, another found: the best schedule known is the yardstick, and a
 // ratio below 1 to the search alone is printed too.
@@ -97,7 +99,7 @@ func play(o simcli.Options, requests []simulator.Request) (played, error) {
 	if err != nil {
 		return played{}, err
 	}
-	for _, name := range []string{"Expert", "Tensor", "threshold", "calibrated", "hindsight"} {
+	for _, name := range []string{"ExpertParallel", "TensorParallel", "threshold", "calibrated", "hindsight"} {
 		r, err := w.Play(name, nil)
 		if err != nil {
 			return played{}, fmt.Errorf("%s: %w", name, err)
@@ -111,7 +113,7 @@ func play(o simcli.Options, requests []simulator.Request) (played, error) {
 func (p played) line(bench, trace, engine string) map[string]any {
 	return map[string]any{"bench": bench, "trace": trace, "truth": engine, "prior": simcli.Other(engine), "mean_latency_s": p.latency, "switches": p.switches,
 		"calibrated_over_hindsight": p.over("calibrated"), "calibrated_over_search": p.latency["calibrated"] / p.latency["hindsight"],
-		"static_over_hindsight": p.over("Expert") * p.static() / p.latency["Expert"], "threshold_over_hindsight": p.over("threshold"),
+		"static_over_hindsight": p.over("ExpertParallel") * p.static() / p.latency["ExpertParallel"], "threshold_over_hindsight": p.over("threshold"),
 		"calibrated_over_static": p.latency["calibrated"] / p.static()}
 }
 
@@ -147,8 +149,8 @@ func Policy(out, progress io.Writer, quick bool) error {
 				switching++
 				worstWhereSwitching = max(worstWhereSwitching, ratio)
 			}
-			if _, err := fmt.Fprintf(progress, "policy: %s on %s: over hindsight calibrated %.3f, threshold %.3f, Expert %.3f, Tensor %.3f; %.0f s\n", t.name, engine,
-				ratio, p.over("threshold"), p.over("Expert"), p.over("Tensor"), time.Since(begin).Seconds()); err != nil {
+			if _, err := fmt.Fprintf(progress, "policy: %s on %s: over hindsight calibrated %.3f, threshold %.3f, ExpertParallel %.3f, TensorParallel %.3f; %.0f s\n", t.name, engine,
+				ratio, p.over("threshold"), p.over("ExpertParallel"), p.over("TensorParallel"), time.Since(begin).Seconds()); err != nil {
 				return err
 			}
 		}
@@ -191,8 +193,8 @@ func PolicyUnseen(out, progress io.Writer, date string, quick bool) error {
 		}
 		over, thresholds, bests = append(over, p.over("calibrated")), append(thresholds, p.over("threshold")), append(bests, min(p.latency["hindsight"], p.static()))
 		worstStatic = max(worstStatic, p.latency["calibrated"]/p.static())
-		if _, err := fmt.Fprintf(progress, "policy-unseen: %d: over hindsight calibrated %.3f, threshold %.3f, Expert %.3f, Tensor %.3f\n", i, p.over("calibrated"), p.over("threshold"),
-			p.over("Expert"), p.over("Tensor")); err != nil {
+		if _, err := fmt.Fprintf(progress, "policy-unseen: %d: over hindsight calibrated %.3f, threshold %.3f, ExpertParallel %.3f, TensorParallel %.3f\n", i, p.over("calibrated"), p.over("threshold"),
+			p.over("ExpertParallel"), p.over("TensorParallel")); err != nil {
 			return err
 		}
 	}

@@ -25,7 +25,7 @@ type state struct {
 	also *tangramv1.Layout
 }
 
-// RepairBytes loses each single rank of worlds of 2 to 64 ranks of the public models, in Expert, in
+// RepairBytes loses each single rank of worlds of 2 to 64 ranks of the public models, in ExpertParallel, in
 // Tensor and half way between, and compares what the repair reads with what no survivor
 // holds. Quick spreads what fits into its 30 s over all widths, states and ranks.
 func RepairBytes(out, progress io.Writer, quick bool) error {
@@ -131,13 +131,13 @@ func statesOf(v *geometry.View, n int) ([]state, error) {
 		if expert, err = start(v, n, layout.Expert); err != nil {
 			return nil, err
 		}
-		out = append(out, state{name: "Expert", now: expert})
+		out = append(out, state{name: "ExpertParallel", now: expert})
 	}
 	if uint32(n) <= v.Granules {
 		if tensor, err = start(v, n, layout.Tensor); err != nil {
 			return nil, err
 		}
-		out = append(out, state{name: "Tensor", now: tensor})
+		out = append(out, state{name: "TensorParallel", now: tensor})
 	}
 	if expert != nil && tensor != nil {
 		walk, err := planner.Plan(request(v, expert, n, layout.Tensor))

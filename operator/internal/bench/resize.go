@@ -71,7 +71,7 @@ func ResizeBytes(out, progress io.Writer, quick bool) error {
 			if err != nil {
 				return err
 			}
-			note(fmt.Sprintf("%s, all layers, Expert %d -> %d", v.Proto.Model, pq[0], pq[1]), moved, least)
+			note(fmt.Sprintf("%s, all layers, ExpertParallel %d -> %d", v.Proto.Model, pq[0], pq[1]), moved, least)
 			fullPlans++
 		}
 		w := &walker{v: v, random: rand.New(rand.NewPCG(uint64(i), 1))}

@@ -33,7 +33,7 @@ func Rollout(out, progress io.Writer, quick bool) error {
 			}
 			gap = kernelGap(w.Config)
 			one := map[string]float64{}
-			for _, name := range []string{"Expert", "Tensor", "rollout", "calibrated"} {
+			for _, name := range []string{"ExpertParallel", "TensorParallel", "rollout", "calibrated"} {
 				r, err := w.Play(name, nil)
 				if err != nil {
 					return fmt.Errorf("rollout: %s: %w", name, err)
@@ -44,12 +44,12 @@ func Rollout(out, progress io.Writer, quick bool) error {
 					switches += len(r.Switches)
 				}
 			}
-			perStep += min(one["Expert"], one["Tensor"])
+			perStep += min(one["ExpertParallel"], one["TensorParallel"])
 			foreseen += foreseenMakespan(w.Config, w.Requests)
 		}
-		over := min(sums["Expert"], sums["Tensor"]) / sums["calibrated"]
+		over := min(sums["ExpertParallel"], sums["TensorParallel"]) / sums["calibrated"]
 		overPerStep := perStep / sums["calibrated"]
-		bound := min(sums["Expert"], sums["Tensor"]) / foreseen
+		bound := min(sums["ExpertParallel"], sums["TensorParallel"]) / foreseen
 		holds := gap[0] >= 1.3 && gap[1] <= .8
 		if holds {
 			gapHolds, boundHolds = max(gapHolds, over), max(boundHolds, bound)
@@ -59,8 +59,8 @@ func Rollout(out, progress io.Writer, quick bool) error {
 			"expert_over_tensor_8": gap[0], "expert_over_tensor_1024": gap[1], "published_gap_holds": holds, "switches": switches, "steps": steps}); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(progress, "rollout: %s: Expert %.0f s, Tensor %.0f s, rollout %.0f s, calibrated %.0f s, no schedule below %.0f s; step Expert/Tensor %.2f at 8, %.2f at 1,024\n", engine,
-			sums["Expert"], sums["Tensor"], sums["rollout"], sums["calibrated"], foreseen, gap[0], gap[1]); err != nil {
+		if _, err := fmt.Fprintf(progress, "rollout: %s: ExpertParallel %.0f s, TensorParallel %.0f s, rollout %.0f s, calibrated %.0f s, no schedule below %.0f s; step ExpertParallel/TensorParallel %.2f at 8, %.2f at 1,024\n", engine,
+			sums["ExpertParallel"], sums["TensorParallel"], sums["rollout"], sums["calibrated"], foreseen, gap[0], gap[1]); err != nil {
 			return err
 		}
 	}
@@ -123,7 +123,7 @@ func foreseenMakespan(c simulator.Config, requests []simulator.Request) float64 
 	return seconds
 }
 
-// kernelGap is how long a step takes in mode Expert over mode Tensor, with few requests and with many. Published (arXiv 2606.26607): 52 over
+// kernelGap is how long a step takes in mode ExpertParallel over mode TensorParallel, with few requests and with many. Published (arXiv 2606.26607): 52 over
 // 37 ms when it is quiet, and the reverse order when it is not.
 func kernelGap(c simulator.Config) [2]float64 {
 	at := func(n int) float64 {
@@ -186,7 +186,7 @@ func (c rolloutCase) play(engine string, sequences, steps int) (map[string]any, 
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range []string{"Expert", "Tensor", "calibrated"} {
+		for _, name := range []string{"ExpertParallel", "TensorParallel", "calibrated"} {
 			r, err := w.Play(name, nil)
 			if err != nil {
 				return nil, err
@@ -207,7 +207,7 @@ func (c rolloutCase) play(engine string, sequences, steps int) (map[string]any, 
 			best = at
 		}
 	}
-	static := min(sums["Expert"], sums["Tensor"])
+	static := min(sums["ExpertParallel"], sums["TensorParallel"])
 	return map[string]any{"bench": "rollout", "case": "lengths", "truth": engine, "rank_gb": c.rankGB, "median": c.tail.Median, "sigma": c.tail.Sigma, "makespan_s": sums,
 		"better_static_over_ours": static / sums["calibrated"], "better_static_over_best_threshold": static / thresholds[best], "best_threshold": best, "steps": steps}, nil
 }

@@ -19,7 +19,7 @@ func TestNoScheduleOfABatchIsShorter(t *testing.T) {
 			require.NoError(t, err)
 			bound := foreseenMakespan(w.Config, w.Requests)
 			best := 0.0
-			for _, name := range []string{"Expert", "Tensor", "rollout", "calibrated"} {
+			for _, name := range []string{"ExpertParallel", "TensorParallel", "rollout", "calibrated"} {
 				r, err := w.Play(name, nil)
 				require.NoError(t, err)
 				require.Less(t, bound, r.Makespan, "%s on %s", name, o.Truth)

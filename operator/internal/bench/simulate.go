@@ -24,7 +24,7 @@ func Simulate(out, progress io.Writer, quick bool) error {
 	defer end()
 	slowest, slowestSpeed := 0.0, 0.0
 	metrics := map[string]any{"requests": len(w.Requests)}
-	for _, name := range []string{"Expert", "Tensor", "calibrated"} {
+	for _, name := range []string{"ExpertParallel", "TensorParallel", "calibrated"} {
 		var simulated float64
 		var steps uint64
 		times, err := alternating(rounds, func() error {

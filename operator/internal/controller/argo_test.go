@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // customizations that users give Argo CD.
@@ -110,7 +110,7 @@ func wantedHealth(d *api.MoEDeployment) string {
 		return "Suspended"
 	case is[api.ConditionReady].Status == metav1.ConditionTrue:
 		return "Healthy"
-	case (down == api.ReasonNoGateway || down == api.ReasonNoRankAccepts) && is[api.ConditionProgressing].Status == metav1.ConditionFalse:
+	case (down == api.ReasonGatewayNotReady || down == api.ReasonEnginesNotReady) && is[api.ConditionProgressing].Status == metav1.ConditionFalse:
 		return "Degraded"
 	}
 	return "Progressing"
@@ -136,7 +136,7 @@ func TestArgoHealthOfEveryCondition(t *testing.T) {
 	for _, health := range []string{"Healthy", "Progressing", "Degraded", "Suspended"} {
 		require.Positive(t, shown[health], health)
 	}
-	rare := map[string]bool{api.ReasonExpired: true, api.ReasonNotWorthIt: true} // no test here is sure to see them
+	rare := map[string]bool{api.ReasonExpired: true, api.ReasonGainTooSmall: true} // no test here is sure to see them
 	for constant, value := range conditionNames(t) {
 		require.True(t, seen[value] || rare[value], "no recorded object has %s (%s): record again, as README.md tells", constant, value)
 	}
@@ -146,7 +146,7 @@ func TestArgoHealthOfEveryCondition(t *testing.T) {
 // conditionNames are the types and the reasons of the API, by constant.
 func conditionNames(t *testing.T) map[string]string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(), "api", "v1alpha1", "names.go"), nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(), "api", "v1alpha2", "names.go"), nil, 0)
 	require.NoError(t, err)
 	out := map[string]string{}
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -177,7 +177,7 @@ func TestArgoHealthOfTransitions(t *testing.T) {
 		}
 		got := script(t, text, object)
 		require.Equal(t, health, got.RawGetString("status").String(), phase)
-		require.Contains(t, got.RawGetString("message").String(), typed[i].Spec.What)
+		require.Contains(t, got.RawGetString("message").String(), typed[i].Spec.Summary)
 	}
 	for phase := range want {
 		require.True(t, seen[phase], phase)

@@ -15,7 +15,7 @@ import (
 	"tangram.dev/operator/internal/pki"
 	"tangram.dev/operator/internal/readings"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 const (

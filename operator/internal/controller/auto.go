@@ -22,7 +22,7 @@ import (
 	decisions "tangram.dev/operator/pkg/policy"
 	"tangram.dev/operator/pkg/telemetry"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 const (
@@ -47,6 +47,7 @@ type advice struct {
 	adviser     *adviser.Adviser
 	world       adviser.World
 	modes       bool   // the mode is decided on
+	scales      bool   // what is decided of the width is applied; that of the mode: !world.DryRun
 	forbidden   string // why the width is not decided on; empty: it is
 	mode, width word
 	heard       time.Time // when something was read last; zero: never
@@ -76,12 +77,14 @@ func (a *advice) take(s *telemetry.Sample) bool {
 	a.heard = time.Now()
 	decided := false
 	if a.options.Width != (adviser.Range{}) {
-		d := a.adviser.Widen(s, a.world)
+		w := a.world
+		w.DryRun = !a.scales
+		d := a.adviser.Widen(s, w)
 		if a.forbidden != "" {
 			d = decisions.Decision{Held: true, Cause: twoOwners, To: a.world.Shape, Why: decisions.Reason{Text: "no decision: " + a.forbidden}}
 		}
 		decided = a.width.take(d)
-		if d.Switch && !a.world.DryRun {
+		if d.Switch && a.scales {
 			return true
 		}
 	}
@@ -95,10 +98,10 @@ func (a *advice) take(s *telemetry.Sample) bool {
 type heard struct{ mode, width word }
 
 // set how the world is now, and hear what was decided. why: gateways tell nothing of use, if that is so. A switch that is pending stays so until it is followed.
-func (a *advice) set(w adviser.World, modes bool, forbidden, why string) heard {
+func (a *advice) set(w adviser.World, modes, scales bool, forbidden, why string) heard {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.world, a.modes, a.forbidden = w, modes, forbidden
+	a.world, a.modes, a.scales, a.forbidden = w, modes, scales, forbidden
 	if p := a.mode.pending; p != nil && (!modes || p.To.Ranks != w.Shape.Ranks) {
 		a.mode.pending = nil // it was of another world
 	}
@@ -129,11 +132,11 @@ func (a *advice) followed(h heard, w adviser.World) {
 // wantedMode of a world: as the spec says, or as its policy decided. Until it has, mode Auto is mode Expert.
 func wantedMode(d *api.MoEDeployment) api.Mode {
 	switch {
-	case d.Spec.Mode != api.ModeAuto:
-		return d.Spec.Mode
+	case !d.IsAuto():
+		return d.SpecMode()
 	case d.Status.Policy == nil || d.Status.Policy.Mode == "":
 		return api.ModeExpert
-	case d.Status.Policy.Mode == api.ModeHybrid && ranges.OfSpec(d.Status.Policy.Layout).Divide(wantedRanks(d)) != nil:
+	case d.Status.Policy.Mode == api.ModeHybrid && ranges.OfSpec(d.Status.Policy.Layers).Divide(wantedRanks(d)) != nil:
 		return api.ModeExpert // it was chosen for another width
 	}
 	return d.Status.Policy.Mode
@@ -142,22 +145,19 @@ func wantedMode(d *api.MoEDeployment) api.Mode {
 // adviserOptions of a spec: what is not set has the defaults of the CRD.
 func adviserOptions(d *api.MoEDeployment) adviser.Options {
 	o := adviser.Options{Policy: adviser.Calibrated, Prior: adviser.Prior{Model: "Qwen3-30B-A3B", Engine: "vllm", Routing: "power_law_1.2"}}
-	a := d.Spec.Autoscaling
-	if a == nil {
-		return o
-	}
-	for _, set := range []struct {
-		to   *string
-		from string
-	}{{(*string)(&o.Policy), string(a.Policy)}, {&o.Prior.Model, a.Prior.Model}, {&o.Prior.Engine, a.Prior.Engine}, {&o.Prior.Routing, a.Prior.Routing}} {
-		if set.from != "" {
-			*set.to = set.from
+	if a := d.Spec.Parallelism.Auto; a != nil {
+		if a.Policy != "" {
+			o.Policy = adviser.Kind(a.Policy)
+		}
+		if parts := strings.Split(a.KernelProfile, "/"); a.KernelProfile != "" {
+			parts = append(parts, "", "")
+			o.Prior = adviser.Prior{Model: parts[0], Engine: parts[1], Routing: strings.Join(parts[2:len(parts)-2], "/")}
 		}
 	}
-	if d.WidthIsDecided() {
+	if d.IsAutoscaled() {
 		o.Width = rangeOf(d)
 	}
-	if d.Spec.Mode == api.ModeAuto && o.Policy == adviser.Calibrated {
+	if d.IsAuto() && o.Policy == adviser.Calibrated {
 		copy(o.Hybrids[:], hybridsOf(d))
 	}
 	return o
@@ -174,7 +174,7 @@ func (r *Reconciler) advised(uid types.UID, key client.ObjectKey, s *telemetry.S
 // that comes after this one goes on with it. It gives when to tell anew.
 func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (time.Duration, error) {
 	before := d.DeepCopy()
-	if d.Spec.Mode != api.ModeAuto && !d.WidthIsDecided() {
+	if !d.IsAuto() && !d.IsAutoscaled() {
 		r.advices.Delete(d.UID)
 		if d.Status.Policy == nil {
 			return 0, nil
@@ -186,27 +186,28 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 		return policyEvery, nil // a world that serves goes on in its mode, and it is not known yet which that is
 	}
 	a, err := r.adviceOf(d, s)
-	if err != nil {
-		return 0, err
+	if err != nil { // the world goes on as it is
+		s.invalid = &refusal{api.ReasonInvalidSpec, err.Error()}
+		return policyEvery, nil
 	}
 	forbidden, err := r.otherOwner(ctx, d)
 	if err != nil {
 		return 0, err
 	}
-	x, dryRun := shapes{d, s.byData}, d.DryRun()
+	x := shapes{d, s.byData}
 	failed := takeBack(x, s, time.Now())
 	world := worldNow(d, s)
-	said := a.set(world, d.Spec.Mode == api.ModeAuto, forbidden, r.unread(d.UID))
+	said := a.set(world, d.IsAuto(), d.AppliesReplicas(), forbidden, r.unread(d.UID))
 	mode, width := said.mode, said.width
 	if failed != "" { // what was decided before is of the world before
 		mode = word{last: decisions.Decision{Held: true, Why: decisions.Reason{Text: failed}}, taken: true}
 		width = mode
 	}
-	if width.pending != nil && !dryRun {
+	if width.pending != nil && d.AppliesReplicas() {
 		mode.pending = nil // one at a time
 	}
-	now := policyStatus(x, s, mode, dryRun)
-	widthStatus(x, now, width, forbidden, dryRun)
+	now := policyStatus(x, s, mode)
+	scalingStatus(x, now, width, forbidden)
 	if same(before.Status.Policy, now) {
 		a.followed(said, world)
 		return policyEvery, nil
@@ -217,7 +218,7 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 	}
 	a.followed(said, worldNow(d, s)) // which shapes are refused is written down now
 	if failed != "" {
-		r.event(d, nil, corev1.EventTypeWarning, api.EventDecisionTakenBack, "Reconcile", "%s", failed)
+		r.event(d, nil, corev1.EventTypeWarning, api.EventDecisionReverted, "Reconcile", "%s", failed)
 	}
 	for _, one := range newDecisions(before.Status.Policy, now) {
 		r.tellDecision(d, one)
@@ -239,7 +240,7 @@ func (r *Reconciler) adviceOf(d *api.MoEDeployment, s *scene) (*advice, error) {
 	}
 	made, err := adviser.New(options)
 	if err != nil {
-		return nil, fmt.Errorf("spec.autoscaling: %w", err)
+		return nil, fmt.Errorf("spec.parallelism.auto.kernelProfile must be MODEL/ENGINE/ROUTING of measured kernels: %w", err)
 	}
 	a := &advice{options: options, adviser: made}
 	r.advices.Store(d.UID, a)
@@ -269,17 +270,17 @@ func (r *Reconciler) tellDecision(d *api.MoEDeployment, said api.PolicyDecision)
 	if said.ToReplicas > 0 {
 		verb = "scale"
 	}
-	if said.DryRun {
-		verb = "would " + verb + " (spec.autoscaling.dryRun)"
+	if said.Action == api.ActionRecommend {
+		verb = "recommendation: " + verb
 	}
-	modes := fmt.Sprintf("from %s to %s", said.From, strings.TrimSpace(string(said.To)+" "+said.ToLayout))
+	modes := fmt.Sprintf("from %s to %s", said.From, strings.TrimSpace(string(said.To)+" "+said.ToLayers))
 	switch widths := fmt.Sprintf("from %d to %d replicas", said.FromReplicas, said.ToReplicas); {
 	case said.ToReplicas > 0 && said.From == said.To:
-		r.event(d, nil, corev1.EventTypeNormal, api.EventWidthDecided, "Reconcile", "%s %s: %s", verb, widths, said.Why)
+		r.event(d, nil, corev1.EventTypeNormal, api.EventReplicasDecided, "Reconcile", "%s %s: %s", verb, widths, said.Message)
 	case said.ToReplicas > 0:
-		r.event(d, nil, corev1.EventTypeNormal, api.EventWidthDecided, "Reconcile", "%s %s and %s: %s", verb, widths, modes, said.Why)
+		r.event(d, nil, corev1.EventTypeNormal, api.EventReplicasDecided, "Reconcile", "%s %s and %s: %s", verb, widths, modes, said.Message)
 	default:
-		r.event(d, nil, corev1.EventTypeNormal, api.EventModeDecided, "Reconcile", "%s %s: %s", verb, modes, said.Why)
+		r.event(d, nil, corev1.EventTypeNormal, api.EventModeDecided, "Reconcile", "%s %s: %s", verb, modes, said.Message)
 	}
 }
 
@@ -297,21 +298,21 @@ func (r *Reconciler) unread(uid types.UID) string {
 
 // same: nothing is new that would be worth a write.
 func same(was, now *api.PolicyStatus) bool {
-	if was == nil || was.Mode != now.Mode || was.Outcome != now.Outcome || was.Replicas != now.Replicas || (was.Width == nil) != (now.Width == nil) ||
-		now.Width != nil && (was.Width.Outcome != now.Width.Outcome || was.Width.Cause != now.Width.Cause) || !equality.Semantic.DeepEqual(was.Decisions, now.Decisions) || !equality.Semantic.DeepEqual(was.Refused, now.Refused) {
+	if was == nil || was.Mode != now.Mode || was.Outcome != now.Outcome || was.Replicas != now.Replicas || (was.Scaling == nil) != (now.Scaling == nil) ||
+		now.Scaling != nil && (was.Scaling.Outcome != now.Scaling.Outcome || was.Scaling.Reason != now.Scaling.Reason) || !equality.Semantic.DeepEqual(was.Decisions, now.Decisions) || !equality.Semantic.DeepEqual(was.Backoff, now.Backoff) {
 		return false
 	}
-	told := was.Reason == now.Reason && (now.Width == nil || was.Width.Reason == now.Width.Reason)
+	told := was.Message == now.Message && (now.Scaling == nil || was.Scaling.Message == now.Scaling.Message)
 	return told || now.Time.Sub(was.Time.Time) < policyEvery
 }
 
-func policyStatus(x shapes, s *scene, said word, dryRun bool) *api.PolicyStatus {
+func policyStatus(x shapes, s *scene, said word) *api.PolicyStatus {
 	d := x.d
 	last, taken, decided := said.last, said.taken, said.pending
-	st := &api.PolicyStatus{Mode: wantedMode(d), Time: metav1.NewTime(time.Now().Truncate(time.Second)), Outcome: api.OutcomeNoDecision, Reason: "no decision: nothing was read yet"}
+	st := &api.PolicyStatus{Mode: wantedMode(d), Time: metav1.NewTime(time.Now().Truncate(time.Second)), Outcome: api.OutcomeNoDecision, Message: "no decision: nothing was read yet"}
 	if was := d.Status.Policy; was != nil {
-		st.Decisions, st.Layout, st.Refused = was.Decisions, was.Layout, was.Refused
-	} else if d.Spec.Mode == api.ModeAuto {
+		st.Decisions, st.Layers, st.Backoff = was.Decisions, was.Layers, was.Backoff
+	} else if d.IsAuto() {
 		if begins, is := beginsIn(x, s); is {
 			x.become(st, begins)
 		}
@@ -319,15 +320,15 @@ func policyStatus(x shapes, s *scene, said word, dryRun bool) *api.PolicyStatus 
 	if decided != nil {
 		last, taken = *decided, true
 	}
-	if d.Spec.Mode != api.ModeAuto {
-		st.Outcome, st.Reason = api.OutcomeStay, "spec.mode says the mode"
+	if !d.IsAuto() {
+		st.Outcome, st.Message = api.OutcomeStay, "spec.parallelism sets the mode"
 		return st
 	}
 	if taken {
-		st.Reason = clip(last.Why.Text, mostText)
+		st.Message = clip(last.Why.Text, mostText)
 		for _, r := range last.Rejected {
 			if len(st.Rejected) < mostModes {
-				st.Rejected = append(st.Rejected, api.RejectedMode{Mode: x.mode(r.Shape), Layout: x.short(r.Shape), Why: clip(r.Why.Text, mostText)})
+				st.Rejected = append(st.Rejected, api.RejectedMode{Mode: x.mode(r.Shape), Layers: x.short(r.Shape), Message: clip(r.Why.Text, mostText)})
 			}
 		}
 		switch {
@@ -338,21 +339,28 @@ func policyStatus(x shapes, s *scene, said word, dryRun bool) *api.PolicyStatus 
 		}
 	}
 	if decided != nil {
-		note(st, api.PolicyDecision{Time: st.Time, From: st.Mode, To: x.mode(decided.To), ToLayout: x.short(decided.To), DryRun: dryRun,
-			Why: clip(decided.Why.Text, mostText)})
-		if !dryRun {
+		note(st, api.PolicyDecision{Time: st.Time, From: st.Mode, To: x.mode(decided.To), ToLayers: x.short(decided.To), Action: action(d.AppliesMode()),
+			Message: clip(decided.Why.Text, mostText)})
+		if d.AppliesMode() {
 			x.become(st, decided.To)
 		}
 	}
 	return st
 }
 
+func action(applies bool) api.Action {
+	if applies {
+		return api.ActionApply
+	}
+	return api.ActionRecommend
+}
+
 // note a decision as the newest. One that nobody follows is said anew while it holds, and noted once.
 func note(st *api.PolicyStatus, decision api.PolicyDecision) {
 	width := decision.ToReplicas > 0
-	if i := slices.IndexFunc(st.Decisions, func(x api.PolicyDecision) bool { return (x.ToReplicas > 0) == width }); i >= 0 && decision.DryRun {
+	if i := slices.IndexFunc(st.Decisions, func(x api.PolicyDecision) bool { return (x.ToReplicas > 0) == width }); i >= 0 && decision.Action == api.ActionRecommend {
 		again := st.Decisions[i]
-		again.Time, again.Why = decision.Time, decision.Why
+		again.Time, again.Message = decision.Time, decision.Message
 		if again == decision {
 			return
 		}
@@ -366,7 +374,7 @@ func beginsIn(x shapes, s *scene) (kernels.Shape, bool) {
 	if serves := shapeOf(s.seen.Layout); x.allowed(serves) {
 		return serves, true
 	}
-	if len(s.transitions) > 0 && s.transitions[0].Spec.Mode == api.ModeTensor {
+	if len(s.transitions) > 0 && s.transitions[0].Spec.To.Mode == api.ModeTensor {
 		return x.tensor().On(len(s.seen.Layout.GetMembers())), true
 	}
 	return kernels.Shape{}, false
@@ -375,8 +383,8 @@ func beginsIn(x shapes, s *scene) (kernels.Shape, bool) {
 // worldNow as a policy is to see it. A world that is not at rest is busy: nothing is decided about it.
 func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 	seen := &s.seen
-	w := adviser.World{Epoch: seen.Epoch, KVBytes: uint64(d.Spec.Limits.KVMemoryPerRank.Value()), Rates: ratesOf(s.transitions),
-		DryRun: d.DryRun(),
+	w := adviser.World{Epoch: seen.Epoch, KVBytes: uint64(d.Spec.Memory.KVCache.Value()), Rates: ratesOf(s.transitions),
+		DryRun: !d.AppliesMode(),
 		Busy:   seen.Running != nil || seen.NeedsRepair() || seen.Unfinished || seen.Failed != nil || d.Spec.Suspend}
 	l := seen.Layout
 	if l == nil {
@@ -408,17 +416,17 @@ func optimalOf(d *api.MoEDeployment) verdict {
 	case st == nil || st.Outcome == api.OutcomeNoDecision:
 		reason := "nothing was decided yet"
 		if st != nil {
-			reason = st.Reason
+			reason = st.Message
 		}
 		return verdict{metav1.ConditionUnknown, api.ReasonNoDecision, reason}
-	case st.Outcome == api.OutcomeSwitch && d.DryRun():
+	case st.Outcome == api.OutcomeSwitch && !d.AppliesMode():
 		to := st.Mode
 		if i := slices.IndexFunc(st.Decisions, func(x api.PolicyDecision) bool { return x.ToReplicas == 0 }); i >= 0 {
 			to = st.Decisions[i].To
 		}
-		return no(api.ReasonDryRun, fmt.Sprintf("mode %s is wanted: %s", to, st.Reason))
+		return no(api.ReasonRecommended, fmt.Sprintf("mode %s is wanted: %s", to, st.Message))
 	case st.Outcome == api.OutcomeSwitch:
-		return no(api.ReasonSwitching, fmt.Sprintf("to mode %s: %s", st.Mode, st.Reason))
+		return no(api.ReasonSwitching, fmt.Sprintf("to mode %s: %s", st.Mode, st.Message))
 	}
-	return yes(api.ReasonBestMode, st.Reason)
+	return yes(api.ReasonBestMode, st.Message)
 }

@@ -22,7 +22,7 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // loaded is a gateway that tells of a load: so many requests run, on the ranks of the layout in force.
@@ -69,8 +69,8 @@ func (b *bed) loaded(d *api.MoEDeployment, running uint32) *loaded {
 	return l
 }
 
-func auto(dryRun bool) (*api.Autoscaling, api.Mode) {
-	return &api.Autoscaling{Policy: api.PolicyThreshold, DryRun: &dryRun}, api.ModeAuto
+func auto(action api.Action) api.Parallelism {
+	return api.Parallelism{Mode: api.ModeAuto, Auto: &api.AutoMode{Policy: api.PolicyThreshold, Action: action}}
 }
 
 func inMode(mode api.Mode) func(*api.MoEDeployment) bool {
@@ -79,74 +79,92 @@ func inMode(mode api.Mode) func(*api.MoEDeployment) bool {
 	}
 }
 
-// Nobody says in which mode a world serves: few requests take it to Tensor, many to Expert; status, condition and events say why.
+// Nobody says in which mode a world serves: few requests take it to TensorParallel, many to ExpertParallel; status, condition and events say why.
 func TestAWorldChoosesItsMode(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
-	d.Spec.Autoscaling, d.Spec.Mode = auto(false)
+	d.Spec.Parallelism = auto(api.ActionApply)
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d = b.ready("w")
 	require.Equal(t, api.ModeExpert, d.Status.Mode, "where it begins")
 	require.Equal(t, api.OutcomeNoDecision, d.Status.Policy.Outcome)
-	condition := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionOptimal)
+	condition := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionModeOptimal)
 	require.Equal(t, metav1.ConditionUnknown, condition.Status)
 	require.Equal(t, api.ReasonNoDecision, condition.Reason)
 
 	l := b.loaded(d, 4)
-	d = b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+	d = b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
 	require.Equal(t, api.ModeTensor, d.Status.Policy.Mode)
 	require.Len(t, d.Status.Policy.Decisions, 1)
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Decisions[0].From)
-	require.NotEmpty(t, d.Status.Policy.Decisions[0].Why)
-	b.told(api.EventModeDecided, "switch from Expert to Tensor")
+	require.NotEmpty(t, d.Status.Policy.Decisions[0].Message)
+	b.told(api.EventModeDecided, "switch from ExpertParallel to TensorParallel")
 
 	l.set(400)
-	d = b.until("w", "in mode Expert again", inMode(api.ModeExpert))
+	d = b.until("w", "in mode ExpertParallel again", inMode(api.ModeExpert))
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Decisions[0].To)
 	require.Len(t, b.history(), 3, "the first layout, and a transition for each decision")
 
 	// Who says a mode owns it: the policy's words go.
-	b.change(`{"spec":{"mode":"Tensor","autoscaling":null}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel","auto":null}}}`)
 	d = b.until("w", "in the mode that the spec says", inMode(api.ModeTensor))
 	require.Nil(t, d.Status.Policy)
-	require.Nil(t, apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionOptimal))
+	require.Nil(t, apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionModeOptimal))
 }
 
-// A policy recommends, unless the spec says that it is to act.
-func TestDryRun_WhenSpecDoesNotSay(t *testing.T) {
+func TestPolicies_WhenSpecNamesNoAction(t *testing.T) {
 	d := &api.MoEDeployment{}
-	require.True(t, d.DryRun(), "without autoscaling")
-	d.Spec.Autoscaling = &api.Autoscaling{}
-	require.True(t, d.DryRun())
-	d.Spec.Autoscaling.DryRun = ptr.To(false)
-	require.False(t, d.DryRun())
+	d.Spec.Parallelism.Mode = api.ModeAuto
+	require.False(t, d.AppliesMode(), "without auto")
+	d.Spec.Parallelism.Auto = &api.AutoMode{}
+	require.False(t, d.AppliesMode())
+	d.Spec.Parallelism.Auto.Action = api.ActionApply
+	require.True(t, d.AppliesMode())
+	d.Spec.Autoscaling, d.Spec.MinReplicas, d.Spec.MaxReplicas = &api.Autoscaling{}, ptr.To[int32](1), ptr.To[int32](2)
+	require.False(t, d.AppliesReplicas())
 }
 
 // A dry run, which is what a spec asks for that says nothing of it, tells what it would do, and does nothing.
 func TestADryRunOnlyTells(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
-	d.Spec.Autoscaling, d.Spec.Mode = &api.Autoscaling{Policy: api.PolicyThreshold}, api.ModeAuto
+	d.Spec.Parallelism = auto("")
 	require.NoError(t, b.c.Create(t.Context(), d))
-	require.True(t, *d.Spec.Autoscaling.DryRun, "the default")
+	require.Equal(t, api.ActionRecommend, d.Spec.Parallelism.Auto.Action, "the default")
 	d = b.ready("w")
 	b.loaded(d, 4)
 	d = b.until("w", "told what it would do", func(d *api.MoEDeployment) bool { return len(d.Status.Policy.Decisions) > 0 })
-	require.True(t, d.Status.Policy.Decisions[0].DryRun)
+	require.Equal(t, api.ActionRecommend, d.Status.Policy.Decisions[0].Action)
 	require.Equal(t, api.ModeTensor, d.Status.Policy.Decisions[0].To)
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
-	b.told(api.EventModeDecided, "would switch")
+	b.told(api.EventModeDecided, "recommendation: switch")
 	b.until("w", "not optimal", func(d *api.MoEDeployment) bool {
-		c := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionOptimal)
-		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == api.ReasonDryRun
+		c := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionModeOptimal)
+		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == api.ReasonRecommended
 	})
 	require.Len(t, b.history(), 1)
 }
 
+// A profile that no table has is told of, with the names that there are; the world serves as it is, and the mode is chosen once the name is right.
+func TestKernelProfile_WhenUnknown(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 2)
+	d.Spec.Parallelism = auto(api.ActionApply)
+	d.Spec.Parallelism.Auto.Policy, d.Spec.Parallelism.Auto.KernelProfile = api.PolicyCalibrated, "Qwen3-30B-A3B/abacus/balanced"
+	require.NoError(t, b.c.Create(t.Context(), d))
+	b.degraded("w", api.ReasonInvalidSpec, "spec.parallelism.auto", "abacus", "vllm")
+	b.until("w", "serving", func(d *api.MoEDeployment) bool {
+		return apimeta.IsStatusConditionTrue(d.Status.Conditions, api.ConditionAvailable) || d.Status.Ranks == 2
+	})
+	b.change(`{"spec":{"parallelism":{"auto":{"kernelProfile":"Qwen3-30B-A3B/trtllm/balanced"}}}}`)
+	d = b.ready("w")
+	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
+}
+
 // A dry run notes a decision once, however often its policy says it, and the world is not called optimal while it is not followed.
 func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 2, RanksPerPod: 1}}
-	d.Spec.Autoscaling, _ = auto(true)
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1}}
+	d.Spec.Parallelism = auto(api.ActionRecommend)
 	options := adviserOptions(d)
 	made, err := adviser.New(options)
 	require.NoError(t, err)
@@ -157,7 +175,7 @@ func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
 	s := &scene{}
 	s.seen.Layout = serves
 	woken := 0
-	a.set(w, true, "", "")
+	a.set(w, true, false, "", "")
 	for second := range 60 {
 		running := 4
 		if second >= 40 {
@@ -167,12 +185,12 @@ func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
 		if a.take(sample) {
 			woken++
 		}
-		said := a.set(w, true, "", "")
-		d.Status.Policy = policyStatus(x, s, said.mode, true)
+		said := a.set(w, true, false, "", "")
+		d.Status.Policy = policyStatus(x, s, said.mode)
 		a.followed(said, w)
 		if second > 10 && second < 40 {
 			require.Equal(t, api.OutcomeSwitch, d.Status.Policy.Outcome, "second %d", second)
-			require.Equal(t, api.ReasonDryRun, optimalOf(d).reason)
+			require.Equal(t, api.ReasonRecommended, optimalOf(d).reason)
 		}
 		require.LessOrEqual(t, len(d.Status.Policy.Decisions), 1, "second %d", second)
 	}
@@ -184,9 +202,9 @@ func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
 
 // A switch that would pay and comes too soon after the last one is none that the world is optimal without.
 func TestOptimal_WhenSwitchIsWithheld(t *testing.T) {
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 2, RanksPerPod: 1}}
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1}}
 	d.Status.Policy = &api.PolicyStatus{Mode: api.ModeExpert}
-	d.Status.Policy = policyStatus(shapes{d: d}, &scene{}, word{taken: true, last: decisions.Decision{Withheld: true, Why: decisions.Reason{Text: "too short ago"}}}, false)
+	d.Status.Policy = policyStatus(shapes{d: d}, &scene{}, word{taken: true, last: decisions.Decision{Withheld: true, Why: decisions.Reason{Text: "too short ago"}}})
 	require.Equal(t, verdict{metav1.ConditionUnknown, api.ReasonNoDecision, "too short ago"}, optimalOf(d))
 }
 
@@ -195,9 +213,9 @@ func TestRates_WhenTransitionsDiffer(t *testing.T) {
 	require.InEpsilon(t, assumedRate, ratesOf(nil).BytesPerSecond, 1e-9)
 	require.InEpsilon(t, assumedFlip, ratesOf(nil).FlipSeconds, 1e-9)
 	one := func(bytes int64, seconds float64, from int64, kind api.TransitionKind) api.LayoutTransition {
-		return api.LayoutTransition{Spec: api.LayoutTransitionSpec{Ranks: 2, FromEpoch: from, Kind: kind}, Status: api.LayoutTransitionStatus{Phase: api.PhaseSucceeded,
-			Bytes: api.BytesBySource{TCP: bytes}, Flips: make([]api.FlipStatus, 2),
-			Phases: api.PhaseSeconds{Stage: duration(seconds), Flip: metav1.Duration{Duration: time.Second}}}}
+		return api.LayoutTransition{Spec: api.LayoutTransitionSpec{To: api.TransitionEnd{Ranks: 2}, From: api.TransitionEnd{Epoch: from}, Kind: kind}, Status: api.LayoutTransitionStatus{Phase: api.PhaseSucceeded,
+			Bytes: api.TransferredBytes{TCP: bytes}, Flips: make([]api.FlipStatus, 2),
+			Phases: api.PhaseDurations{Stage: duration(seconds), Flip: metav1.Duration{Duration: time.Second}}}}
 	}
 	large := ratesOf([]api.LayoutTransition{one(200e9, 50, 1, "")})
 	require.InEpsilon(t, 2e9, large.BytesPerSecond, .01)

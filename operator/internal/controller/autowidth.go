@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tangram.dev/operator/internal/keeper"
@@ -20,37 +21,32 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 	decisions "tangram.dev/operator/pkg/policy"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // rangeOf the width, in ranks, of a world whose width is decided.
 func rangeOf(d *api.MoEDeployment) adviser.Range {
 	a := d.Spec.Autoscaling
 	step := int(max(d.Spec.RanksPerPod, 1))
-	share := a.SLO.Attainment
+	share := a.SLO.AttainmentPercent
 	if share == 0 {
 		share = 90 // the CRD's default
 	}
-	out := adviser.Range{Min: int(*a.MinReplicas) * step, Max: int(*a.MaxReplicas) * step, Step: step, Modes: d.Spec.Mode == api.ModeAuto, SLO: decisions.SLO{Share: float64(share) / 100}}
-	if a.SLO.TTFT != nil {
-		out.SLO.TTFT = a.SLO.TTFT.Seconds()
-	}
-	if a.SLO.TPOT != nil {
-		out.SLO.TPOT = a.SLO.TPOT.Seconds()
-	}
+	out := adviser.Range{Min: int(*d.Spec.MinReplicas) * step, Max: int(*d.Spec.MaxReplicas) * step, Step: step, Modes: d.IsAuto() && d.AppliesMode() == d.AppliesReplicas(), SLO: decisions.SLO{Share: float64(share) / 100}}
+	out.SLO.TTFT, out.SLO.TPOT = float64(ptr.Deref(a.SLO.TTFTMilliseconds, 0))/1000, float64(ptr.Deref(a.SLO.TPOTMilliseconds, 0))/1000
 	return out
 }
 
 // otherOwner says who else decides how many pods the world has; empty: nobody. Two that decide would undo each other's work for ever.
 func (r *Reconciler) otherOwner(ctx context.Context, d *api.MoEDeployment) (string, error) {
-	if !d.WidthIsDecided() {
+	if !d.IsAutoscaled() {
 		return "", nil
 	}
 	found, err := r.autoscalersOf(ctx, d.Namespace, api.GroupVersion.Group, "MoEDeployment", d.Name)
 	if err != nil || len(found) == 0 {
 		return "", err
 	}
-	return fmt.Sprintf("HorizontalPodAutoscaler %s scales this MoEDeployment, too: delete it, or leave spec.autoscaling.slo out", strings.Join(found, ", ")), nil
+	return fmt.Sprintf("HorizontalPodAutoscaler %s scales this MoEDeployment, too: delete it, or remove spec.autoscaling", strings.Join(found, ", ")), nil
 }
 
 // autoscalersOf an object of the namespace: the names of the HorizontalPodAutoscalers that scale it, sorted.
@@ -99,21 +95,21 @@ func podsNow(d *api.MoEDeployment, s *scene, serving kernels.Shape) decisions.Po
 		slices.Sort(starts)
 		out.Startup = starts[len(starts)/2]
 	}
-	wanted := int(d.WantedReplicas() * d.Spec.RanksPerPod)
+	wanted := int(d.DesiredReplicas() * d.Spec.RanksPerPod)
 	if wanted == serving.Ranks {
 		return out
 	}
 	out.Wanted = shapes{d, s.byData}.wanted().On(wanted)
 	if d.Status.Policy != nil {
 		for _, x := range d.Status.Policy.Decisions {
-			if x.ToReplicas > 0 && !x.DryRun {
+			if x.ToReplicas > 0 && x.Action == api.ActionApply {
 				out.Waiting = time.Since(x.Time.Time).Seconds()
 				break
 			}
 		}
 	}
 	if c := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionDegraded); c != nil && c.Status == metav1.ConditionTrue {
-		out.Refused = c.Reason == api.ReasonPodsUnschedulable || c.Reason == api.ReasonRefusedByCluster
+		out.Refused = c.Reason == api.ReasonPodsUnschedulable || c.Reason == api.ReasonObjectRejected
 	}
 	return out
 }
@@ -138,23 +134,23 @@ func repairable(d *api.MoEDeployment, v *geometry.View) func(kernels.Shape) erro
 		if s.Ranks == 1 {
 			return fmt.Errorf("the loss of the only rank could not be repaired")
 		}
-		pool := uint64(d.Spec.Limits.MemoryPerRank.Value())
-		_, err := costmodel.Memory{RankBytes: pool + 1, DenseBytes: v.Proto.DenseBytes, SpareBanks: int(d.Spec.Limits.SpareBanks)}.Budget(v, s)
+		pool := uint64(d.Spec.Memory.Weights.Value())
+		_, err := costmodel.Memory{RankBytes: pool + 1, DenseBytes: v.Proto.DenseBytes, SpareBanks: int(d.Spec.Tuning.SpareBanks)}.Budget(v, s)
 		if err != nil {
-			return fmt.Errorf("the loss of a rank could not be repaired in memoryPerRank: %w", err)
+			return fmt.Errorf("the loss of a rank could not be repaired in memory.weights: %w", err)
 		}
 		return nil
 	}
 }
 
-// widthStatus is what was said of the width, and what is followed of it.
-func widthStatus(x shapes, st *api.PolicyStatus, said word, forbidden string, dryRun bool) {
+// scalingStatus is what was decided of the number of replicas, and what is applied of it.
+func scalingStatus(x shapes, st *api.PolicyStatus, said word, forbidden string) {
 	d := x.d
-	if !d.WidthIsDecided() {
+	if !d.IsAutoscaled() {
 		return
 	}
-	st.Replicas = d.WantedReplicas()
-	st.Width = &api.WidthStatus{Outcome: api.OutcomeNoDecision, Reason: "no decision: nothing was read yet"}
+	st.Replicas = d.DesiredReplicas()
+	st.Scaling = &api.ScalingStatus{Outcome: api.OutcomeNoDecision, Message: "no decision: nothing was read yet"}
 	last := said.last
 	if said.pending != nil {
 		last, said.taken = *said.pending, true
@@ -166,33 +162,33 @@ func widthStatus(x shapes, st *api.PolicyStatus, said word, forbidden string, dr
 		return
 	}
 	step := max(d.Spec.RanksPerPod, 1)
-	st.Width.Reason, st.Width.Cause = clip(last.Why.Text, mostText), reasons[last.Cause]
+	st.Scaling.Message, st.Scaling.Reason = clip(last.Why.Text, mostText), reasons[last.Cause]
 	for _, r := range last.Rejected {
-		if len(st.Width.Rejected) < mostWidths {
-			rejected := api.RejectedWidth{Replicas: int32(r.Shape.Ranks) / step, Why: clip(r.Why.Text, mostText)}
-			if d.Spec.Mode == api.ModeAuto {
-				rejected.Mode, rejected.Layout = x.mode(r.Shape), x.short(r.Shape)
+		if len(st.Scaling.Rejected) < mostWidths {
+			rejected := api.RejectedReplicas{Replicas: int32(r.Shape.Ranks) / step, Message: clip(r.Why.Text, mostText)}
+			if d.IsAuto() {
+				rejected.Mode, rejected.Layers = x.mode(r.Shape), x.short(r.Shape)
 			}
-			st.Width.Rejected = append(st.Width.Rejected, rejected)
+			st.Scaling.Rejected = append(st.Scaling.Rejected, rejected)
 		}
 	}
 	switch {
 	case last.Switch:
-		st.Width.Outcome = api.OutcomeSwitch
+		st.Scaling.Outcome = api.OutcomeSwitch
 	case !last.Held:
-		st.Width.Outcome = api.OutcomeStay
+		st.Scaling.Outcome = api.OutcomeStay
 	}
 	if said.pending == nil || forbidden != "" {
 		return
 	}
 	to := int32(last.To.Ranks) / step
-	decision := api.PolicyDecision{Time: st.Time, From: st.Mode, To: st.Mode, FromReplicas: st.Replicas, ToReplicas: to, DryRun: dryRun, Why: clip(last.Why.Text, mostText)}
+	decision := api.PolicyDecision{Time: st.Time, From: st.Mode, To: st.Mode, FromReplicas: st.Replicas, ToReplicas: to, Action: action(d.AppliesReplicas()), Message: clip(last.Why.Text, mostText)}
 	after := *st
-	if after.Replicas = to; d.Spec.Mode == api.ModeAuto && last.To.Ranks > 1 { // one rank has no mode
+	if after.Replicas = to; d.IsAuto() && d.AppliesMode() == d.AppliesReplicas() && last.To.Ranks > 1 { // one rank has no mode
 		x.become(&after, last.To)
-		decision.To, decision.ToLayout = after.Mode, x.short(last.To)
+		decision.To, decision.ToLayers = after.Mode, x.short(last.To)
 	}
-	if !dryRun {
+	if d.AppliesReplicas() {
 		*st = after
 	}
 	note(st, decision)
@@ -204,17 +200,17 @@ const mostWidths = 32
 // scalingOf a world whose width is decided.
 func scalingOf(d *api.MoEDeployment) verdict {
 	st := d.Status.Policy
-	if st == nil || st.Width == nil {
+	if st == nil || st.Scaling == nil {
 		return verdict{metav1.ConditionUnknown, api.ReasonNoDecision, "nothing was decided yet"}
 	}
-	w := st.Width
+	w := st.Scaling
 	switch {
-	case w.Outcome != api.OutcomeNoDecision && d.DryRun():
-		return no(api.ReasonDryRun, w.Reason)
+	case w.Outcome != api.OutcomeNoDecision && !d.AppliesReplicas():
+		return no(api.ReasonRecommended, w.Message)
 	case w.Outcome != api.OutcomeNoDecision:
-		return yes(api.ReasonDecides, fmt.Sprintf("%d replicas: %s", st.Replicas, w.Reason))
-	case w.Cause != "":
-		return no(w.Cause, w.Reason)
+		return yes(api.ReasonDecides, fmt.Sprintf("%d replicas: %s", st.Replicas, w.Message))
+	case w.Reason != "":
+		return no(w.Reason, w.Message)
 	}
-	return verdict{metav1.ConditionUnknown, api.ReasonNoDecision, w.Reason}
+	return verdict{metav1.ConditionUnknown, api.ReasonNoDecision, w.Message}
 }

@@ -19,7 +19,7 @@ import (
 	decisions "tangram.dev/operator/pkg/policy"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // busy is a gateway of a world that is asked for more than it can do: so many steps, requests and tokens since it began.
@@ -65,10 +65,10 @@ func (b *bed) busy(d *api.MoEDeployment) {
 }
 
 // scaled between two and four pods, in a mode that the spec says.
-func (b *bed) scaled(dryRun bool) *api.MoEDeployment {
+func (b *bed) scaled(action api.Action) *api.MoEDeployment {
 	d := b.deployment("w", 2)
-	d.Spec.Autoscaling = &api.Autoscaling{DryRun: &dryRun, MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](4),
-		SLO: &api.SLO{TTFT: &metav1.Duration{Duration: 2 * time.Second}, TPOT: &metav1.Duration{Duration: time.Minute}, Attainment: 90}}
+	d.Spec.MinReplicas, d.Spec.MaxReplicas = ptr.To[int32](2), ptr.To[int32](4)
+	d.Spec.Autoscaling = &api.Autoscaling{Action: action, SLO: api.SLO{TTFTMilliseconds: ptr.To[int32](2000), TPOTMilliseconds: ptr.To[int32](60000), AttainmentPercent: 90}}
 	return d
 }
 
@@ -82,23 +82,23 @@ func scalingIs(status metav1.ConditionStatus, reason string) func(*api.MoEDeploy
 // A world that is asked for more than it can do gets wider, though nobody says so: spec.replicas stays, status, condition and event tell why.
 func TestAutoscalingScalesAWorld(t *testing.T) {
 	b := newBed(t)
-	require.NoError(t, b.c.Create(t.Context(), b.scaled(false)))
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
 	d := b.ready("w")
-	require.Equal(t, int32(2), d.Status.Width, "where it begins")
+	require.Equal(t, int32(2), d.Status.Ranks, "where it begins")
 	require.True(t, scalingIs(metav1.ConditionUnknown, api.ReasonNoDecision)(d))
-	require.Equal(t, int32(2), d.Status.WantedReplicas)
+	require.Equal(t, int32(2), d.Status.DesiredReplicas)
 	b.busy(d)
 	d = b.until("w", "as wide as it may be", func(d *api.MoEDeployment) bool {
-		return d.Status.Width == 4 && apimeta.IsStatusConditionTrue(d.Status.Conditions, api.ConditionReady)
+		return d.Status.Ranks == 4 && apimeta.IsStatusConditionTrue(d.Status.Conditions, api.ConditionReady)
 	})
 	require.Equal(t, int32(2), d.Spec.Replicas, "a GitOps tool has nothing to take back")
 	require.Equal(t, int32(4), d.Status.Policy.Replicas)
-	require.Equal(t, int32(4), d.Status.WantedReplicas)
+	require.Equal(t, int32(4), d.Status.DesiredReplicas)
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
 	said := d.Status.Policy.Decisions[len(d.Status.Policy.Decisions)-1]
 	require.Equal(t, int32(2), said.FromReplicas)
-	require.Contains(t, said.Why, "within the SLO")
-	b.told(api.EventWidthDecided, "scale from 2 to 4 replicas")
+	require.Contains(t, said.Message, "within the SLO")
+	b.told(api.EventReplicasDecided, "scale from 2 to 4 replicas")
 	b.until("w", "decided", scalingIs(metav1.ConditionTrue, api.ReasonDecides))
 
 	// The cluster counts evictions against spec.replicas, which is 2: the budget says itself how many have to stay.
@@ -110,10 +110,10 @@ func TestAutoscalingScalesAWorld(t *testing.T) {
 	require.Nil(t, budget.Spec.MaxUnavailable)
 
 	// Bounds hold at once, and who says a number owns it again.
-	b.change(`{"spec":{"autoscaling":{"maxReplicas":3}}}`)
-	b.until("w", "within its bounds", func(d *api.MoEDeployment) bool { return d.Status.Width == 3 })
+	b.change(`{"spec":{"maxReplicas":3}}`)
+	b.until("w", "within its bounds", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 3 })
 	b.change(`{"spec":{"autoscaling":null}}`)
-	d = b.until("w", "as the spec says", func(d *api.MoEDeployment) bool { return d.Status.Width == 2 && d.Status.Policy == nil })
+	d = b.until("w", "as the spec says", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 2 && d.Status.Policy == nil })
 	require.Nil(t, apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionScalingActive))
 }
 
@@ -123,53 +123,54 @@ func TestAnHPAAndAutoscalingDoNotBothDecide(t *testing.T) {
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: "other"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 9,
 		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: api.GroupVersion.String(), Kind: "MoEDeployment", Name: "w"}}}
 	require.NoError(t, b.c.Create(t.Context(), hpa))
-	require.NoError(t, b.c.Create(t.Context(), b.scaled(false)))
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
 	d := b.ready("w")
 	b.busy(d)
 	d = b.until("w", "told that two decide", scalingIs(metav1.ConditionFalse, api.ReasonTwoOwners))
-	require.Contains(t, d.Status.Policy.Width.Reason, "HorizontalPodAutoscaler other scales this MoEDeployment, too")
-	require.Never(t, func() bool { return b.get("w").Status.WantedReplicas != 2 }, 15*time.Second, time.Second, "while both want to decide the width stays")
+	require.Contains(t, d.Status.Policy.Scaling.Message, "HorizontalPodAutoscaler other scales this MoEDeployment, too")
+	require.Never(t, func() bool { return b.get("w").Status.DesiredReplicas != 2 }, 15*time.Second, time.Second, "while both want to decide the width stays")
 	require.NoError(t, b.c.Delete(t.Context(), hpa))
 	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
-	b.until("w", "wider", func(d *api.MoEDeployment) bool { return d.Status.Width == 4 })
+	b.until("w", "wider", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 4 })
 }
 
 // A dry run of the width only tells.
 func TestADryRunOfTheWidthOnlyTells(t *testing.T) {
 	b := newBed(t)
-	require.NoError(t, b.c.Create(t.Context(), b.scaled(true)))
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionRecommend)))
 	d := b.ready("w")
 	b.busy(d)
-	d = b.until("w", "told what it would do", scalingIs(metav1.ConditionFalse, api.ReasonDryRun))
-	require.Equal(t, int32(2), d.Status.WantedReplicas)
+	d = b.until("w", "told what it would do", scalingIs(metav1.ConditionFalse, api.ReasonRecommended))
+	require.Equal(t, int32(2), d.Status.DesiredReplicas)
 	d = b.until("w", "told by a decision", func(d *api.MoEDeployment) bool { return len(d.Status.Policy.Decisions) > 0 })
-	require.True(t, d.Status.Policy.Decisions[0].DryRun)
+	require.Equal(t, api.ActionRecommend, d.Status.Policy.Decisions[0].Action)
 	require.Equal(t, int32(4), d.Status.Policy.Decisions[0].ToReplicas)
-	b.told(api.EventWidthDecided, "would scale")
+	b.told(api.EventReplicasDecided, "recommendation: scale")
 	require.Len(t, b.history(), 1)
 }
 
 // An SLO that no width holds even without load is told of, and the width stays.
 func TestAnSLOOutOfReachIsToldOf(t *testing.T) {
 	b := newBed(t)
-	d := b.scaled(false)
-	d.Spec.Autoscaling.SLO.TTFT.Duration = time.Microsecond
+	d := b.scaled(api.ActionApply)
+	d.Spec.Autoscaling.SLO.TPOTMilliseconds = ptr.To[int32](1)
 	require.NoError(t, b.c.Create(t.Context(), d))
 	b.busy(b.ready("w"))
 	d = b.until("w", "told that it is out of reach", scalingIs(metav1.ConditionFalse, api.ReasonSLOOutOfReach))
-	require.Equal(t, int32(2), d.Status.WantedReplicas)
+	require.Equal(t, int32(2), d.Status.DesiredReplicas)
 }
 
 func TestBoundsOfTheWidthAreChecked(t *testing.T) {
 	b := newBed(t)
-	for words, spoil := range map[string]func(*api.Autoscaling){
-		"minReplicas is above maxReplicas": func(a *api.Autoscaling) { a.MinReplicas = ptr.To[int32](5) },
-		"set all three, or none":           func(a *api.Autoscaling) { a.MaxReplicas = nil },
-		"an SLO needs ttft or tpot":        func(a *api.Autoscaling) { a.SLO.TTFT, a.SLO.TPOT = nil, nil },
-		"ttft must be above 0":             func(a *api.Autoscaling) { a.SLO.TTFT.Duration = 0 },
+	for words, spoil := range map[string]func(*api.MoEDeploymentSpec){
+		"minReplicas is above maxReplicas":   func(s *api.MoEDeploymentSpec) { s.MinReplicas = ptr.To[int32](5) },
+		"Set minReplicas and maxReplicas":    func(s *api.MoEDeploymentSpec) { s.MaxReplicas = nil },
+		"An SLO needs ttftMilliseconds":      func(s *api.MoEDeploymentSpec) { s.Autoscaling.SLO = api.SLO{} },
+		"spec.autoscaling.slo.ttftMilliseco": func(s *api.MoEDeploymentSpec) { s.Autoscaling.SLO.TTFTMilliseconds = ptr.To[int32](0) },
+		"replicas is outside minReplicas":    func(s *api.MoEDeploymentSpec) { s.Replicas = 5 },
 	} {
-		d := b.scaled(false)
-		spoil(d.Spec.Autoscaling)
+		d := b.scaled(api.ActionApply)
+		spoil(&d.Spec)
 		err := b.c.Create(t.Context(), d)
 		require.True(t, apierrors.IsInvalid(err), "%s: %v", words, err)
 		require.ErrorContains(t, err, words)
@@ -180,7 +181,8 @@ func TestBoundsOfTheWidthAreChecked(t *testing.T) {
 func TestTheConditionOfTheWidthIsItsCause(t *testing.T) {
 	d := &api.MoEDeployment{}
 	d.Spec.Replicas, d.Spec.RanksPerPod = 2, 1
-	d.Spec.Autoscaling = &api.Autoscaling{DryRun: ptr.To(false), MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](4), SLO: &api.SLO{TTFT: &metav1.Duration{Duration: time.Second}}}
+	d.Spec.MinReplicas, d.Spec.MaxReplicas = ptr.To[int32](2), ptr.To[int32](4)
+	d.Spec.Autoscaling = &api.Autoscaling{Action: api.ActionApply, SLO: api.SLO{TTFTMilliseconds: ptr.To[int32](1000)}}
 	held := func(cause decisions.Cause, text string) word {
 		return word{taken: true, last: decisions.Decision{Held: true, Cause: cause, Why: decisions.Reason{Text: text}}}
 	}
@@ -198,10 +200,10 @@ func TestTheConditionOfTheWidthIsItsCause(t *testing.T) {
 		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "the width is as wanted"}}}, "", metav1.ConditionTrue, api.ReasonDecides},
 	} {
 		st := &api.PolicyStatus{}
-		widthStatus(shapes{d: d}, st, c.said, c.forbidden, false)
+		scalingStatus(shapes{d: d}, st, c.said, c.forbidden)
 		d.Status.Policy = st
 		got := scalingOf(d)
-		require.Equal(t, c.status, got.status, st.Width.Reason)
+		require.Equal(t, c.status, got.status, st.Scaling.Message)
 		require.Equal(t, c.reason, got.reason)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // crooked is a gateway whose reports are spoilt for a while.
@@ -86,7 +86,7 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t)
 			d := b.deployment("w", 2)
-			d.Spec.Autoscaling, d.Spec.Mode = auto(false)
+			d.Spec.Parallelism = auto(api.ActionApply)
 			require.NoError(t, b.c.Create(t.Context(), d))
 			d = b.ready("w")
 			listener, config := b.gatewayListens(d)
@@ -98,21 +98,21 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 			b.gatewayRuns(d, listener.Addr())
 			b.change(`{"metadata":{"annotations":{"gateways":"there"}}}`)
 			optimal := func(status metav1.ConditionStatus, reason string) func(*api.MoEDeployment) bool {
-				return func(d *api.MoEDeployment) bool { return has(d, api.ConditionOptimal, status, reason) }
+				return func(d *api.MoEDeployment) bool { return has(d, api.ConditionModeOptimal, status, reason) }
 			}
 			b.until("w", "in the best mode", optimal(metav1.ConditionTrue, api.ReasonBestMode))
 
 			g.set(c.spoil)
-			g.loaded.set(4)                                                                             // a reason to go to Tensor
+			g.loaded.set(4)                                                                             // a reason to go to TensorParallel
 			d = b.until("w", "told that nothing is decided, and why", func(d *api.MoEDeployment) bool { // first perhaps that a busy machine did not answer in time
-				return optimal(metav1.ConditionUnknown, api.ReasonNoDecision)(d) && strings.Contains(message(d, api.ConditionOptimal), c.words)
+				return optimal(metav1.ConditionUnknown, api.ReasonNoDecision)(d) && strings.Contains(message(d, api.ConditionModeOptimal), c.words)
 			})
 			require.Equal(t, api.OutcomeNoDecision, d.Status.Policy.Outcome)
 			require.Equal(t, api.ModeExpert, d.Status.Mode)
 			require.Len(t, b.history(), 1, "the layout stays")
 
 			g.set(nil)
-			b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+			b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
 		})
 	}
 }
@@ -120,7 +120,7 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 // A cost model that contradicts what clients feel decides nothing, and the condition says so. The readings are those of some minutes, given at once.
 func TestAModelThatContradictsIsToldOf(t *testing.T) {
 	b := newBed(t)
-	require.NoError(t, b.c.Create(t.Context(), b.scaled(false)))
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
 	d := b.ready("w")
 	b.until("w", "asked", func(*api.MoEDeployment) bool { _, there := b.r.advices.Load(d.UID); return there })
 	total := telemetry.Counters{}
@@ -137,8 +137,8 @@ func TestAModelThatContradictsIsToldOf(t *testing.T) {
 	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
 	d = b.until("w", "told that the model contradicts", scalingIs(metav1.ConditionFalse, api.ReasonModelContradicted))
 	require.Contains(t, message(d, api.ConditionScalingActive), "the cost model contradicts what is measured")
-	require.Equal(t, api.OutcomeNoDecision, d.Status.Policy.Width.Outcome)
-	require.EqualValues(t, 2, d.Status.WantedReplicas)
+	require.Equal(t, api.OutcomeNoDecision, d.Status.Policy.Scaling.Outcome)
+	require.EqualValues(t, 2, d.Status.DesiredReplicas)
 	require.Empty(t, d.Status.Policy.Decisions)
 	require.Len(t, b.history(), 1, "the layout stays")
 }
@@ -147,14 +147,14 @@ func TestAModelThatContradictsIsToldOf(t *testing.T) {
 func TestAsWideAsPodsOfTheClusterAllow(t *testing.T) {
 	b := newBed(t)
 	b.let(fate{unschedulable: "0/2 nodes are available: 2 Insufficient memory."}, "w-3")
-	require.NoError(t, b.c.Create(t.Context(), b.scaled(false)))
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
 	d := b.ready("w")
 	b.busy(d)
 	b.degraded("w", api.ReasonPodsUnschedulable, "Insufficient memory")
-	require.EqualValues(t, 4, b.get("w").Status.WantedReplicas)
-	d = b.until("w", "as wide as pods allow", func(d *api.MoEDeployment) bool { return d.Status.Width == 3 && inMode(api.ModeExpert)(d) })
+	require.EqualValues(t, 4, b.get("w").Status.DesiredReplicas)
+	d = b.until("w", "as wide as pods allow", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 3 && inMode(api.ModeExpert)(d) })
 	require.EqualValues(t, 3, d.Status.Policy.Replicas)
-	require.Contains(t, d.Status.Policy.Decisions[0].Why, "as wide as pods allow")
+	require.Contains(t, d.Status.Policy.Decisions[0].Message, "as wide as pods allow")
 	require.Equal(t, []string{"w-0", "w-1", "w-2"}, b.podNames("w"))
-	b.told(api.EventWidthDecided, "scale from 4 to 3 replicas: as wide as pods allow")
+	b.told(api.EventReplicasDecided, "scale from 4 to 3 replicas: as wide as pods allow")
 }

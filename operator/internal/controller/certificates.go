@@ -17,7 +17,7 @@ import (
 	"tangram.dev/operator/internal/pki"
 	"tangram.dev/operator/internal/world"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // Keys of the Secrets, by the names that agents and engines are told.

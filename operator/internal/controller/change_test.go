@@ -13,7 +13,7 @@ import (
 
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 func TestScaleUpAndDown(t *testing.T) {
@@ -23,19 +23,19 @@ func TestScaleUpAndDown(t *testing.T) {
 	b.scale(4)
 	d := b.ready("w")
 	require.Equal(t, []string{"w-0", "w-1", "w-2", "w-3"}, b.podNames("w"))
-	require.EqualValues(t, 4, d.Status.Width)
+	require.EqualValues(t, 4, d.Status.Ranks)
 	require.Greater(t, d.Status.Epoch, int64(1))
 	released := b.pod("w-3")
 	b.scale(2)
 	d = b.ready("w")
-	require.EqualValues(t, []int32{2, 2, 2}, []int32{d.Status.Width, d.Status.Replicas, d.Status.ReadyReplicas})
+	require.EqualValues(t, []int32{2, 2, 2}, []int32{d.Status.Ranks, d.Status.Replicas, d.Status.ReadyReplicas})
 	require.Equal(t, kept, []string{string(b.pod("w-0").UID), string(b.pod("w-1").UID)}, "who stays is left alone")
 	require.True(t, b.gone(&corev1.Pod{}, "w-3"))
 	require.True(t, b.gone(&corev1.Secret{}, "w-3-tls"), "a released pod's key goes with it")
 	require.False(t, b.gone(&corev1.Secret{}, "w-1-tls"))
 	b.told(api.EventPodReleased, "w-3 (UID "+string(released.UID)+")")
-	require.Equal(t, "4 ranks Expert -> 2 ranks Expert", d.Status.RecentTransitions[0].What)
-	require.Equal(t, "2 ranks Expert -> 4 ranks Expert", d.Status.RecentTransitions[1].What)
+	require.Equal(t, "4 ranks ExpertParallel -> 2 ranks ExpertParallel", d.Status.RecentTransitions[0].Summary)
+	require.Equal(t, "2 ranks ExpertParallel -> 4 ranks ExpertParallel", d.Status.RecentTransitions[1].Summary)
 	require.Len(t, d.Status.RecentTransitions, 3)
 }
 
@@ -43,13 +43,13 @@ func TestScaleUpAndDown(t *testing.T) {
 func TestPodsStandBy(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
-	d.Spec.Standby = 1
+	d.Spec.StandbyReplicas = 1
 	require.NoError(t, b.c.Create(t.Context(), d))
 	standing := func(what string, replicas, standby int32, names ...string) {
 		t.Helper()
 		b.until("w", what, func(d *api.MoEDeployment) bool {
-			return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && d.Status.Width == replicas && d.Status.Replicas == replicas &&
-				d.Status.ReadyStandby == standby && slices.Equal(names, b.podNames("w"))
+			return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && d.Status.Ranks == replicas && d.Status.Replicas == replicas &&
+				d.Status.ReadyStandbyReplicas == standby && slices.Equal(names, b.podNames("w"))
 		})
 	}
 	standing("one stands by", 2, 1, "w-0", "w-1", "w-2")
@@ -71,7 +71,7 @@ func TestPodsStandBy(t *testing.T) {
 
 	b.scale(1)
 	standing("one of those that left", 1, 1, "w-0", "w-1")
-	b.change(`{"spec":{"standby":0}}`)
+	b.change(`{"spec":{"standbyReplicas":0}}`)
 	standing("none any more", 1, 0, "w-0")
 }
 
@@ -98,16 +98,16 @@ func TestVictimsOfAScaleDown(t *testing.T) {
 func TestSwitchOfMode(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 3)
-	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
 	d := b.ready("w")
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
 	require.NotEqual(t, before.Status.LayoutHash, d.Status.LayoutHash)
 	require.Equal(t, before.Status.Members, d.Status.Members, "the same pods, in the same order")
-	b.change(`{"spec":{"mode":"Expert"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"ExpertParallel"}}}`)
 	require.Equal(t, api.ModeExpert, b.ready("w").Status.Mode)
-	b.change(`{"spec":{"mode":"Tensor","replicas":2}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"},"replicas":2}}`)
 	d = b.ready("w")
-	require.EqualValues(t, 2, d.Status.Width)
+	require.EqualValues(t, 2, d.Status.Ranks)
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
 }
 
@@ -133,12 +133,12 @@ func TestSpecChangeInFlight(t *testing.T) {
 		return b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: running}, lt) == nil && lt.Status.Phase == api.PhaseStaging && lt.Status.Progress != ""
 	}, wait, tick)
 	epoch := d.Status.Epoch
-	b.change(`{"spec":{"mode":"Tensor","replicas":3}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"},"replicas":3}}`)
 	b.until("w", "the operator has seen the change", func(d *api.MoEDeployment) bool { return d.Status.ObservedGeneration == d.Generation })
 	require.Equal(t, epoch, b.get("w").Status.Epoch, "the running flip is not cut off")
 	b.world("w").HoldStage(false)
 	d = b.ready("w")
-	require.EqualValues(t, 3, d.Status.Width)
+	require.EqualValues(t, 3, d.Status.Ranks)
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
 	first := &api.LayoutTransition{}
 	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: running}, first))
@@ -146,14 +146,14 @@ func TestSpecChangeInFlight(t *testing.T) {
 	require.Len(t, first.Status.Flips, 1)
 	require.Equal(t, "join", first.Status.Flips[0].Kind)
 	b.told(api.EventTransitionReplanned, "superseded")
-	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonAsWanted), "a change of mind is no failure")
+	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonReconciled), "a change of mind is no failure")
 }
 
 func TestFailedPrepareServesOnAndIsTriedAgain(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	b.agent("w-1").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "needs 7340032 bytes, has 5242880"})
-	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
 	d := b.degraded("w", api.ReasonInsufficientMemory, "needs 7340032 bytes, has 5242880")
 	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing))
 	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonInsufficientMemory))
@@ -180,12 +180,12 @@ func TestTakingBackAChangeThatFails(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_BAD_PLAN, Message: "no such expert"})
-	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
 	b.degraded("w", api.ReasonTransitionFailed, "no such expert")
-	b.change(`{"spec":{"mode":"Expert"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"ExpertParallel"}}}`)
 	d := b.ready("w")
 	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)
-	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonAsWanted))
+	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonReconciled))
 }
 
 func TestNotEnoughMemoryForTheFirstLayout(t *testing.T) {
@@ -202,7 +202,7 @@ func TestNotEnoughMemoryForTheFirstLayout(t *testing.T) {
 func TestHistoryIsCapped(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
-	d.Spec.Transition.HistoryLimit = 2
+	d.Spec.Tuning.HistoryLimit = 2
 	require.NoError(t, b.c.Create(t.Context(), d))
 	b.ready("w")
 	for _, n := range []int{2, 3, 2, 1} {
@@ -211,5 +211,5 @@ func TestHistoryIsCapped(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return len(b.history()) == 2 }, wait, tick)
 	require.Eventually(t, func() bool { d = b.get("w"); return len(d.Status.RecentTransitions) == 2 }, wait, tick)
-	require.Equal(t, "2 ranks Expert -> 1 ranks Expert", d.Status.RecentTransitions[0].What, "the newest are kept")
+	require.Equal(t, "2 ranks ExpertParallel -> 1 ranks ExpertParallel", d.Status.RecentTransitions[0].Summary, "the newest are kept")
 }

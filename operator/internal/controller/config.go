@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // configHashDigits of a ConfigMap's name: enough to tell the contents of one world apart.
@@ -22,40 +22,43 @@ const configHashDigits = 10
 
 // checkpointFolder as containers that mount it see it.
 func checkpointFolder(d *api.MoEDeployment) string {
-	return path.Join(dirModels, d.Spec.Model.Source.PersistentVolumeClaim.Path)
+	if image := d.Spec.Model.Source.ImageVolume; image != nil {
+		return path.Join(dirModels, string(image.Path))
+	}
+	return path.Join(dirModels, string(d.Spec.Model.Source.PersistentVolumeClaim.Path))
 }
 
 // agentConfig is the file of the agents that start now (agent/server/README.md), named by its content; what only a pod knows comes by flags.
 func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 	file := map[string]any{
 		"world": worldName(d), "ranks": d.Spec.RanksPerPod,
-		"memory_bytes": d.Spec.Limits.MemoryPerRank.Value(), "kv_bytes": d.Spec.Limits.KVMemoryPerRank.Value(),
-		"spare_banks": d.Spec.Limits.SpareBanks,
-		"checkpoint":  checkpointFolder(d), "revision": d.Spec.Model.Revision,
-		"listen": everywhere(portAgent), "data_listen": everywhere(portData), "metrics_listen": everywhere(portMetrics), "insecure_fabric": d.Spec.Network.InsecureFabric,
+		"memory_bytes": d.Spec.Memory.Weights.Value(), "kv_bytes": d.Spec.Memory.KVCache.Value(),
+		"spare_banks": d.Spec.Tuning.SpareBanks,
+		"checkpoint":  checkpointFolder(d), "revision": "1",
+		"listen": everywhere(portAgent), "data_listen": everywhere(portData), "metrics_listen": everywhere(portMetrics), "insecure_fabric": d.IsPlaintext(),
 		"engine_socket": dirRun + "/agent.sock", "engine_token_file": dirRun + "/engine.token", "in_world_file": inWorld, "hashes_file": dirAgent + "/hashes",
 		"tls": map[string]string{"ca": dirTLS + "/" + keyCA, "cert": dirTLS + "/" + keyAgentCert, "key": dirTLS + "/" + keyAgentKey},
 		"log": map[string]any{"level": "info", "json": true},
 	}
-	if rows := d.Spec.Model.GranuleRows; rows > 0 {
+	if rows := d.Spec.Tuning.GranuleRows; rows > 0 {
 		file["granule_rows"] = rows
 	}
-	if d.Spec.Model.SlabFormat == api.RowMajor {
+	if d.Spec.Tuning.SlabFormat == api.RowMajor {
 		file["slab_format"] = "row-major"
 	}
-	if d.Spec.Network.ShareNodeMemory {
-		file["node_folder"] = dirNode
+	if d.SharesNodeMemory() {
+		file["node_socket_dir"] = dirNode
 	}
-	if d.Spec.Limits.HugePages {
+	if d.Spec.Memory.PageSize == api.Page2Mi {
 		file["hugetlb"], file["page_bytes"] = true, hugePageBytes
 	}
-	if d.Spec.Backend == api.BackendCUDA {
-		file["device"], file["page_bytes"] = "cuda", gpuOf(d).HandleSize.Value()
+	if d.OnGPU() {
+		file["device"], file["page_bytes"] = "cuda", handleSize(d).Value()
 	}
-	if share := d.Spec.Transition.StagingPercent; share > 0 {
+	if share := d.Spec.Transition.BandwidthPercent; share > 0 {
 		file["staging_percent"] = share
 	}
-	if most := d.Spec.Transition.MaxStepStretchPercent; most > 0 {
+	if most := d.Spec.Tuning.MaxStepStretchPercent; most > 0 {
 		file["max_step_stretch_percent"] = most
 	}
 	wire, err := yaml.Marshal(file)

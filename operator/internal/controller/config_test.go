@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // configOf the agent of a pod: the ConfigMap that the pod refers to.
@@ -55,7 +55,7 @@ func TestAgentConfig_WhenWantedConfigChanges(t *testing.T) {
 	require.NoError(t, b.c.Create(t.Context(), orphan))
 	require.NoError(t, b.c.Create(t.Context(), foreign))
 
-	b.change(`{"spec":{"replicas":2,"transition":{"stagingPercent":25}}}`)
+	b.change(`{"spec":{"replicas":2,"transition":{"bandwidthPercent":25}}}`)
 	b.ready("w")
 	require.EqualValues(t, 25, fileIn(t, b.configOf("w-1"))["staging_percent"])
 	require.Equal(t, old.Name, b.configOf("w-0").Name)

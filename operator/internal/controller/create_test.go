@@ -19,12 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tangram.dev/operator/internal/pki"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // kstatus of a deployment, as kubectl-like tools compute it.
@@ -48,7 +49,7 @@ func TestCreate(t *testing.T) {
 	})
 	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonNoLayout))
 	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
-	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonAsWanted))
+	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonReconciled))
 	require.Equal(t, status.InProgressStatus, kstatus(t, d).Status)
 	require.Empty(t, b.history(), "nothing begins before all are there")
 
@@ -56,9 +57,9 @@ func TestCreate(t *testing.T) {
 	d = b.ready("w")
 	require.Equal(t, status.CurrentStatus, kstatus(t, d).Status)
 	s := d.Status
-	require.EqualValues(t, []int64{1, 3, 3, 3}, []int64{s.Epoch, int64(s.Width), int64(s.Replicas), int64(s.ReadyReplicas)})
+	require.EqualValues(t, []int64{1, 3, 3, 3}, []int64{s.Epoch, int64(s.Ranks), int64(s.Replicas), int64(s.ReadyReplicas)})
 	require.Equal(t, api.ModeExpert, s.Mode)
-	require.Equal(t, "r1", s.Revision)
+	require.Equal(t, []string{"w", "3/3"}, []string{s.Model, s.Ready})
 	require.Equal(t, api.ReasonServing, s.State)
 	require.Len(t, s.LayoutHash, 64)
 	require.Nil(t, s.Transition)
@@ -81,8 +82,8 @@ func TestCreate(t *testing.T) {
 	first := history[0]
 	require.True(t, metav1.IsControlledBy(&first, d))
 	require.Equal(t, api.PhaseSucceeded, first.Status.Phase)
-	require.Equal(t, d.Generation, first.Spec.Generation)
-	require.EqualValues(t, []int64{0, 1, 3}, []int64{first.Spec.FromEpoch, first.Status.Epoch, int64(first.Spec.Ranks)})
+	require.Equal(t, d.Generation, first.Spec.MoEDeploymentGeneration)
+	require.EqualValues(t, []int64{0, 1, 3}, []int64{first.Spec.From.Epoch, first.Status.Epoch, int64(first.Spec.To.Ranks)})
 	require.Len(t, first.Spec.Members, 3)
 	require.Len(t, first.Status.Flips, int(first.Spec.Flips))
 	require.Equal(t, "first", first.Status.Flips[0].Kind)
@@ -90,12 +91,12 @@ func TestCreate(t *testing.T) {
 	require.False(t, first.Status.CompletionTime.Before(first.Status.StartTime))
 	require.Len(t, s.RecentTransitions, 1)
 	require.Equal(t, first.Name, s.RecentTransitions[0].Name)
-	require.Equal(t, api.PhaseSucceeded, s.RecentTransitions[0].Outcome)
+	require.Equal(t, api.PhaseSucceeded, s.RecentTransitions[0].Phase)
 	b.told(api.EventPodCreated, "w-2")
-	b.told(api.EventTransitionStarted, "3 ranks Expert")
+	b.told(api.EventTransitionStarted, "3 ranks ExpertParallel")
 	b.told(api.EventTransitionSucceeded, "epoch 1")
 	require.InDelta(t, 1, testutil.ToFloat64(b.metrics.epoch.WithLabelValues(b.namespace, "w")), 0)
-	require.InDelta(t, 3, testutil.ToFloat64(b.metrics.width.WithLabelValues(b.namespace, "w")), 0)
+	require.InDelta(t, 3, testutil.ToFloat64(b.metrics.ranks.WithLabelValues(b.namespace, "w")), 0)
 	require.InDelta(t, 1, testutil.ToFloat64(b.metrics.transitions.WithLabelValues(b.namespace, "w", "Succeeded")), 0)
 }
 
@@ -141,7 +142,7 @@ func TestObjectsOfAWorld(t *testing.T) {
 func TestGatewaysComeAndGoOneByOne(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
-	d.Spec.Gateway.TerminationGracePeriodSeconds = 100
+	d.Spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](100)
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d = b.ready("w")
 	gateway, budget := &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}
@@ -206,7 +207,7 @@ func TestAnAutoscalerOwnsTheNumberOfGateways(t *testing.T) {
 	known(1)
 	scale(7)
 	// The grace period shows that the Deployment was written meanwhile, and that its number was not.
-	b.change(`{"spec":{"gateway":{"terminationGracePeriodSeconds":120}}}`)
+	b.change(`{"spec":{"gateway":{"template":{"spec":{"terminationGracePeriodSeconds":120}}}}}`)
 	require.Eventually(t, func() bool { return *gateway().Spec.Template.Spec.TerminationGracePeriodSeconds == 120 }, wait, tick)
 	require.EqualValues(t, 7, *gateway().Spec.Replicas)
 	require.NoError(t, b.c.Delete(t.Context(), hpa))
@@ -221,7 +222,7 @@ func TestSeveralRanksPerPod(t *testing.T) {
 	d.Spec.RanksPerPod = 2
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d = b.ready("w")
-	require.EqualValues(t, []int32{4, 2, 2}, []int32{d.Status.Width, d.Status.Replicas, d.Status.ReadyReplicas})
+	require.EqualValues(t, []int32{4, 2, 2}, []int32{d.Status.Ranks, d.Status.Replicas, d.Status.ReadyReplicas})
 	p := b.pod("w-0")
 	var names []string
 	for _, c := range p.Spec.Containers {
@@ -232,14 +233,14 @@ func TestSeveralRanksPerPod(t *testing.T) {
 	require.EqualValues(t, 2*(64+16)<<20+256<<20, memory.Value(), "all ranks' memory, and what the agent needs itself")
 	b.scale(3)
 	d = b.ready("w")
-	require.EqualValues(t, 6, d.Status.Width)
+	require.EqualValues(t, 6, d.Status.Ranks)
 }
 
 // Huge pages are asked for beside the agent's own memory, in whole pages, and the agent is told.
 func TestHugePages(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
-	d.Spec.RanksPerPod, d.Spec.Limits.HugePages, d.Spec.Limits.MemoryPerRank = 2, true, resource.MustParse("63Mi")
+	d.Spec.RanksPerPod, d.Spec.Memory.PageSize, d.Spec.Memory.Weights = 2, api.Page2Mi, resource.MustParse("63Mi")
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d = b.ready("w")
 	agent := b.pod("w-0").Spec.Containers[0].Resources
@@ -258,7 +259,7 @@ func TestHugePages(t *testing.T) {
 func TestContainersAskForProcessors(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
-	d.Spec.Engine.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}
+	d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Resources: api.Resources{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}}}}
 	require.NoError(t, b.c.Create(t.Context(), d))
 	b.ready("w")
 	agent, engine := b.pod("w-0").Spec.Containers[0].Resources, b.pod("w-0").Spec.Containers[1].Resources
@@ -276,7 +277,7 @@ func TestStagingPercent(t *testing.T) {
 	require.EqualValues(t, 100, plain["staging_percent"])
 	require.EqualValues(t, 100, plain["max_step_stretch_percent"])
 	d := b.deployment("x", 1)
-	d.Spec.Transition.StagingPercent, d.Spec.Transition.MaxStepStretchPercent = 25, 50
+	d.Spec.Transition.BandwidthPercent, d.Spec.Tuning.MaxStepStretchPercent = 25, 50
 	require.NoError(t, b.c.Create(t.Context(), d))
 	file := b.agentConfig(b.ready("x"))
 	require.EqualValues(t, 25, file["staging_percent"])
@@ -289,8 +290,8 @@ func TestStrategyFast(t *testing.T) {
 	b.mayHarm = true
 	b.serve("w", 3)
 	b.change(`{"spec":{"transition":{"strategy":"Fast"}}}`)
-	b.change(`{"spec":{"mode":"Tensor"}}`)
-	b.until("w", "mode Tensor", func(d *api.MoEDeployment) bool { return d.Status.Mode == "Tensor" })
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
+	b.until("w", "mode TensorParallel", func(d *api.MoEDeployment) bool { return d.Status.Mode == "TensorParallel" })
 	paused := b.world("w").Paused()
 	require.Greater(t, len(paused), 1)
 	for attempt, is := range paused {
@@ -309,8 +310,8 @@ func TestStrategyFast(t *testing.T) {
 	}
 	require.Positive(t, repairs)
 	require.Positive(t, others)
-	b.change(`{"spec":{"transition":{"strategy":"Smooth"},"mode":"Expert"}}`)
-	b.until("w", "mode Expert", func(d *api.MoEDeployment) bool { return d.Status.Mode == "Expert" })
+	b.change(`{"spec":{"transition":{"strategy":"Smooth"},"parallelism":{"mode":"ExpertParallel"}}}`)
+	b.until("w", "mode ExpertParallel", func(d *api.MoEDeployment) bool { return d.Status.Mode == api.ModeExpert })
 	all := b.world("w").Paused()
 	require.False(t, all[slices.Max(slices.Collect(maps.Keys(all)))])
 }
@@ -320,13 +321,12 @@ func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	for patch, words := range map[string]string{
-		`{"spec":{"replicas":0}}`:                                                   "to stop serving, delete the MoEDeployment",
-		`{"spec":{"mode":"Hybrid"}}`:                                                "mode Hybrid needs layout",
-		`{"spec":{"model":{"revision":"r2"}}}`:                                      "a change of revision does not work yet",
-		`{"spec":{"limits":{"memoryPerRank":"128Mi"}}}`:                             "limits cannot be changed",
-		`{"spec":{"ranksPerPod":2}}`:                                                "ranksPerPod cannot be changed",
-		`{"spec":{"redundantExperts":1}}`:                                           "redundantExperts are placed by rebalance",
-		`{"spec":{"model":{"source":{"persistentVolumeClaim":{"claimName":"x"}}}}}`: "cannot be changed",
+		`{"spec":{"replicas":0}}`:                                                   "To stop serving, delete the MoEDeployment",
+		`{"spec":{"parallelism":{"mode":"Auto","layers":[{}]}}}`:                    "mode and layers contradict each other",
+		`{"spec":{"memory":{"weights":"128Mi"}}}`:                                   "The memory is immutable",
+		`{"spec":{"ranksPerPod":2}}`:                                                "ranksPerPod is immutable",
+		`{"spec":{"experts":{"redundant":{"count":1}}}}`:                            "Rebalancing places redundant experts",
+		`{"spec":{"model":{"source":{"persistentVolumeClaim":{"claimName":"x"}}}}}`: "model.source is immutable",
 	} {
 		d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: b.namespace}}
 		require.ErrorContains(t, b.c.Patch(t.Context(), d, client.RawPatch("application/merge-patch+json", []byte(patch))), words, patch)
@@ -350,11 +350,12 @@ func TestEngineKeepsWhatTheOperatorGivesIt(t *testing.T) {
 	}
 	for _, env := range given.Env {
 		d := b.deployment("w", 1)
-		d.Spec.Engine.Env = []corev1.EnvVar{{Name: "A"}, {Name: env.Name, Value: "x"}}
-		require.ErrorContains(t, b.c.Create(t.Context(), d), "is given by the operator: leave it out of env", env.Name)
+		d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Env: []api.EnvVar{{Name: "A"}, {Name: env.Name, Value: "x"}}}}
+		require.ErrorContains(t, b.c.Create(t.Context(), d), "Remove them from env", env.Name)
 	}
 	d := b.deployment("w", 1)
-	d.Spec.Engine.Args, d.Spec.Engine.Env = []string{"--max-model-len", "512", "--devices", "--tls"}, []corev1.EnvVar{{Name: "POD"}}
+	d.Spec.Engine.Args = []string{"--max-model-len", "512", "--devices", "--tls"}
+	d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Env: []api.EnvVar{{Name: "POD"}}}}
 	require.NoError(t, b.c.Create(t.Context(), d))
 }
 
@@ -396,4 +397,27 @@ func TestScaleSubresourceCountsItsPods(t *testing.T) {
 	b.ready("w")
 	b.requireScale()
 	require.True(t, slices.Equal(b.podNames("w"), []string{"w-0"}))
+}
+
+// The Service of the gateways is as the spec says, also after a change.
+func TestGatewayService_WhenSpecChanges(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 1)
+	d.Spec.Gateway.Service = api.GatewayService{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: ptr.To("example.com/x"), Annotations: map[string]string{"a": "1", "b": "2"}}
+	require.NoError(t, b.c.Create(t.Context(), d))
+	service := func() *corev1.Service {
+		s := &corev1.Service{}
+		if b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: gatewayName(d)}, s) != nil {
+			return nil
+		}
+		return s
+	}
+	require.Eventually(t, func() bool { return service() != nil }, wait, tick)
+	require.Equal(t, []any{corev1.ServiceTypeLoadBalancer, "example.com/x", map[string]string{"a": "1", "b": "2"}},
+		[]any{service().Spec.Type, *service().Spec.LoadBalancerClass, service().Annotations})
+	b.change(`{"spec":{"gateway":{"service":{"type":"ClusterIP","loadBalancerClass":null,"annotations":{"a":null,"b":"3"}}}}}`)
+	require.Eventually(t, func() bool {
+		s := service()
+		return s.Spec.Type == corev1.ServiceTypeClusterIP && s.Spec.LoadBalancerClass == nil && len(s.Annotations) == 1 && s.Annotations["b"] == "3"
+	}, wait, tick)
 }

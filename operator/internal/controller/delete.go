@@ -14,7 +14,7 @@ import (
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/fleet"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 const lookAgain = 500 * time.Millisecond

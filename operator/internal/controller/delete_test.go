@@ -10,7 +10,7 @@ import (
 
 	"tangram.dev/operator/internal/driver/drivertest"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // deleted waits until a deployment and its pods are gone.
@@ -70,7 +70,7 @@ func TestDeleteBeforeItServed(t *testing.T) {
 	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "v-ca", Namespace: b.namespace}}
 	require.NoError(t, b.c.Create(t.Context(), foreign))
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("v", 1)))
-	b.degraded("v", api.ReasonAdoptionRefused)
+	b.degraded("v", api.ReasonNameConflict)
 	b.deleted("v")
 	require.False(t, b.gone(&corev1.Secret{}, "v-ca"), "what is not ours stays")
 }
@@ -91,7 +91,7 @@ func TestRestartOfAnIdleOperator(t *testing.T) {
 	for i := range uids {
 		require.Equal(t, uids[i].UID, b.pod(uids[i].Name).UID)
 	}
-	require.EqualValues(t, 4, d.Status.Width)
+	require.EqualValues(t, 4, d.Status.Ranks)
 	require.Equal(t, uids[0].Labels[api.MemberLabel], "true")
 }
 
@@ -101,7 +101,7 @@ func TestRestartInTheMiddleOfATransition(t *testing.T) {
 	require.NoError(t, b.c.Create(t.Context(), d))
 	b.ready("w")
 	b.world("w").HoldStage(true)
-	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
 	d = b.until("w", "a transition runs", func(d *api.MoEDeployment) bool {
 		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
 	})
@@ -128,12 +128,12 @@ func TestSuccessorOfAKilledOperator(t *testing.T) {
 	b.stop()
 	left := &api.LayoutTransition{ObjectMeta: metav1.ObjectMeta{Name: "w-1-left", Namespace: b.namespace, Labels: labels(d, "transition"),
 		OwnerReferences: []metav1.OwnerReference{ownerReference(d)}},
-		Spec: api.LayoutTransitionSpec{Deployment: "w", Generation: 1, What: "2 ranks Expert -> 2 ranks Tensor", FromEpoch: 1, TargetHash: "x", PlanHash: "y", Ranks: 2, Mode: api.ModeTensor, Flips: 1}}
+		Spec: api.LayoutTransitionSpec{MoEDeploymentName: "w", MoEDeploymentGeneration: 1, Kind: api.KindScale, Summary: "2 ranks ExpertParallel -> 2 ranks TensorParallel", From: api.TransitionEnd{Epoch: 1}, To: api.TransitionEnd{LayoutHash: "x", Ranks: 2, Mode: api.ModeTensor}, PlanHash: "y", Flips: 1}}
 	require.NoError(t, b.c.Create(t.Context(), left))
 	b.agent("w-0").Leave(9)
 	require.False(t, b.world("w").Idle())
 	b.operator()
-	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
 	d = b.ready("w")
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
 	require.True(t, b.world("w").Idle())

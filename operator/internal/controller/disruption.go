@@ -11,7 +11,7 @@ import (
 
 	"tangram.dev/operator/internal/world"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // disruptionBudget tells the cluster how many members of the layout in force may be evicted now: one, so that a drain
@@ -30,8 +30,8 @@ func disruptionBudget(d *api.MoEDeployment, seen *world.Snapshot) *policyv1.PodD
 	out := &policyv1.PodDisruptionBudget{ObjectMeta: meta(d, enginesName(d), api.ComponentRank), Spec: policyv1.PodDisruptionBudgetSpec{
 		MaxUnavailable: &most, Selector: &metav1.LabelSelector{MatchLabels: members},
 		UnhealthyPodEvictionPolicy: ptr.To(policyv1.IfHealthyBudget)}}
-	if d.WidthIsDecided() && !d.DryRun() { // the cluster counts against spec.replicas, which says nothing here
-		least := intstr.FromInt32(max(d.WantedReplicas(), int32(len(in))) - most.IntVal)
+	if d.AppliesReplicas() { // the cluster counts against spec.replicas, which says nothing here
+		least := intstr.FromInt32(max(d.DesiredReplicas(), int32(len(in))) - most.IntVal)
 		out.Spec.MaxUnavailable, out.Spec.MinAvailable = nil, &least
 	}
 	return out

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 func TestUnschedulablePodsChangeNothing(t *testing.T) {
@@ -24,7 +24,7 @@ func TestUnschedulablePodsChangeNothing(t *testing.T) {
 	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing))
 	require.True(t, has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods))
 	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash, "what serves goes on serving")
-	require.EqualValues(t, []int32{2, 4, 2}, []int32{d.Status.Width, d.Status.Replicas, d.Status.ReadyReplicas})
+	require.EqualValues(t, []int32{2, 4, 2}, []int32{d.Status.Ranks, d.Status.Replicas, d.Status.ReadyReplicas})
 	b.told(api.ReasonPodsUnschedulable, "Insufficient memory")
 	b.scale(2)
 	d = b.ready("w")
@@ -34,7 +34,7 @@ func TestUnschedulablePodsChangeNothing(t *testing.T) {
 	b.scale(4)
 	b.degraded("w", api.ReasonPodsUnschedulable)
 	b.let(fate{}) // a node comes
-	require.EqualValues(t, 4, b.ready("w").Status.Width)
+	require.EqualValues(t, 4, b.ready("w").Status.Ranks)
 }
 
 func TestMissingClaim(t *testing.T) {
@@ -72,7 +72,7 @@ func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
 	require.Equal(t, first.UID, b.pod("w-1").UID)
 	b.let(fate{})
 	b.keep(0)
-	require.EqualValues(t, 2, b.ready("w").Status.Width, "another was tried")
+	require.EqualValues(t, 2, b.ready("w").Status.Ranks, "another was tried")
 	for _, p := range b.ranks("w") {
 		require.NotEqual(t, first.UID, p.UID)
 	}
@@ -126,9 +126,9 @@ func TestEnginesThatDoNotAttachAreWaitedFor(t *testing.T) {
 	d := b.until("w", "waits", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods)
 	})
-	require.EqualValues(t, 1, d.Status.Width)
+	require.EqualValues(t, 1, d.Status.Ranks)
 	b.let(fate{})
-	require.EqualValues(t, 2, b.ready("w").Status.Width)
+	require.EqualValues(t, 2, b.ready("w").Status.Ranks)
 }
 
 // A pod that somebody deletes leaves the world first; its preStop hook waits for that.
@@ -139,13 +139,13 @@ func TestPodDeletedByHand(t *testing.T) {
 	b.let(fate{hold: true}, "w-3") // the replacement is slow
 	gone := b.pod("w-1")
 	require.NoError(t, b.c.Delete(t.Context(), gone))
-	d := b.until("w", "it has left", func(d *api.MoEDeployment) bool { return d.Status.Width == 2 })
+	d := b.until("w", "it has left", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 2 })
 	require.Greater(t, d.Status.Epoch, int64(1), "it left by a transition, the world was not lost")
 	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing))
 	require.Eventually(t, func() bool { return b.gone(&corev1.Pod{}, "w-1") }, wait, tick, "and then it ends")
 	b.let(fate{})
 	d = b.ready("w")
-	require.EqualValues(t, 3, d.Status.Width)
+	require.EqualValues(t, 3, d.Status.Ranks)
 	require.Equal(t, []string{"w-0", "w-2", "w-3"}, b.podNames("w"))
 	for _, m := range d.Status.Members {
 		require.NotContains(t, m.ID, string(gone.UID))
@@ -165,7 +165,7 @@ func TestLastPodDeletedByHandWaitsForItsReplacement(t *testing.T) {
 	b.let(fate{})
 	require.Eventually(t, func() bool { return b.gone(&corev1.Pod{}, "w-0") }, wait, tick)
 	d := b.ready("w")
-	require.EqualValues(t, 1, d.Status.Width)
+	require.EqualValues(t, 1, d.Status.Ranks)
 	require.Equal(t, "w-1", d.Status.Members[0].Pod)
 	require.Greater(t, d.Status.Epoch, int64(1))
 }
@@ -197,7 +197,7 @@ func TestAgentThatDoesNotAnswer(t *testing.T) {
 		require.Equal(t, "true", p.Labels[api.MemberLabel], p.Name)
 		require.Less(t, i, 2, p.Name)
 	}
-	require.EqualValues(t, 2, d.Status.Width)
+	require.EqualValues(t, 2, d.Status.Ranks)
 	b.scale(2)
 	b.agent("w-0").Deaf(false)
 	b.agent("w-1").Deaf(false)
@@ -220,11 +220,11 @@ func TestAdoptionRefused(t *testing.T) {
 			o.SetNamespace(b.namespace)
 			require.NoError(t, b.c.Create(t.Context(), o))
 			require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
-			d := b.degraded("w", api.ReasonAdoptionRefused, b.namespace+"/"+name, "belongs to nobody", "Remove or rename it")
-			require.Equal(t, api.ReasonAdoptionRefused, d.Status.State)
-			require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonAdoptionRefused) || has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
+			d := b.degraded("w", api.ReasonNameConflict, b.namespace+"/"+name, "belongs to nobody", "Remove or rename it")
+			require.Equal(t, api.ReasonNameConflict, d.Status.State)
+			require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNameConflict) || has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
 			require.Equal(t, status.FailedStatus, kstatus(t, d).Status)
-			b.told(api.ReasonAdoptionRefused, name)
+			b.told(api.ReasonNameConflict, name)
 			there, ok := o.DeepCopyObject().(client.Object)
 			require.True(t, ok)
 			require.NoError(t, b.c.Get(t.Context(), client.ObjectKeyFromObject(o), there))
@@ -246,10 +246,10 @@ func TestTwoWorldsOfOneName(t *testing.T) {
 		return s.Data[keyCA]
 	}
 	require.NotEqual(t, authority(one), authority(two), "neither trusts the other's certificates")
-	two.change(`{"spec":{"mode":"Tensor","replicas":3}}`)
-	require.EqualValues(t, 3, two.ready("w").Status.Width)
+	two.change(`{"spec":{"parallelism":{"mode":"TensorParallel"},"replicas":3}}`)
+	require.EqualValues(t, 3, two.ready("w").Status.Ranks)
 	d := one.get("w")
-	require.EqualValues(t, []int64{1, 2}, []int64{d.Status.Epoch, int64(d.Status.Width)})
+	require.EqualValues(t, []int64{1, 2}, []int64{d.Status.Epoch, int64(d.Status.Ranks)})
 	require.NoError(t, two.c.Delete(t.Context(), two.get("w")))
 	two.mayHarm = true
 	require.Eventually(t, func() bool { return two.gone(&api.MoEDeployment{}, "w") }, wait, tick)
@@ -262,10 +262,10 @@ func TestWithoutAGatewayNothingIsAvailable(t *testing.T) {
 	b.gatewaysDown.Store(true)
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
 	d := b.until("w", "the ranks serve and no gateway does", func(d *api.MoEDeployment) bool {
-		return has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonNoGateway) && d.Status.Width == 2 &&
+		return has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonGatewayNotReady) && d.Status.Ranks == 2 &&
 			strings.Contains(message(d, api.ConditionAvailable), "2 ranks accept requests")
 	})
-	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoGateway))
+	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonGatewayNotReady))
 	b.gatewaysDown.Store(false)
 	b.ready("w")
 }

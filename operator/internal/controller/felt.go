@@ -13,7 +13,7 @@ import (
 	"tangram.dev/operator/internal/readings"
 	"tangram.dev/operator/pkg/telemetry"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 const (
@@ -33,7 +33,7 @@ func (r *Reconciler) feel(ctx context.Context, all []api.LayoutTransition, reade
 	for i := range all {
 		t := &all[i]
 		s := &t.Status
-		if s.Phase != api.PhaseSucceeded || s.Felt != nil || s.StartTime == nil || s.CompletionTime == nil || time.Since(s.CompletionTime.Time) > feltWithin {
+		if s.Phase != api.PhaseSucceeded || s.ClientImpact != nil || s.StartTime == nil || s.CompletionTime == nil || time.Since(s.CompletionTime.Time) > feltWithin {
 			continue
 		}
 		if left := time.Until(s.CompletionTime.Add(feltAround + feltAgain)); left > 0 {
@@ -49,7 +49,7 @@ func (r *Reconciler) feel(ctx context.Context, all []api.LayoutTransition, reade
 			continue
 		}
 		before := t.DeepCopy()
-		s.Felt = felt
+		s.ClientImpact = felt
 		// With a lock: what the cache shows may be older.
 		err = r.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -60,7 +60,7 @@ func (r *Reconciler) feel(ctx context.Context, all []api.LayoutTransition, reade
 }
 
 // feltOf a transition from what gateways told between two times.
-func feltOf(between func(from, to time.Time) (*telemetry.Window, error), start, end time.Time) (*api.Felt, error) {
+func feltOf(between func(from, to time.Time) (*telemetry.Window, error), start, end time.Time) (*api.ClientImpact, error) {
 	before, err := between(start.Add(-feltAround), start)
 	if errors.Is(err, telemetry.ErrNotKept) { // gateways were not asked for so long yet
 		before, err = &telemetry.Window{Seconds: 1}, nil
@@ -80,6 +80,6 @@ func feltOf(between func(from, to time.Time) (*telemetry.Window, error), start, 
 	seconds := func(s float64) metav1.Duration {
 		return metav1.Duration{Duration: time.Duration(s * float64(time.Second)).Round(time.Millisecond)}
 	}
-	return &api.Felt{Before: perSecond(before), During: perSecond(during), After: perSecond(after),
+	return &api.ClientImpact{TokensPerSecondBefore: perSecond(before), TokensPerSecondDuring: perSecond(during), TokensPerSecondAfter: perSecond(after),
 		LongestGap: seconds(during.LongestGap), LongestGapBefore: seconds(before.LongestGap), Silence: seconds(during.Silence)}, nil
 }

@@ -28,7 +28,7 @@ func TestWhatClientsFeltOfATransition(t *testing.T) {
 	}
 	felt, err := feltOf(between, start, end)
 	require.NoError(t, err)
-	require.Equal(t, []int64{100, 75, 121}, []int64{felt.Before, felt.During, felt.After})
+	require.Equal(t, []int64{100, 75, 121}, []int64{felt.TokensPerSecondBefore, felt.TokensPerSecondDuring, felt.TokensPerSecondAfter})
 	require.Equal(t, []time.Duration{123 * time.Millisecond, 50 * time.Millisecond, 80 * time.Millisecond},
 		[]time.Duration{felt.LongestGap.Duration, felt.LongestGapBefore.Duration, felt.Silence.Duration})
 	for span, w := range spans {
@@ -45,5 +45,5 @@ func TestWhatClientsFeltOfATransition(t *testing.T) {
 	}
 	felt, err = feltOf(young, start, end)
 	require.NoError(t, err)
-	require.Equal(t, []int64{0, 75, 121}, []int64{felt.Before, felt.During, felt.After})
+	require.Equal(t, []int64{0, 75, 121}, []int64{felt.TokensPerSecondBefore, felt.TokensPerSecondDuring, felt.TokensPerSecondAfter})
 }

@@ -5,7 +5,7 @@ import (
 
 	"tangram.dev/operator/pkg/telemetry"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // flaps are the sessions between gateways and ranks of one world that flap, as the last reading told.

@@ -7,7 +7,7 @@ import (
 
 	"tangram.dev/operator/pkg/telemetry"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // A session that flaps is one event, however many readings tell of it, and another one when it begins again.

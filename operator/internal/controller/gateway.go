@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -16,16 +17,27 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // A gateway that is to end is unready for lameDuck and answers nevertheless: so long it may take until no kube-proxy and
 // no load balancer sends anything to it any more. It does this by itself at SIGTERM, so that there is no preStop hook.
 // Then requests have what is left of the pod's grace period, but for endMargin, in which they are told that it is over.
 const (
-	lameDuck  = 10
-	endMargin = 5
+	gatewayGrace = 600
+	lameDuck     = 10
+	endMargin    = 5
 )
+
+// gatewayService is what clients and load balancers connect to.
+func gatewayService(d *api.MoEDeployment) *corev1.Service {
+	s := d.Spec.Gateway.Service
+	out := &corev1.Service{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: corev1.ServiceSpec{
+		Type: s.Type, LoadBalancerClass: s.LoadBalancerClass, Selector: selector(d, api.ComponentGateway),
+		Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromString("http")}}}}
+	out.Annotations = maps.Clone(s.Annotations)
+	return out
+}
 
 // gateway of the world: a Deployment, a Service and a budget of disruptions; it gives the number of replicas that accept
 // requests, and what keeps others from it. The engines' Service must be there: its address is what gateways ask for the world,
@@ -34,10 +46,7 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 	if err := r.gatewayCertificate(ctx, d, a); err != nil {
 		return 0, err
 	}
-	service := &corev1.Service{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: corev1.ServiceSpec{
-		Type: d.Spec.Gateway.ServiceType, Selector: selector(d, api.ComponentGateway),
-		Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromString("http")}}}}
-	if err := r.apply(ctx, d, service); err != nil {
+	if err := r.apply(ctx, d, gatewayService(d)); err != nil {
 		return 0, err
 	}
 	if err := r.apply(ctx, d, gatewayBudget(d)); err != nil {
@@ -47,7 +56,11 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 	if there, err := r.find(ctx, d, engines); err != nil || !there || engines.Spec.ClusterIP == "" {
 		return 0, err // the Service's own event brings us here again
 	}
-	wanted, made := r.gatewayDeployment(d, engines.Spec.ClusterIP), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: gatewayName(d), Namespace: d.Namespace}}
+	wanted, err := r.gatewayDeployment(d, engines.Spec.ClusterIP)
+	if err != nil {
+		return 0, err
+	}
+	made := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: gatewayName(d), Namespace: d.Namespace}}
 	if there, err := r.find(ctx, d, made); err != nil {
 		return 0, err
 	} else if there && scaledByOthers(made) {
@@ -61,7 +74,7 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 	}
 	if err := r.apply(ctx, d, wanted); err != nil {
 		why := refused(err)
-		if why == nil || why.reason != api.ReasonRefusedByCluster {
+		if why == nil || why.reason != api.ReasonObjectRejected {
 			return 0, err
 		}
 		// Told of, and nothing else waits for it: gateways that are there serve on.
@@ -85,7 +98,7 @@ func scaledByOthers(made *appsv1.Deployment) bool {
 func (r *Reconciler) gatewayProblems(ctx context.Context, d *api.MoEDeployment, made *appsv1.Deployment, s *scene) error {
 	for _, c := range made.Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-			s.gatewayProblems = append(s.gatewayProblems, problem{made.Name, api.ReasonRefusedByCluster, clip(c.Message, longestWords)})
+			s.gatewayProblems = append(s.gatewayProblems, problem{made.Name, api.ReasonObjectRejected, clip(c.Message, longestWords)})
 		}
 	}
 	var pods corev1.PodList
@@ -108,7 +121,7 @@ func (r *Reconciler) gatewayProblems(ctx context.Context, d *api.MoEDeployment, 
 	return nil
 }
 
-func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *appsv1.Deployment {
+func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) (*appsv1.Deployment, error) {
 	model := d.Spec.Model.Name
 	if model == "" {
 		model = d.Name
@@ -120,9 +133,9 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 		return corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.ScheduleAnyway,
 			LabelSelector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentGateway)}, MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey}}
 	}
-	grace := d.Spec.Gateway.TerminationGracePeriodSeconds
+	grace := ptr.Deref(d.Spec.Gateway.Template.Spec.TerminationGracePeriodSeconds, gatewayGrace)
 	container := corev1.Container{
-		Name: "gateway", Image: r.Images.Gateway, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		Name: "gateway", Image: r.Images.Gateway, ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: []string{"/bin/tangram-gateway"},
 		Args: []string{"--world=" + worldName(d), "--model=" + model, fmt.Sprintf("--listen=:%d", portGateway),
 			fmt.Sprintf("--metrics-listen=:%d", portGatewayMetrics), fmt.Sprintf("--telemetry-listen=:%d", portGatewayTelemetry), fmt.Sprintf("--lame-duck=%ds", lameDuck), fmt.Sprintf("--grace=%ds", grace-lameDuck-endMargin), "--name=$(POD_UID)",
@@ -134,7 +147,7 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 			{Name: "telemetry", ContainerPort: portGatewayTelemetry, Protocol: corev1.ProtocolTCP}},
 		ReadinessProbe:  probe("/readyz", 1),
 		LivenessProbe:   probe("/livez", 10),
-		Resources:       withProcessor(d.Spec.Gateway.Resources, gatewayProcessor),
+		Resources:       withProcessor(resourcesOf(d.Spec.Gateway.Template.Spec.Containers, "gateway"), gatewayProcessor),
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: "tls", MountPath: dirTLS, ReadOnly: true}},
 	}
@@ -145,7 +158,6 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 		Replicas: ptr.To(d.Spec.Gateway.Replicas), Selector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentGateway)},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels(d, api.ComponentGateway)}, Spec: corev1.PodSpec{
 			ServiceAccountName: d.Name, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-			NodeSelector: d.Spec.Scheduling.NodeSelector, Tolerations: d.Spec.Scheduling.Tolerations, PriorityClassName: d.Spec.Scheduling.PriorityClassName,
 			TerminationGracePeriodSeconds: ptr.To(grace),
 			TopologySpreadConstraints:     []corev1.TopologySpreadConstraint{spread(corev1.LabelHostname), spread(corev1.LabelTopologyZone)},
 			SecurityContext:               restrictedPod(), Containers: []corev1.Container{container},
@@ -153,8 +165,9 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 				SecretName: gatewayTLSName(d), DefaultMode: ptr.To[int32](0o440)}}}},
 		}},
 	}}
-	withText(d, model, &deployment.Spec.Template.Spec)
-	return deployment
+	pod := &deployment.Spec.Template
+	r.withText(d, model, &pod.Spec)
+	return deployment, fromTemplate(&d.Spec.Gateway.Template, &pod.ObjectMeta, &pod.Spec)
 }
 
 // gatewayBudget lets evictions take one gateway at a time. A single one may go, too: that it is the only one was somebody's

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // Managers of fields, as the tools call themselves.
@@ -28,16 +28,16 @@ func (b *bed) committed() *unstructured.Unstructured {
 	b.t.Helper()
 	u := &unstructured.Unstructured{}
 	require.NoError(b.t, yaml.UnmarshalStrict([]byte(`
-apiVersion: serving.tangram.dev/v1alpha1
+apiVersion: serving.tangram.dev/v1alpha2
 kind: MoEDeployment
 metadata: {name: w, labels: {kustomize.toolkit.fluxcd.io/name: worlds, kustomize.toolkit.fluxcd.io/namespace: flux-system}}
 spec:
-  mode: Auto
-  autoscaling: {policy: Threshold, dryRun: false}
-  model: {revision: r1, granuleRows: 8, source: {persistentVolumeClaim: {claimName: models, path: demo}}}
-  engine: {args: [--max-model-len, "512"]}
+  parallelism: {mode: Auto, auto: {policy: Threshold, action: Apply}}
+  model: {source: {persistentVolumeClaim: {claimName: models, path: demo}}}
+  engine: {name: reference, args: [--max-model-len, "512"]}
   transition: {timeoutSeconds: 86400}
-  limits: {memoryPerRank: 64Mi, kvMemoryPerRank: 16Mi, spareBanks: 1}
+  memory: {weights: 64Mi, kvCache: 16Mi}
+  tuning: {spareBanks: 1, granuleRows: 8}
 `), u))
 	u.SetNamespace(b.namespace)
 	return u
@@ -145,17 +145,17 @@ func TestGitOpsAutoscalerAndPolicyKeepToTheirFields(t *testing.T) {
 		generation++
 		require.Empty(t, b.sync(committed), "while the world changes")
 		return b.until("w", "as wide as the autoscaler wants", func(d *api.MoEDeployment) bool {
-			return d.Status.Width == n && has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && b.recent(d)
+			return d.Status.Ranks == n && has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && b.recent(d)
 		})
 	}
 	d = wide(3)
 	settled("wider")
 	l := b.loaded(d, 3)
 	committed.SetAnnotations(map[string]string{"gateways": "there"}) // as `loaded` wakes the operator by it
-	b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+	b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
 	settled("the policy switched")
 	l.set(600)
-	b.until("w", "in mode Expert again", inMode(api.ModeExpert))
+	b.until("w", "in mode ExpertParallel again", inMode(api.ModeExpert))
 	settled("it switched back")
 	d = wide(4)
 	b.die(d.Status.Members[1].Pod)
@@ -166,9 +166,9 @@ func TestGitOpsAutoscalerAndPolicyKeepToTheirFields(t *testing.T) {
 	t.Logf("%d times applied again, %d transitions", syncs, len(b.history()))
 
 	// What is committed and changed by hand is taken back: that is what a GitOps tool is for.
-	b.change(`{"spec":{"mode":"Tensor","autoscaling":null}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel","auto":null}}}`)
 	require.NotEmpty(t, b.sync(committed))
-	require.Equal(t, api.ModeAuto, b.get("w").Spec.Mode)
+	require.Equal(t, api.ModeAuto, b.get("w").SpecMode())
 }
 
 // A manifest that leaves spec.replicas out leaves the number as it is, however it is applied and whoever wrote the number.
@@ -200,7 +200,7 @@ func TestReplicasThatAreLeftOutStay(t *testing.T) {
 					return d.Spec.Replicas > 0 && d.Status.ObservedGeneration == d.Generation
 				})
 				require.Equal(t, want, d.Spec.Replicas)
-				require.Equal(t, want, d.Status.Width)
+				require.Equal(t, want, d.Status.Ranks)
 				b.scaleTo(want + 1) // whoever scales it goes on
 			})
 		}

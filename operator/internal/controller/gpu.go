@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // gpuClass is the device class of whole GPUs that NVIDIA's driver for dynamic resource allocation makes.
@@ -18,18 +18,11 @@ const (
 	sharedMemory = "shm"
 )
 
-// gpuOf is spec.gpu with what it means where it says nothing.
-func gpuOf(d *api.MoEDeployment) api.GPU {
-	out := api.GPU{}
-	if d.Spec.GPU != nil {
-		out = *d.Spec.GPU.DeepCopy()
-	}
+// gpuOf is spec.accelerator with its defaults.
+func gpuOf(d *api.MoEDeployment) api.Accelerator {
+	out := *d.Spec.Accelerator.DeepCopy()
 	if out.DeviceClassName == "" && out.ResourceName == "" {
 		out.DeviceClassName = gpuClass
-	}
-	// Not defaulted by the API server where spec.gpu is not there.
-	if out.HandleSize == nil {
-		out.HandleSize = ptr.To(resource.MustParse("2Mi"))
 	}
 	if out.SharedMemory == nil {
 		out.SharedMemory = ptr.To(resource.MustParse("1Gi"))
@@ -37,10 +30,18 @@ func gpuOf(d *api.MoEDeployment) api.GPU {
 	return out
 }
 
+// handleSize in which GPU memory is mapped.
+func handleSize(d *api.MoEDeployment) *resource.Quantity {
+	if size := d.Spec.Tuning.HandleSize; size != nil {
+		return size
+	}
+	return ptr.To(resource.MustParse("2Mi"))
+}
+
 // gpuClaim is what each pod's claim is made of; nil: pods have none.
 func gpuClaim(d *api.MoEDeployment) *resourcev1.ResourceClaimTemplate {
 	gpu := gpuOf(d)
-	if d.Spec.Backend != api.BackendCUDA || gpu.DeviceClassName == "" {
+	if !d.OnGPU() || gpu.DeviceClassName == "" {
 		return nil
 	}
 	request := resourcev1.ExactDeviceRequest{DeviceClassName: gpu.DeviceClassName, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 func (b *bed) gpuTemplate(d *api.MoEDeployment) (*resourcev1.ResourceClaimTemplate, error) {
@@ -24,12 +24,12 @@ func (b *bed) gpuTemplate(d *api.MoEDeployment) (*resourcev1.ResourceClaimTempla
 func TestAgentAndEngineShareTheClaimOfOneGPU(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
-	d.Spec.Backend = api.BackendCUDA
+	d.Spec.Accelerator.Type = api.AcceleratorNVIDIA
 	const large = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('140Gi')) >= 0"
-	d.Spec.GPU = &api.GPU{Selectors: []string{large}, HandleSize: ptr.To(resource.MustParse("36Mi"))}
+	d.Spec.Accelerator.Selectors, d.Spec.Tuning.HandleSize = []string{large}, ptr.To(resource.MustParse("36Mi"))
 	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}, Handler: "nvidia"}
 	require.NoError(t, b.c.Create(t.Context(), class))
-	d.Spec.GPU.RuntimeClassName = class.Name
+	d.Spec.Accelerator.RuntimeClassName = class.Name
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d = b.ready("w")
 
@@ -73,7 +73,7 @@ func TestAgentAndEngineShareTheClaimOfOneGPU(t *testing.T) {
 func TestADevicePluginGivesTheGPUToTheAgent(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
-	d.Spec.Backend, d.Spec.GPU = api.BackendCUDA, &api.GPU{ResourceName: "nvidia.com/gpu"}
+	d.Spec.Accelerator = api.Accelerator{Type: api.AcceleratorNVIDIA, ResourceName: "nvidia.com/gpu"}
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d = b.ready("w")
 	_, err := b.gpuTemplate(d)
@@ -105,12 +105,12 @@ func TestAWorldOnTheHostHasNoGPU(t *testing.T) {
 func TestALibraryBetweenGPUsMayListenAnywhereWhereTextIsPlain(t *testing.T) {
 	r := &Reconciler{OwnNamespace: "tangram-system"}
 	for _, c := range []struct {
-		backend  api.Backend
-		insecure bool
-		open     bool
-	}{{api.BackendCUDA, true, true}, {api.BackendCUDA, false, false}, {api.BackendHost, true, false}} {
+		backend    api.AcceleratorType
+		encryption api.Encryption
+		open       bool
+	}{{api.AcceleratorNVIDIA, api.EncryptionNone, true}, {api.AcceleratorNVIDIA, api.EncryptionRequired, false}, {api.AcceleratorNone, api.EncryptionNone, false}} {
 		d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "n"}}
-		d.Spec.Backend, d.Spec.Network.InsecureFabric, d.Spec.RanksPerPod = c.backend, c.insecure, 1
+		d.Spec.Accelerator.Type, d.Spec.Network.Encryption, d.Spec.RanksPerPod = c.backend, c.encryption, 1
 		open := false
 		for _, rule := range r.rankPolicy(d).Spec.Ingress {
 			if len(rule.Ports) == 0 {

@@ -40,7 +40,7 @@ import (
 	"tangram.dev/operator/internal/world"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // How long a test waits for what must come, and how often it looks.
@@ -73,7 +73,7 @@ func (l *line) Status(ctx context.Context, world string) (*tangramv1.StatusRespo
 	return a.Status(ctx, world)
 }
 
-func (l *line) Load(ctx context.Context, world string) (*tangramv1.LoadResponse, error) {
+func (l *line) Load(ctx context.Context, world string) (*tangramv1.ExpertLoadResponse, error) {
 	a, err := l.agent()
 	if err != nil {
 		return nil, err
@@ -246,7 +246,7 @@ func (b *bed) operator() {
 	worlds := &world.Worlds{Log: log, LookEvery: 200 * time.Millisecond, AnswerWithin: wait}
 	b.worlds = worlds
 	b.metrics = NewMetrics(prometheus.NewRegistry())
-	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: cmp.Or(b.keepEnded, 3*time.Second), DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", AgentGPU: "agent-gpu:test", Engine: "engine:test", Gateway: "gateway:test"},
+	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: cmp.Or(b.keepEnded, 3*time.Second), DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", AgentGPU: "agent-gpu:test", Engine: "engine:test", VLLM: "vllm:test", Gateway: "gateway:test", Operator: "operator:test"},
 		Certificates: b.certificates,
 		Dial: func(d *api.MoEDeployment, i *pki.Identity) world.Dialer {
 			b.driver.Store(i)
@@ -270,13 +270,23 @@ func (b *bed) operator() {
 	})
 }
 
+// must have no error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // deployment of n pods of one rank each.
 func (b *bed) deployment(name string, n int32) *api.MoEDeployment {
 	return &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.namespace}, Spec: api.MoEDeploymentSpec{
 		Replicas:   n,
-		Model:      api.Model{Revision: "r1", GranuleRows: 8, Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models", Path: "demo"}}},
+		Engine:     api.Engine{Name: api.EngineReference},
+		Model:      api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models", Path: "demo"}}},
 		Transition: api.Transition{TimeoutSeconds: 86400}, // nothing is given up because the machine is busy
-		Limits:     api.Limits{MemoryPerRank: resource.MustParse("64Mi"), KVMemoryPerRank: resource.MustParse("16Mi"), SpareBanks: 1}}}
+		Memory:     api.Memory{Weights: resource.MustParse("64Mi"), KVCache: resource.MustParse("16Mi")},
+		Tuning:     api.Tuning{SpareBanks: 1, GranuleRows: 8}}}
 }
 
 // serve makes a deployment and waits until it is ready.
@@ -471,7 +481,7 @@ func (b *bed) dump() {
 		for i := range all.Items {
 			all.Items[i].ManagedFields = nil
 			text, _ := yaml.Marshal(all.Items[i].Status)
-			b.t.Logf("%s (generation %d, wanted %d %s):\n%s", all.Items[i].Name, all.Items[i].Generation, all.Items[i].Spec.Replicas, all.Items[i].Spec.Mode, text)
+			b.t.Logf("%s (generation %d, wanted %d %s):\n%s", all.Items[i].Name, all.Items[i].Generation, all.Items[i].Spec.Replicas, all.Items[i].SpecMode(), text)
 		}
 	}
 	var pods corev1.PodList

@@ -5,7 +5,7 @@ import (
 
 	"tangram.dev/operator/internal/world"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // aborted gives the LayoutTransition that the user aborted: no transition is begun while its annotation stands and the
@@ -13,7 +13,7 @@ import (
 func aborted(d *api.MoEDeployment, transitions []api.LayoutTransition) *api.LayoutTransition {
 	name := d.Annotations[api.AbortAnnotation]
 	i := slices.IndexFunc(transitions, func(t api.LayoutTransition) bool { return t.Name == name })
-	if name == "" || i < 0 || transitions[i].Spec.Generation != d.Generation || transitions[i].Spec.Kind == api.KindRepair {
+	if name == "" || i < 0 || transitions[i].Spec.MoEDeploymentGeneration != d.Generation || transitions[i].Spec.Kind == api.KindRepair {
 		return nil
 	}
 	return &transitions[i]

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 func TestSuspend(t *testing.T) {
@@ -22,7 +22,7 @@ func TestSuspend(t *testing.T) {
 	before := b.serve("w", 3)
 	b.change(`{"spec":{"suspend":true}}`)
 	require.Equal(t, before.Status.LayoutHash, b.ready("w").Status.LayoutHash, "it serves on")
-	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
 	suspended := func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonSuspended) && has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonSuspended)
 	}
@@ -31,12 +31,12 @@ func TestSuspend(t *testing.T) {
 	require.Equal(t, api.ReasonSuspended, d.Status.State)
 
 	b.die("w-1") // a repair still is
-	d = b.until("w", "repaired, and no more", func(d *api.MoEDeployment) bool { return d.Status.Width == 2 && suspended(d) })
+	d = b.until("w", "repaired, and no more", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 2 && suspended(d) })
 	require.Equal(t, api.ModeExpert, d.Status.Mode)
 	require.Len(t, b.history(), 2)
 	b.change(`{"spec":{"suspend":false}}`)
 	d = b.ready("w")
-	require.EqualValues(t, 3, d.Status.Width)
+	require.EqualValues(t, 3, d.Status.Ranks)
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
 }
 
@@ -55,7 +55,7 @@ func TestSuspendInTheMiddleOfATransition(t *testing.T) {
 		return has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonSuspended) && b.recent(d)
 	})
 	require.EqualValues(t, 2, d.Status.Epoch)
-	require.Equal(t, api.PhaseSuperseded, d.Status.RecentTransitions[0].Outcome)
+	require.Equal(t, api.PhaseSuperseded, d.Status.RecentTransitions[0].Phase)
 	b.change(`{"spec":{"suspend":null}}`)
 	b.ready("w")
 }
@@ -93,11 +93,11 @@ func TestAbort(t *testing.T) {
 			d = b.until("w", "aborted", func(d *api.MoEDeployment) bool {
 				return has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonAborted) && has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonAborted) && b.recent(d)
 			})
-			require.Equal(t, api.PhaseAborted, d.Status.RecentTransitions[0].Outcome)
+			require.Equal(t, api.PhaseAborted, d.Status.RecentTransitions[0].Phase)
 			require.Equal(t, name, d.Status.RecentTransitions[0].Name)
 			require.True(t, b.world("w").Idle())
 			require.Contains(t, message(d, api.ConditionProgressing), name)
-			b.told(api.EventTransitionAborted, "2 ranks Expert -> 4 ranks Expert")
+			b.told(api.EventTransitionAborted, "2 ranks ExpertParallel -> 4 ranks ExpertParallel")
 			if phase == "stage" {
 				require.EqualValues(t, 1, d.Status.Epoch)
 			} else {
@@ -126,15 +126,15 @@ func TestAbortOfOneThatDoesNotRunEndsNoOther(t *testing.T) {
 		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
 	})
 	d := b.get("w")
-	left := &api.LayoutTransition{ObjectMeta: meta(d, "w-left-open", "transition"), Spec: api.LayoutTransitionSpec{Deployment: "w", Generation: d.Generation,
-		What: "2 ranks Expert -> 4 ranks Expert", FromEpoch: 1, Ranks: 4, Mode: api.ModeExpert, Flips: 2, Members: []string{"a"},
-		FromHash: "00", TargetHash: "00", PlanHash: "00"}}
+	left := &api.LayoutTransition{ObjectMeta: meta(d, "w-left-open", "transition"), Spec: api.LayoutTransitionSpec{MoEDeploymentName: "w",
+		MoEDeploymentGeneration: d.Generation, Kind: api.KindScale, Summary: "2 ranks ExpertParallel -> 4 ranks ExpertParallel", Flips: 2, Members: []string{"a"},
+		From: api.TransitionEnd{Epoch: 1, LayoutHash: "00"}, To: api.TransitionEnd{LayoutHash: "00", Ranks: 4, Mode: api.ModeExpert}, PlanHash: "00"}}
 	left.OwnerReferences = []metav1.OwnerReference{ownerReference(d)}
 	require.NoError(t, b.c.Create(t.Context(), left))
 	b.annotate(`"w-left-open"`)
 	b.seen(b.get("w"))
 	b.world("w").HoldStage(false)
-	b.until("w", "the one that ran has ended well", func(d *api.MoEDeployment) bool { return d.Status.Width == 4 })
+	b.until("w", "the one that ran has ended well", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 4 })
 	require.Zero(t, b.count(api.EventTransitionAborted))
 }
 
@@ -158,7 +158,7 @@ func TestDisruptionBudget(t *testing.T) {
 	b.ready("w")
 	b.budget(1)
 	b.world("w").HoldStage(true)
-	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
 	b.budget(0) // a transition runs
 	b.world("w").HoldStage(false)
 	b.ready("w")

@@ -10,7 +10,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // viewOf the model that a world serves; nil: no agent has told of it yet.
@@ -25,7 +25,7 @@ func viewOf(s *scene) *geometry.View {
 
 // wantedRanks of a world.
 func wantedRanks(d *api.MoEDeployment) int {
-	return int(d.WantedReplicas() * max(d.Spec.RanksPerPod, 1))
+	return int(d.DesiredReplicas() * max(d.Spec.RanksPerPod, 1))
 }
 
 // misfit says why the world cannot have its spec's layout, and what to do; nil: it can, as far as is known.
@@ -33,7 +33,7 @@ func misfit(d *api.MoEDeployment, s *scene) *refusal {
 	if wantedMode(d) != api.ModeHybrid {
 		return nil
 	}
-	wanted, ranks, view := ranges.OfSpec(d.WantedLayout()), wantedRanks(d), viewOf(s)
+	wanted, ranks, view := ranges.OfSpec(d.DesiredLayers()), wantedRanks(d), viewOf(s)
 	err := wanted.Divide(ranks)
 	if view != nil {
 		if _, err = wanted.On(view, ranks); err == nil {
@@ -43,11 +43,11 @@ func misfit(d *api.MoEDeployment, s *scene) *refusal {
 	if err == nil {
 		return nil
 	}
-	whose := "spec.layout"
-	if d.Spec.Mode == api.ModeAuto {
-		whose = "status.policy.layout"
+	whose := "spec.parallelism.layers"
+	if d.IsAuto() {
+		whose = "status.policy.layers"
 	}
-	text := fmt.Sprintf("%s does not fit %d ranks (%d replicas): %v", whose, ranks, d.WantedReplicas(), err)
+	text := fmt.Sprintf("%s does not fit %d ranks (%d replicas): %v", whose, ranks, d.DesiredReplicas(), err)
 	if l := s.seen.Layout; l != nil {
 		text += fmt.Sprintf("; until the spec changes %d ranks serve on as %v", len(l.Members), layout.RangesOf(l))
 	}
@@ -79,11 +79,11 @@ func want(k *keeper.Wanted, d *api.MoEDeployment, s *scene) error {
 	if err != nil {
 		return err
 	}
-	k.Pods, k.Shape = int(d.WantedReplicas()), layout.Shape{Mode: mode}
+	k.Pods, k.Shape = int(d.DesiredReplicas()), layout.Shape{Mode: mode}
 	if mode != layout.Hybrid {
 		return nil
 	}
-	view, spread, wanted := viewOf(s), ranges.OfSpec(d.WantedLayout()), wantedRanks(d)
+	view, spread, wanted := viewOf(s), ranges.OfSpec(d.DesiredLayers()), wantedRanks(d)
 	if s.misfit = misfit(d, s); s.misfit != nil {
 		if s.seen.Layout == nil { // nothing is begun, and no pod made for it
 			k.Pods, k.Standby, k.Held = min(k.Pods, len(s.pods)), 0, true
@@ -109,7 +109,7 @@ func want(k *keeper.Wanted, d *api.MoEDeployment, s *scene) error {
 
 // hybrid says whether a layout in force is as the spec of a world in mode Hybrid wants it.
 func hybrid(d *api.MoEDeployment, l *tangramv1.Layout) bool {
-	return wantedMode(d) == api.ModeHybrid && layout.Follows(l, ranges.OfSpec(d.WantedLayout()).Shape(len(l.GetLayers()), len(l.GetMembers())))
+	return wantedMode(d) == api.ModeHybrid && layout.Follows(l, ranges.OfSpec(d.DesiredLayers()).Shape(len(l.GetLayers()), len(l.GetMembers())))
 }
 
 // inWords a mode, with the layout where it is Hybrid.

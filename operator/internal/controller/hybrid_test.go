@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 	"tangram.dev/operator/pkg/layout"
 )
 
@@ -24,7 +24,7 @@ func spread(first, last int32, experts, attention int32) api.LayerRange {
 		}
 		return ptr.To(intstr.FromInt32(n))
 	}
-	return api.LayerRange{FirstLayer: first, LastLayer: ptr.To(last), ExpertGroup: group(experts), AttentionGroup: group(attention)}
+	return api.LayerRange{FirstLayer: first, LastLayer: ptr.To(last), Groups: api.Groups{ExpertGroup: group(experts), AttentionGroup: group(attention)}}
 }
 
 // told is what a status tells of the layout in force.
@@ -39,7 +39,7 @@ func told(ranges ...[4]int32) []api.RangeStatus {
 // hybridly is a deployment of n pods in mode Hybrid. The model has two layers.
 func (b *bed) hybridly(n int32, ranges ...api.LayerRange) *api.MoEDeployment {
 	d := b.deployment("w", n)
-	d.Spec.Mode, d.Spec.Layout = api.ModeHybrid, ranges
+	d.Spec.Parallelism.Layers = ranges
 	return d
 }
 
@@ -64,37 +64,37 @@ func TestModeHybrid(t *testing.T) {
 	require.NoError(t, b.c.Create(t.Context(), b.hybridly(4, spread(0, 0, 2, 1))))
 	d := b.ready("w")
 	require.Equal(t, api.ModeHybrid, d.Status.Mode)
-	require.Equal(t, told([4]int32{0, 0, 2, 1}, [4]int32{1, 1, 1, 1}), d.Status.Layout, "a layer of no range is as in mode Expert")
+	require.Equal(t, told([4]int32{0, 0, 2, 1}, [4]int32{1, 1, 1, 1}), d.Status.Layers, "a layer of no range is as in mode ExpertParallel")
 	require.Equal(t, layout.Ranges{{First: 0, Last: 0, ExpertGroup: 2, AttentionGroup: 1}, {First: 1, Last: 1, ExpertGroup: 1, AttentionGroup: 1}}, b.inForce())
 	require.Equal(t, "4 ranks serve in mode Hybrid (0=2/1 1=1/1)", message(d, api.ConditionReady))
-	require.Equal(t, "start with 4 ranks Hybrid (0=2/1)", d.Status.RecentTransitions[0].What)
-	require.Equal(t, api.ModeHybrid, b.history()[0].Spec.Mode)
+	require.Equal(t, "start with 4 ranks Hybrid (0=2/1)", d.Status.RecentTransitions[0].Summary)
+	require.Equal(t, api.ModeHybrid, b.history()[0].Spec.To.Mode)
 
 	// Another layout of the same mode is a transition, too.
-	b.change(`{"spec":{"layout":[{"firstLayer":1,"expertGroup":"All","attentionGroup":2}]}}`)
+	b.change(`{"spec":{"parallelism":{"layers":[{"firstLayer":1,"expertGroup":"All","attentionGroup":2}]}}}`)
 	d = b.ready("w")
-	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 4, 2}), d.Status.Layout)
-	require.Equal(t, "4 ranks Hybrid (0=2/1 1=1/1) -> 4 ranks Hybrid (1-=all/2)", d.Status.RecentTransitions[0].What)
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 4, 2}), d.Status.Layers)
+	require.Equal(t, "4 ranks Hybrid (0=2/1 1=1/1) -> 4 ranks Hybrid (1-=all/2)", d.Status.RecentTransitions[0].Summary)
 
-	// The layout waits while the world is in another mode.
-	b.change(`{"spec":{"mode":"Tensor"}}`)
+	// One mode of all layers, and back.
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel","layers":null}}}`)
 	d = b.ready("w")
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
-	require.Equal(t, told([4]int32{0, 1, 4, 4}), d.Status.Layout)
-	b.change(`{"spec":{"mode":"Hybrid"}}`)
+	require.Equal(t, told([4]int32{0, 1, 4, 4}), d.Status.Layers)
+	b.change(`{"spec":{"parallelism":{"mode":null,"layers":[{"firstLayer":1,"expertGroup":"All","attentionGroup":2}]}}}`)
 	require.Equal(t, api.ModeHybrid, b.ready("w").Status.Mode)
 
 	// All ranks are as many as there are; what they are not told to share in layer 1 they share by two.
 	b.scale(6)
 	d = b.ready("w")
-	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 6, 2}), d.Status.Layout)
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 6, 2}), d.Status.Layers)
 
 	before, uids := d.Status.Epoch, b.uids()
 	b.die("w-2")
 	d = b.repaired(6, before)
-	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 6, 2}), d.Status.Layout, "the same again")
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 6, 2}), d.Status.Layers, "the same again")
 	require.Equal(t, uids["w-0"], b.uids()["w-0"])
-	require.Equal(t, api.ModeHybrid, b.repairs()[0].Spec.Mode)
+	require.Equal(t, api.ModeHybrid, b.repairs()[0].Spec.To.Mode)
 	require.Zero(t, b.count(api.EventWorldRestarted))
 }
 
@@ -121,13 +121,13 @@ func TestALayoutThatDoesNotFit(t *testing.T) {
 		require.Equal(t, api.ReasonLayoutDoesNotFit, d.Status.State)
 		require.Equal(t, good.Status.LayoutHash, d.Status.LayoutHash)
 		require.Len(t, b.ranks("w"), 4)
-		require.Equal(t, replicas, d.Status.WantedReplicas)
+		require.Equal(t, replicas, d.Status.DesiredReplicas)
 	}
 	b.scale(6)
-	stays(6, "spec.layout does not fit 6 ranks (6 replicas): layers 0 to 1: attention groups of 4 do not divide 6 ranks; groups of [1 2 3 6] do, and 4 or 8 ranks would")
+	stays(6, "spec.parallelism.layers does not fit 6 ranks (6 replicas): layers 0 to 1: attention groups of 4 do not divide 6 ranks; groups of [1 2 3 6] do, and 4 or 8 ranks would")
 	b.scale(3)
 	stays(3, "layers 0 to 1: expert groups of 2 do not divide 3 ranks; groups of [1 3] do, and 2 or 4 ranks would")
-	b.change(`{"spec":{"replicas":4,"layout":[{"firstLayer":2}]}}`)
+	b.change(`{"spec":{"replicas":4,"parallelism":{"layers":[{"firstLayer":2}]}}}`)
 	stays(4, "layers 2 to the last: the model has 2 layers, the last one is 1")
 	b.told(api.ReasonLayoutDoesNotFit, "the model has 2 layers")
 	require.Len(t, b.history(), 1, "nothing was tried")
@@ -136,14 +136,14 @@ func TestALayoutThatDoesNotFit(t *testing.T) {
 	b.die("w-3")
 	b.told(api.EventRepaired, "1 members lost, 3 serve on")
 	d := b.until("w", "three serve on", func(d *api.MoEDeployment) bool {
-		return d.Status.Width == 3 && has(d, api.ConditionDegraded, metav1.ConditionTrue, api.ReasonLayoutDoesNotFit) && d.Status.Transition == nil
+		return d.Status.Ranks == 3 && has(d, api.ConditionDegraded, metav1.ConditionTrue, api.ReasonLayoutDoesNotFit) && d.Status.Transition == nil
 	})
 	require.True(t, apimeta.IsStatusConditionTrue(d.Status.Conditions, api.ConditionAvailable))
 
-	b.change(`{"spec":{"layout":[{"expertGroup":2,"attentionGroup":4}]}}`)
+	b.change(`{"spec":{"parallelism":{"layers":[{"expertGroup":2,"attentionGroup":4}]}}}`)
 	d = b.ready("w")
-	require.Equal(t, told([4]int32{0, 1, 2, 4}), d.Status.Layout)
-	require.EqualValues(t, 4, d.Status.Width)
+	require.Equal(t, told([4]int32{0, 1, 2, 4}), d.Status.Layers)
+	require.EqualValues(t, 4, d.Status.Ranks)
 }
 
 // A layout that no width could have makes no pod; one that only the model can judge is told of by the first agents.
@@ -152,11 +152,11 @@ func TestAFirstLayoutThatDoesNotFit(t *testing.T) {
 	require.NoError(t, b.c.Create(t.Context(), b.hybridly(3, spread(0, 1, 2, 1))))
 	b.degraded("w", api.ReasonLayoutDoesNotFit, "layers 0 to 1: expert groups of 2 do not divide 3 ranks")
 	require.Empty(t, b.ranks("w"))
-	b.change(`{"spec":{"layout":[{"firstLayer":1,"lastLayer":7,"expertGroup":3}]}}`)
+	b.change(`{"spec":{"parallelism":{"layers":[{"firstLayer":1,"lastLayer":7,"expertGroup":3}]}}}`)
 	b.degraded("w", api.ReasonLayoutDoesNotFit, "layers 1 to 7: the model has 2 layers")
 	require.Empty(t, b.history())
-	b.change(`{"spec":{"layout":[{"firstLayer":1,"expertGroup":3}]}}`)
-	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 3, 1}), b.ready("w").Status.Layout)
+	b.change(`{"spec":{"parallelism":{"layers":[{"firstLayer":1,"expertGroup":3}]}}}`)
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 3, 1}), b.ready("w").Status.Layers)
 }
 
 // Engines that keep the heads of a request on one rank have no attention groups.
@@ -166,10 +166,10 @@ func TestALayoutThatTheEngineDoesNotCompute(t *testing.T) {
 	for _, p := range b.ranks("w") {
 		b.agent(p.Name).AttentionDataOnly()
 	}
-	b.change(`{"spec":{"mode":"Hybrid","layout":[{"firstLayer":1,"attentionGroup":2}]}}`)
+	b.change(`{"spec":{"parallelism":{"layers":[{"firstLayer":1,"attentionGroup":2}]}}}`)
 	b.degraded("w", api.ReasonLayoutDoesNotFit, "layer 1: attention groups of 2, and the engine keeps the heads of a request on one rank: leave attentionGroup out, or make it 1")
-	b.change(`{"spec":{"layout":[{"firstLayer":1,"expertGroup":2}]}}`)
-	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 2, 1}), b.ready("w").Status.Layout)
+	b.change(`{"spec":{"parallelism":{"layers":[{"firstLayer":1,"expertGroup":2}]}}}`)
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 2, 1}), b.ready("w").Status.Layers)
 }
 
 // A pod that somebody deletes leaves at once, whatever groups the fewer ranks can have; its replacement brings the layout back.
@@ -180,14 +180,14 @@ func TestAPodLeavesAHybridInAHurry(t *testing.T) {
 	before := b.ready("w")
 	b.let(fate{hold: true}, "w-4") // the replacement takes its time
 	require.NoError(t, b.c.Delete(t.Context(), b.pod("w-1")))
-	d := b.until("w", "three serve", func(d *api.MoEDeployment) bool { return d.Status.Width == 3 && d.Status.Transition == nil })
-	require.Equal(t, told([4]int32{0, 0, 1, 3}, [4]int32{1, 1, 1, 1}), d.Status.Layout, "as far as three can")
+	d := b.until("w", "three serve", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 3 && d.Status.Transition == nil })
+	require.Equal(t, told([4]int32{0, 0, 1, 3}, [4]int32{1, 1, 1, 1}), d.Status.Layers, "as far as three can")
 	require.Greater(t, d.Status.Epoch, before.Status.Epoch)
 	require.Zero(t, b.count(api.EventRepaired), "it left by a transition")
 	require.Eventually(t, func() bool { return b.gone(&corev1.Pod{}, "w-1") }, wait, tick)
 	b.let(fate{})
-	d = b.until("w", "four again", func(d *api.MoEDeployment) bool { return d.Status.Width == 4 && inMode(api.ModeHybrid)(d) })
-	require.Equal(t, before.Status.Layout, d.Status.Layout)
+	d = b.until("w", "four again", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 4 && inMode(api.ModeHybrid)(d) })
+	require.Equal(t, before.Status.Layers, d.Status.Layers)
 }
 
 // In mode Hybrid experts follow the load in the layers where they are whole; the layout stays the one that is wanted, and the world ready.
@@ -195,20 +195,20 @@ func TestExpertsOfAHybridFollowTheLoad(t *testing.T) {
 	b := newBed(t)
 	b.world("w").Route(b.world("w").Skew())
 	d := b.hybridly(2, spread(1, 1, 2, 2))
-	d.Spec.RedundantExperts, d.Spec.Rebalance = 2, &api.Rebalance{IntervalSeconds: 1}
+	d.Spec.Experts = api.Experts{Redundant: &api.RedundantExperts{Count: 2}, Rebalance: api.Rebalance{Mode: api.RebalanceApply, IntervalSeconds: 1}}
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d = b.until("w", "measured after a rebalance", func(d *api.MoEDeployment) bool {
 		r := d.Status.Rebalance
-		return r != nil && r.Last != nil && r.Last.Measured != nil && has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing)
+		return r != nil && r.Last != nil && r.Last.MeasuredPermille != nil && has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing)
 	})
 	require.Equal(t, api.ModeHybrid, d.Status.Mode)
-	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 2, 2}), d.Status.Layout)
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 2, 2}), d.Status.Layers)
 	require.Positive(t, d.Status.Rebalance.Last.Moves)
 	require.EqualValues(t, 0, *d.Status.Rebalance.WorstLayer, "the only one that is placed")
-	require.Equal(t, 2, testutil.CollectAndCount(b.metrics.load.tokens), "1 layer, 2 ranks")
+	require.Equal(t, 2, testutil.CollectAndCount(b.metrics.load.tokens), "2 ranks")
 	for _, x := range b.history() {
-		if strings.HasPrefix(x.Spec.What, "rebalance: ") {
-			require.Equal(t, api.ModeHybrid, x.Spec.Mode)
+		if strings.HasPrefix(x.Spec.Summary, "rebalance: ") {
+			require.Equal(t, api.ModeHybrid, x.Spec.To.Mode)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // byWorld is an index of the cache: what a reconcile lists does not grow with other worlds. A LayoutTransition names its world in its
@@ -21,6 +21,6 @@ func index(ctx context.Context, indexer client.FieldIndexer) error {
 		}
 	}
 	return indexer.IndexField(ctx, &api.LayoutTransition{}, byWorld, func(o client.Object) []string {
-		return []string{o.(*api.LayoutTransition).Spec.Deployment} //nolint:forcetypeassert // of that kind only
+		return []string{o.(*api.LayoutTransition).Spec.MoEDeploymentName} //nolint:forcetypeassert // of that kind only
 	})
 }

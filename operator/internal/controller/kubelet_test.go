@@ -48,6 +48,8 @@ type kubelet struct {
 	early map[string]bool
 
 	gatewaysDown atomic.Bool // gateways do not accept requests
+	// sizes is what the pod that reads the checkpoint ends with, by its arguments: a message and an exit code.
+	sizes atomic.Pointer[func(args []string) (string, int32)]
 }
 
 // Pod IPs are never used twice in a run.
@@ -188,6 +190,9 @@ func (k *kubelet) gateways(ctx context.Context) error {
 
 func (k *kubelet) note(event watch.Event) {
 	p, ok := event.Object.(*corev1.Pod)
+	if ok && event.Type == watch.Added && p.Spec.Containers[0].Name == containerSize {
+		k.size(p)
+	}
 	if !ok || worldOf(p) == "" || p.Spec.Containers[0].Name != containerAgent {
 		return
 	}
@@ -201,6 +206,24 @@ func (k *kubelet) note(event watch.Event) {
 		return
 	}
 	k.noteLocked(p)
+}
+
+// size ends a pod that reads the checkpoint.
+func (k *kubelet) size(p *corev1.Pod) {
+	sizes := k.sizes.Load()
+	if sizes == nil {
+		return
+	}
+	message, code := (*sizes)(p.Spec.Containers[0].Args)
+	p.Status.Phase = corev1.PodSucceeded
+	if code != 0 {
+		p.Status.Phase = corev1.PodFailed
+	}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: containerSize, Image: p.Spec.Containers[0].Image,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message, FinishedAt: metav1.Now()}}}}
+	if err := k.c.Status().Update(context.Background(), p); err != nil && !apierrors.IsNotFound(err) {
+		k.t.Errorf("the end of pod %s: %v", p.Name, err)
+	}
 }
 
 // worldOf a pod, by its controller; "": it has none.

@@ -18,7 +18,7 @@ import (
 	"tangram.dev/operator/internal/readings"
 	"tangram.dev/operator/pkg/telemetry"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 const (
@@ -54,6 +54,7 @@ func (r *Reconciler) loadOf(ctx context.Context, d *api.MoEDeployment, i *pki.Id
 		}
 		found = reader
 		r.readers.Store(d.UID, reader)
+		r.metrics.world.readers.Store(key, reader)
 	}
 	reader := found.(*readings.Reader) //nolint:forcetypeassert // nothing else is stored
 	reader.SetGateways(addresses)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,7 +28,7 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // gatewayPod is a gateway's pod, and in it the real gateway. No engine is behind it.
@@ -71,7 +72,7 @@ func (b *bed) gatewayRuns(d *api.MoEDeployment, at net.Addr) {
 	ip, _, err := net.SplitHostPort(at.String())
 	require.NoError(b.t, err)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w-gateway-1", Namespace: b.namespace, Labels: labels(d, api.ComponentGateway)},
-		Spec: b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec}
+		Spec: must(b.r.gatewayDeployment(d, "10.0.0.1")).Spec.Template.Spec}
 	require.NoError(b.t, b.c.Create(b.t.Context(), pod))
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}}
 	require.NoError(b.t, b.c.Status().Update(b.t.Context(), pod))
@@ -95,6 +96,7 @@ func TestStatusTellsOfTheLoad(t *testing.T) {
 	require.WithinDuration(t, time.Now(), d.Status.Load.Time.Time, wait)
 	require.Empty(t, d.Status.Load.Problem)
 	require.Zero(t, d.Status.Load.Running)
+	require.Equal(t, len(b.metrics.world.figures), testutil.CollectAndCount(b.metrics.world), "exported once, though nothing runs")
 
 	found, there := b.r.readers.Load(d.UID)
 	require.True(t, there)
@@ -110,6 +112,7 @@ func TestStatusTellsOfTheLoad(t *testing.T) {
 		again, _ = nextLoad(old, reader, true)
 		return again != nil && again.Problem != ""
 	}, wait, tick)
+	require.Zero(t, testutil.CollectAndCount(b.metrics.world), "the load is unknown")
 	require.Equal(t, old.Time, again.Time, "what it tells is as old as it was")
 	require.Contains(t, again.Problem, "nothing was read for")
 	same, _ := nextLoad(again, reader, true)

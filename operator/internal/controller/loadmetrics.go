@@ -7,7 +7,7 @@ import (
 
 	"tangram.dev/operator/internal/balance"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // loadMetrics of worlds whose experts follow the load, by namespace and name.
@@ -22,13 +22,16 @@ func newLoadMetrics(registry prometheus.Registerer) loadMetrics {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespaceOfMetrics, Name: name, Help: help}, append(world, labels...))
 	}
 	m := loadMetrics{
-		balancedness: gauge("world_balancedness", "Mean over largest load of a rank in the last window, over all layers (sum of means over sum of peaks); 1 is best."),
-		layer:        gauge("layer_balancedness", "Mean over largest load of a rank in the last window, by layer of the model; 1 is best.", "layer"),
-		tokens:       gauge("rank_expert_tokens", "Tokens routed to the experts of a rank in the last window, by layer of the model.", "layer", "rank"),
+		balancedness: gauge("world_balancedness",
+			"Sum of the mean rank loads of all layers over the sum of the largest, in the last interval; 1 is best."),
+		layer: gauge("layer_balancedness",
+			"Mean rank load over the largest in the last interval, by layer of the model; 1 is best.", "layer"),
+		tokens: gauge("rank_expert_tokens",
+			"Tokens routed to the experts of a rank in the last interval, over all layers.", "rank"),
 		rebalances: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: "rebalances_total",
-			Help: "Rebalances that ended, by outcome: Rebalanced, Failed."}, append(world, "outcome")),
+			Help: "Rebalances that ended, by outcome: Rebalanced or Failed."}, append(world, "outcome")),
 		moves: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: "moved_experts_total",
-			Help: "Experts that rebalances brought to a rank, over all layers."}, world),
+			Help: "Experts that rebalances moved to a rank, over all layers."}, world),
 	}
 	registry.MustRegister(m.balancedness, m.layer, m.tokens, m.rebalances, m.moves)
 	return m
@@ -51,12 +54,15 @@ func (m *Metrics) balanced(d *api.MoEDeployment, report *balance.Report, layers 
 	m.load.balancedness.With(world).Set(report.Balance.Aggregate)
 	m.load.tokens.DeletePartialMatch(world) // there may be fewer ranks, and in mode Hybrid other layers
 	m.load.layer.DeletePartialMatch(world)
+	ranks := map[int]float64{}
 	for o, number := range layers {
-		layer := strconv.Itoa(int(number))
-		m.load.layer.WithLabelValues(d.Namespace, d.Name, layer).Set(report.Balance.Layers[o])
+		m.load.layer.WithLabelValues(d.Namespace, d.Name, strconv.Itoa(int(number))).Set(report.Balance.Layers[o])
 		for rank, tokens := range report.RankLoads[o] {
-			m.load.tokens.WithLabelValues(d.Namespace, d.Name, layer, strconv.Itoa(rank)).Set(tokens)
+			ranks[rank] += tokens
 		}
+	}
+	for rank, tokens := range ranks {
+		m.load.tokens.WithLabelValues(d.Namespace, d.Name, strconv.Itoa(rank)).Set(tokens)
 	}
 }
 

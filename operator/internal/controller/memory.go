@@ -5,12 +5,12 @@ import (
 	"slices"
 	"strings"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// memoryOf what the agents tell of theirs; nil: none tells anything.
-func memoryOf(s *scene) *api.MemoryStatus {
+// memoryOf the ranks, as the spec and the agents report it.
+func memoryOf(d *api.MoEDeployment, s *scene) *api.MemoryStatus {
 	ways := map[string]bool{}
 	each := func(of func(*tangramv1.MemoryInfo) string) string {
 		texts := map[string]bool{}
@@ -30,10 +30,11 @@ func memoryOf(s *scene) *api.MemoryStatus {
 	out := &api.MemoryStatus{
 		Platform: each((*tangramv1.MemoryInfo).GetPlatform), Pages: each((*tangramv1.MemoryInfo).GetPages), Device: each((*tangramv1.MemoryInfo).GetDevice),
 		ComputeCapability: each((*tangramv1.MemoryInfo).GetCapability), Driver: each((*tangramv1.MemoryInfo).GetDriver),
-		Ways: slices.Sorted(maps.Keys(ways)),
+		Transports: slices.Sorted(maps.Keys(ways)),
 	}
-	if out.Platform == "" {
-		return nil
+	out.WeightsBytes, out.KVCacheBytes = d.Spec.Memory.Weights.Value(), d.Spec.Memory.KVCache.Value()
+	if d.Status.Memory != nil {
+		out.Budget = d.Status.Memory.Budget
 	}
 	return out
 }

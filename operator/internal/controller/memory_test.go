@@ -5,14 +5,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 	"tangram.dev/operator/internal/world"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
 // What agents tell of their memory, and by which ways bytes came, is in the status; what they agree about is there once.
 func TestMemoryOfTheAgents(t *testing.T) {
-	on := func(gpu string, moved *tangramv1.BytesByWay) *tangramv1.StatusResponse {
+	on := func(gpu string, moved *tangramv1.BytesByTransport) *tangramv1.StatusResponse {
 		return &tangramv1.StatusResponse{Moved: moved, MemoryInfo: &tangramv1.MemoryInfo{Platform: "cuda", Pages: "36 MiB", Device: gpu, Capability: "9.0", Driver: "13.0"}}
 	}
 	of := func(all ...*tangramv1.StatusResponse) *api.MemoryStatus {
@@ -20,11 +20,11 @@ func TestMemoryOfTheAgents(t *testing.T) {
 		for i, a := range all {
 			s.seen.Statuses[string(rune('a'+i))] = a
 		}
-		return memoryOf(s)
+		return memoryOf(&api.MoEDeployment{}, s)
 	}
-	require.Equal(t, &api.MemoryStatus{Platform: "cuda", Pages: "36 MiB", Device: "H100, H200", ComputeCapability: "9.0", Driver: "13.0", Ways: []string{"node", "process", "tcp"}},
-		of(on("H200", &tangramv1.BytesByWay{Weights: map[string]uint64{"tcp": 7, "node": 1}}),
-			on("H100", &tangramv1.BytesByWay{Weights: map[string]uint64{"tcp": 1}, Kv: map[string]uint64{"process": 5}}), on("H200", nil)))
-	require.Nil(t, of(), "nobody tells")
-	require.Nil(t, of(&tangramv1.StatusResponse{World: "w"}), "agents that are older than that")
+	require.Equal(t, &api.MemoryStatus{Platform: "cuda", Pages: "36 MiB", Device: "H100, H200", ComputeCapability: "9.0", Driver: "13.0", Transports: []string{"node", "process", "tcp"}},
+		of(on("H200", &tangramv1.BytesByTransport{Weights: map[string]uint64{"tcp": 7, "node": 1}}),
+			on("H100", &tangramv1.BytesByTransport{Weights: map[string]uint64{"tcp": 1}, Kv: map[string]uint64{"process": 5}}), on("H200", nil)))
+	require.Equal(t, &api.MemoryStatus{}, of(), "no agent has reported")
+	require.Equal(t, &api.MemoryStatus{}, of(&tangramv1.StatusResponse{World: "w"}), "an agent without a report")
 }

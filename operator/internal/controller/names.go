@@ -3,7 +3,7 @@ package controller
 import (
 	"fmt"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // Names of what a MoEDeployment owns (docs/architecture.md, section 9).

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // DefaultNodeFolder on nodes: a reboot forgets it, as it does the sockets in it, and nobody but root makes anything beside it.
@@ -24,21 +24,21 @@ const namespaceAgain = 10 * time.Second
 type sharingError struct{ namespace, label string }
 
 func (e *sharingError) Error() string {
-	return fmt.Sprintf("spec.network.shareNodeMemory: no pod is made, since namespace %s does not allow its pods to share memory on their node: its label %s is %q and must be %q. "+
+	return fmt.Sprintf("spec.network.nodeMemorySharing: no pod is made, since namespace %s does not allow its pods to share memory on their node: its label %s is %q and must be %q. "+
 		"Have it set by who administers namespaces, or make a MoEDeployment of another name without the field. What serves goes on",
-		e.namespace, api.ShareNodeMemoryLabel, e.label, api.ShareNodeMemoryAllowed)
+		e.namespace, api.NodeMemorySharingLabel, e.label, api.NodeMemorySharingAllowed)
 }
 
 // checkSharing gives a sharingError if no pod of the world may be made because of what it would share.
 func (r *Reconciler) checkSharing(ctx context.Context, d *api.MoEDeployment) error {
-	if !d.Spec.Network.ShareNodeMemory {
+	if !d.SharesNodeMemory() {
 		return nil
 	}
 	var namespace corev1.Namespace
 	if err := r.APIReader.Get(ctx, client.ObjectKey{Name: d.Namespace}, &namespace); err != nil {
-		return fmt.Errorf("whether namespace %s allows spec.network.shareNodeMemory: %w", d.Namespace, err)
+		return fmt.Errorf("whether namespace %s allows spec.network.nodeMemorySharing: %w", d.Namespace, err)
 	}
-	if label := namespace.Labels[api.ShareNodeMemoryLabel]; label != api.ShareNodeMemoryAllowed {
+	if label := namespace.Labels[api.NodeMemorySharingLabel]; label != api.NodeMemorySharingAllowed {
 		return &sharingError{d.Namespace, label}
 	}
 	return nil
@@ -61,7 +61,8 @@ func (r *Reconciler) shareNode(d *api.MoEDeployment, pod *corev1.PodSpec) {
 	giver := restricted()
 	giver.RunAsNonRoot, giver.RunAsUser = ptr.To(false), ptr.To[int64](0)
 	giver.Capabilities.Add = []corev1.Capability{"CHOWN"}
-	pod.InitContainers = append(pod.InitContainers, corev1.Container{Name: name, Image: r.Images.agent(d), ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
-		Command: []string{"/bin/tangram-hook", "own", dirNode, user}, SecurityContext: giver,
+	pod.InitContainers = append(pod.InitContainers, corev1.Container{Name: name, Image: r.Images.agent(d), ImagePullPolicy: corev1.PullIfNotPresent,
+		Resources: initTemplateOf(&d.Spec.Template.Spec, name).Resources.Requirements(),
+		Command:   []string{"/bin/tangram-hook", "own", dirNode, user}, SecurityContext: giver,
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, VolumeMounts: []corev1.VolumeMount{mount}})
 }

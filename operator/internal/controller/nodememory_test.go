@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // label the test's namespace; nil takes a label away.
@@ -33,7 +33,7 @@ func TestSlabFormatIsTheAgents(t *testing.T) {
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
 	for format, want := range map[api.SlabFormat]any{"": nil, api.GranuleMajor: nil, api.RowMajor: "row-major"} {
-		d.Spec.Model.SlabFormat = format
+		d.Spec.Tuning.SlabFormat = format
 		config, err := agentConfig(d)
 		require.NoError(t, err)
 		file := map[string]any{}
@@ -47,18 +47,18 @@ func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
 	r := &Reconciler{NodeFolder: DefaultNodeFolder}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns", UID: "0a1b"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
-	without, plain := r.rankPod(d, 0, "config").Spec, r.gatewayDeployment(d, "10.0.0.1")
+	without, plain := must(r.rankPod(d, 0, "config")).Spec, must(r.gatewayDeployment(d, "10.0.0.1"))
 	folder := func() any {
 		config, err := agentConfig(d)
 		require.NoError(t, err)
 		file := map[string]any{}
 		require.NoError(t, yaml.Unmarshal([]byte(config.Data["agent.yaml"]), &file))
-		return file["node_folder"]
+		return file["node_socket_dir"]
 	}
 	require.Nil(t, folder())
-	d.Spec.Network.ShareNodeMemory = true
-	with := r.rankPod(d, 0, "config").Spec
-	require.Equal(t, plain, r.gatewayDeployment(d, "10.0.0.1"), "a gateway has nothing to do with it")
+	d.Spec.Network.NodeMemorySharing = api.NodeMemorySharingEnabled
+	with := must(r.rankPod(d, 0, "config")).Spec
+	require.Equal(t, plain, must(r.gatewayDeployment(d, "10.0.0.1")), "a gateway has nothing to do with it")
 
 	require.Equal(t, without.Volumes, with.Volumes[:len(without.Volumes)])
 	require.Len(t, with.Volumes, len(without.Volumes)+1)
@@ -91,18 +91,18 @@ func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
 
 	other := d.DeepCopy()
 	other.UID = "0a1c"
-	require.NotEqual(t, volume.HostPath.Path, r.rankPod(other, 0, "config").Spec.Volumes[len(without.Volumes)].HostPath.Path, "another world of the same name")
+	require.NotEqual(t, volume.HostPath.Path, must(r.rankPod(other, 0, "config")).Spec.Volumes[len(without.Volumes)].HostPath.Path, "another world of the same name")
 }
 
 // Without the namespace's label nothing of the world is made; with it, Pod Security has its say, too.
 func TestNodeMemoryTakesTheNamespacesLabel(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
-	d.Spec.Network.ShareNodeMemory = true
+	d.Spec.Network.NodeMemorySharing = api.NodeMemorySharingEnabled
 	require.NoError(t, b.c.Create(t.Context(), d))
 	refused := func(value string) {
-		d := b.degraded("w", api.ReasonSharingNotAllowed, "spec.network.shareNodeMemory", "namespace "+b.namespace,
-			`its label serving.tangram.dev/share-node-memory is "`+value+`" and must be "allowed"`)
+		d := b.degraded("w", api.ReasonSharingNotAllowed, "spec.network.nodeMemorySharing", "namespace "+b.namespace,
+			`its label serving.tangram.dev/node-memory-sharing is "`+value+`" and must be "allowed"`)
 		require.NotContains(t, message(d, api.ConditionDegraded), "\n")
 		require.Equal(t, api.ReasonSharingNotAllowed, d.Status.State)
 		require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
@@ -115,16 +115,16 @@ func TestNodeMemoryTakesTheNamespacesLabel(t *testing.T) {
 	refused("")
 	b.told(api.ReasonSharingNotAllowed, "no pod is made")
 	other := b.deployment("v", 1)
-	other.Spec.Network.ShareNodeMemory = true
+	other.Spec.Network.NodeMemorySharing = api.NodeMemorySharingEnabled
 	require.NoError(t, b.c.Create(t.Context(), other))
 	b.degraded("v", api.ReasonSharingNotAllowed)
 	require.NoError(t, b.c.Delete(t.Context(), other))
 	require.Eventually(t, func() bool { return b.gone(&api.MoEDeployment{}, "v") }, wait, tick, "a world that was never begun goes")
-	b.label(map[string]any{api.ShareNodeMemoryLabel: "true"})
+	b.label(map[string]any{api.NodeMemorySharingLabel: "true"})
 	refused("true")
 
-	b.label(map[string]any{api.ShareNodeMemoryLabel: api.ShareNodeMemoryAllowed})
-	d = b.degraded("w", api.ReasonRefusedByCluster, "2 of 2 pods cannot start", "w-0", "with a hostPath volume for spec.network.shareNodeMemory", `violates PodSecurity "restricted`)
+	b.label(map[string]any{api.NodeMemorySharingLabel: api.NodeMemorySharingAllowed})
+	d = b.degraded("w", api.ReasonObjectRejected, "2 of 2 pods cannot start", "w-0", "with a hostPath volume for spec.network.nodeMemorySharing", `violates PodSecurity "restricted`)
 	require.NotContains(t, message(d, api.ConditionDegraded), "\n")
 	b.label(map[string]any{podSecurity: "privileged"})
 	b.ready("w")
@@ -138,14 +138,14 @@ func TestNodeMemoryTakesTheNamespacesLabel(t *testing.T) {
 func TestNodeMemoryThatIsAllowedNoMore(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
-	b.label(map[string]any{podSecurity: "privileged", api.ShareNodeMemoryLabel: api.ShareNodeMemoryAllowed})
+	b.label(map[string]any{podSecurity: "privileged", api.NodeMemorySharingLabel: api.NodeMemorySharingAllowed})
 	d := b.deployment("w", 4)
-	d.Spec.Network.ShareNodeMemory = true
+	d.Spec.Network.NodeMemorySharing = api.NodeMemorySharingEnabled
 	require.NoError(t, b.c.Create(t.Context(), d))
 	before := b.ready("w")
 	uids := b.uids()
 
-	b.label(map[string]any{api.ShareNodeMemoryLabel: nil})
+	b.label(map[string]any{api.NodeMemorySharingLabel: nil})
 	d = b.degraded("w", api.ReasonSharingNotAllowed, "What serves goes on")
 	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonSharingNotAllowed))
 	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing))
@@ -154,19 +154,19 @@ func TestNodeMemoryThatIsAllowedNoMore(t *testing.T) {
 
 	b.die("w-1")
 	b.until("w", "repaired, and no more", func(d *api.MoEDeployment) bool {
-		return d.Status.Width == 3 && has(d, api.ConditionDegraded, metav1.ConditionTrue, api.ReasonSharingNotAllowed) &&
+		return d.Status.Ranks == 3 && has(d, api.ConditionDegraded, metav1.ConditionTrue, api.ReasonSharingNotAllowed) &&
 			has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing) && has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods)
 	})
 	b.scale(2)
 	d = b.until("w", "two serve, as wanted", func(d *api.MoEDeployment) bool {
-		return d.Status.Width == 2 && has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonAsWanted) && d.Status.ObservedGeneration == d.Generation
+		return d.Status.Ranks == 2 && has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonReconciled) && d.Status.ObservedGeneration == d.Generation
 	})
 	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionTrue, api.ReasonSharingNotAllowed))
 	for name, uid := range b.uids() {
 		require.Equal(t, uids[name], uid, "no pod is new")
 	}
 
-	b.label(map[string]any{api.ShareNodeMemoryLabel: api.ShareNodeMemoryAllowed})
+	b.label(map[string]any{api.NodeMemorySharingLabel: api.NodeMemorySharingAllowed})
 	b.scale(3)
-	require.EqualValues(t, 3, b.ready("w").Status.Width)
+	require.EqualValues(t, 3, b.ready("w").Status.Ranks)
 }

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // fieldOwner of everything that is applied.
@@ -160,14 +160,14 @@ func refused(err error) *refusal {
 	var status apierrors.APIStatus
 	switch {
 	case errors.As(err, &f):
-		return &refusal{api.ReasonAdoptionRefused, f.Error()}
+		return &refusal{api.ReasonNameConflict, f.Error()}
 	case errors.As(err, &sharing):
 		return &refusal{api.ReasonSharingNotAllowed, sharing.Error()}
 	case !errors.As(err, &status) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err),
 		apierrors.IsInternalError(err) && strings.Contains(err.Error(), "webhook"): // one that does not answer
-		return &refusal{api.ReasonRefusedByCluster, err.Error()}
+		return &refusal{api.ReasonObjectRejected, err.Error()}
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ import (
 	"tangram.dev/operator/pkg/member"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // pods of ranks of the world, by ordinal.
@@ -121,7 +121,7 @@ func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *au
 	all := slices.Concat(s.decision.Create, s.decision.StandBy)
 	for i, ordinal := range all {
 		err := r.createPod(ctx, d, a, ordinal, i >= len(s.decision.Create))
-		if why := refused(err); why != nil && why.reason == api.ReasonRefusedByCluster {
+		if why := refused(err); why != nil && why.reason == api.ReasonObjectRejected {
 			for _, o := range all[i:] {
 				s.problems = append(s.problems, problem{podName(d, o), why.reason, clip(why.message, longestWords)})
 			}
@@ -140,7 +140,10 @@ func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *aut
 	if err != nil {
 		return err
 	}
-	pod := r.rankPod(d, ordinal, config.Name)
+	pod, err := r.rankPod(d, ordinal, config.Name)
+	if err != nil {
+		return err
+	}
 	if standsBy {
 		pod.Labels[api.StandbyLabel] = "true"
 	}
@@ -158,8 +161,8 @@ func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *aut
 		}
 		return client.IgnoreNotFound(r.relabel(ctx, live, rankLabels(d, ordinal)))
 	}
-	if err != nil && d.Spec.Network.ShareNodeMemory { // which Pod Security refuses in many words
-		return fmt.Errorf("create pod %s, with a hostPath volume for spec.network.shareNodeMemory: %w", pod.Name, err)
+	if err != nil && d.SharesNodeMemory() { // which Pod Security refuses in many words
+		return fmt.Errorf("create pod %s, with a hostPath volume for spec.network.nodeMemorySharing: %w", pod.Name, err)
 	}
 	if err != nil {
 		return fmt.Errorf("create pod %s: %w", pod.Name, err)

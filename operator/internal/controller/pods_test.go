@@ -16,7 +16,7 @@ import (
 	"tangram.dev/operator/pkg/fleet"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // A pod that was deleted already, and whose name another one has by now: the other one keeps its keys.
@@ -35,16 +35,16 @@ func TestAPodOfWhichARankIsLeftOutIsNotReady(t *testing.T) {
 		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w-" + uid, UID: types.UID(uid)}}
 	}
 	l := &tangramv1.Layout{Epoch: 3, Members: []*tangramv1.Member{{Id: "a/0/1"}, {Id: "a/1/1"}, {Id: "b/0/1"}}}
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{RanksPerPod: 2, Mode: api.ModeExpert}}
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{RanksPerPod: 2}}
 	s := &scene{pods: []corev1.Pod{pod("a"), pod("b")}, seen: world.Snapshot{Layout: l, Epoch: 3}}
 	fillLayout(d, s)
 	require.EqualValues(t, 1, d.Status.ReadyReplicas)
-	require.Zero(t, d.Status.ReadyStandby)
+	require.Zero(t, d.Status.ReadyStandbyReplicas)
 }
 
 // Standby pods count among those that cannot start.
 func TestProblemsAreCountedAgainstAllPods(t *testing.T) {
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Replicas: 4, Standby: 1}}
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Replicas: 4, StandbyReplicas: 1}}
 	var problems []problem
 	for i := range 5 {
 		problems = append(problems, problem{fmt.Sprintf("w-%d", i), api.ReasonPodsUnschedulable, "no node"})
@@ -56,20 +56,18 @@ func TestProblemsAreCountedAgainstAllPods(t *testing.T) {
 func TestAWorldOnGPUsKeepsItsOwnClaims(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
-	d.Spec.Backend, d.Spec.Network.ShareNodeMemory, d.Spec.RanksPerPod = api.BackendCUDA, true, 1
-	d.Spec.GPU = &api.GPU{DeviceClassName: "gpu.nvidia.com"}
-	d.Spec.Engine.Resources.Claims = []corev1.ResourceClaim{{Name: "rdma"}}
-	pod := b.r.rankPod(d, 0, "config")
+	d.Spec.Accelerator = api.Accelerator{Type: api.AcceleratorNVIDIA, DeviceClassName: "gpu.nvidia.com"}
+	d.Spec.Network.NodeMemorySharing, d.Spec.RanksPerPod = api.NodeMemorySharingEnabled, 1
+	d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Resources: api.Resources{Claims: []corev1.ResourceClaim{{Name: "rdma"}}}}}
+	pod := must(b.r.rankPod(d, 0, "config"))
 	require.Equal(t, []corev1.ResourceClaim{{Name: "rdma"}, {Name: gpuRequest}}, pod.Spec.Containers[1].Resources.Claims)
-	require.Equal(t, []corev1.ResourceClaim{{Name: "rdma"}}, d.Spec.Engine.Resources.Claims, "the spec is not changed")
+	require.Equal(t, []corev1.ResourceClaim{{Name: "rdma"}}, d.Spec.Template.Spec.Containers[0].Resources.Claims, "the spec is not changed")
 	for _, c := range pod.Spec.InitContainers {
 		require.Equal(t, "agent-gpu:test", c.Image, c.Name)
 	}
 }
 
-const mostRanks = 8192
-
-// The largest world that a spec may ask for fits into one object, with names as long as they may be.
+// The members that the status of a large world lists fit into one object, with names as long as they may be.
 func TestTheLargestWorldFitsIntoItsObject(t *testing.T) {
 	b := newBed(t)
 	b.stop() // nobody else writes
@@ -77,13 +75,13 @@ func TestTheLargestWorldFitsIntoItsObject(t *testing.T) {
 	d := b.deployment(name, 2)
 	require.NoError(t, b.c.Create(t.Context(), d))
 	d.Status.Selector, d.Status.State = "a", "b"
-	for i := range mostRanks {
+	for i := range api.MaxMembers {
 		d.Status.Members = append(d.Status.Members, api.Member{Rank: int32(i), ID: uuid.NewString() + "/0/1", Pod: fmt.Sprintf("%s-%d", name, i),
 			Node: fmt.Sprintf("ip-10-0-%04d.some-long-region-1.compute.internal.example.com", i)})
 	}
 	require.NoError(t, b.c.Status().Update(t.Context(), d, client.FieldOwner("first")))
 	for i := range d.Status.Members { // a repair renumbers them
-		d.Status.Members[i].Rank = int32(mostRanks - 1 - i)
+		d.Status.Members[i].Rank = int32(api.MaxMembers - 1 - i)
 	}
 	require.NoError(t, b.c.Status().Update(t.Context(), d, client.FieldOwner("second")))
 }

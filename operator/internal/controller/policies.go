@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // rankPolicy: who may open connections to pods of ranks, where the cluster's network enforces policies: ranks of the
@@ -21,7 +21,7 @@ func (r *Reconciler) rankPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolic
 		{Ports: ports(portAgent, 0), From: r.callers(d)},
 		{Ports: ports(portMetrics, 0)},
 	}
-	if d.Spec.Backend == api.BackendCUDA && d.Spec.Network.InsecureFabric {
+	if d.OnGPU() && d.IsPlaintext() {
 		// A communication library between the ranks' agents (NCCL) listens where it likes.
 		rules = append(rules, networkingv1.NetworkPolicyIngressRule{From: component(d, api.ComponentRank)})
 	}

@@ -11,7 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // opened ports of a policy.
@@ -78,7 +78,7 @@ func TestPoliciesOpenThePortsThatPodsListenOn(t *testing.T) {
 	require.Len(t, declared(pod.Spec.Containers), 3+2*3)
 	require.ElementsMatch(t, declared(pod.Spec.Containers), listening(t, text), text)
 	require.ElementsMatch(t, declared(pod.Spec.Containers), opened(ranks))
-	deployment := b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec.Containers
+	deployment := must(b.r.gatewayDeployment(d, "10.0.0.1")).Spec.Template.Spec.Containers
 	require.ElementsMatch(t, declared(deployment), listening(t, strings.Join(deployment[0].Args, "\n")))
 	require.ElementsMatch(t, declared(deployment), opened(gateways))
 

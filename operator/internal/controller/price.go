@@ -15,7 +15,7 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // pricing says what changes of a world's shape cost: a plan of the planner that a transition asks, from the layout in force and in the memory that the agents have.
@@ -36,8 +36,8 @@ func (p pricing) price(from, to kernels.Shape) (costmodel.Transition, error) {
 	}
 	l := p.seen.Layout
 	in := planner.Input{World: worldName(p.d), Revision: l.GetRevision(), Geometry: p.view, Current: l, Shape: shape,
-		Options: planner.Options{SpareBanks: uint32(p.d.Spec.Limits.SpareBanks)}}
-	pool := uint64(p.d.Spec.Limits.MemoryPerRank.Value())
+		Options: planner.Options{SpareBanks: uint32(p.d.Spec.Tuning.SpareBanks)}}
+	pool := uint64(p.d.Spec.Memory.Weights.Value())
 	memory := map[string]uint64{}
 	for _, status := range p.seen.Statuses {
 		for _, r := range status.GetRanks() {
@@ -76,9 +76,9 @@ func (p pricing) layoutShape(s kernels.Shape) layout.Shape {
 // refused says why a shape is not to be chosen now: a switch to it failed lately, or a lost rank would tear it and nobody can read the checkpoint.
 func (p pricing) refused(s kernels.Shape) string {
 	if st := p.d.Status.Policy; st != nil {
-		if i := slices.IndexFunc(st.Refused, p.isOption(s)); i >= 0 && time.Now().Before(st.Refused[i].Until.Time) {
-			r := st.Refused[i]
-			return fmt.Sprintf("the last switch to it failed; it is not tried before %s: %s", r.Until.UTC().Format(time.TimeOnly), r.Why)
+		if i := slices.IndexFunc(st.Backoff, p.isOption(s)); i >= 0 && time.Now().Before(st.Backoff[i].Until.Time) {
+			r := st.Backoff[i]
+			return fmt.Sprintf("the last switch to it failed; it is not tried before %s: %s", r.Until.UTC().Format(time.TimeOnly), r.Message)
 		}
 	}
 	if p.layoutShape(s).Shares() {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"time"
@@ -11,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 const containerAgent = "agent"
@@ -21,6 +22,9 @@ const (
 	hugePageBytes                     = 2 << 20
 	hugePages     corev1.ResourceName = corev1.ResourceHugePagesPrefix + "2Mi"
 )
+
+// rankGrace is the time in seconds to drain a pod of ranks, unless the template says otherwise.
+const rankGrace = 300
 
 // longestStart of an engine.
 const longestStart = 20 * time.Minute
@@ -46,7 +50,7 @@ func fieldEnv(name, path string) corev1.EnvVar {
 }
 
 // rankPod is the pod of an ordinal: an agent, which reads the ConfigMap named config, and an engine per rank (docs/architecture.md, section 9).
-func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) *corev1.Pod {
+func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) (*corev1.Pod, error) {
 	name := podName(d, ordinal)
 	object := meta(d, name, api.ComponentRank)
 	object.Labels = rankLabels(d, ordinal)
@@ -59,29 +63,27 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) *
 		// An agent or an engine that dies alone comes back beside the other, which holds what it had.
 		containers[i].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
 	}
-	s := d.Spec.Scheduling
 	pod := &corev1.Pod{ObjectMeta: object, Spec: corev1.PodSpec{
 		RestartPolicy:      corev1.RestartPolicyNever,
 		ServiceAccountName: d.Name, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-		NodeSelector: s.NodeSelector, Tolerations: s.Tolerations, PriorityClassName: s.PriorityClassName,
-		TerminationGracePeriodSeconds: ptr.To(s.TerminationGracePeriodSeconds),
+		TerminationGracePeriodSeconds: ptr.To[int64](rankGrace),
 		SecurityContext:               restrictedPod(),
 		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 			LabelSelector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentRank)}}},
-		InitContainers: []corev1.Container{{Name: "hook", Image: r.Images.agent(d), ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		InitContainers: []corev1.Container{{Name: "hook", Image: r.Images.agent(d), ImagePullPolicy: corev1.PullIfNotPresent, Resources: initTemplateOf(&d.Spec.Template.Spec, "hook").Resources.Requirements(),
 			Command: []string{"/bin/tangram-hook", "install", hookFile}, SecurityContext: restricted(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			VolumeMounts:             []corev1.VolumeMount{{Name: "run", MountPath: dirRun}}}},
 		Containers: containers,
 		Volumes:    volumes(d, name, config),
 	}}
-	if d.Spec.Network.ShareNodeMemory {
+	if d.SharesNodeMemory() {
 		r.shareNode(d, &pod.Spec)
 	}
-	if d.Spec.Backend == api.BackendCUDA {
+	if d.OnGPU() {
 		withGPU(d, &pod.Spec)
 	}
-	return pod
+	return pod, fromTemplate(&d.Spec.Template, &pod.ObjectMeta, &pod.Spec)
 }
 
 func volumes(d *api.MoEDeployment, pod, config string) []corev1.Volume {
@@ -105,8 +107,13 @@ func volumes(d *api.MoEDeployment, pod, config string) []corev1.Volume {
 }
 
 func modelsVolume(d *api.MoEDeployment) corev1.Volume {
-	return corev1.Volume{Name: "models", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
-		ClaimName: d.Spec.Model.Source.PersistentVolumeClaim.ClaimName, ReadOnly: true}}}
+	v := corev1.Volume{Name: "models"}
+	if image := d.Spec.Model.Source.ImageVolume; image != nil {
+		v.Image = &corev1.ImageVolumeSource{Reference: image.Reference, PullPolicy: cmp.Or(image.PullPolicy, corev1.PullIfNotPresent)}
+	} else {
+		v.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: d.Spec.Model.Source.PersistentVolumeClaim.ClaimName, ReadOnly: true}
+	}
+	return v
 }
 
 // awaitLeave holds a deleted pod's containers until its ranks have left the world.
@@ -150,23 +157,23 @@ func withProcessor(asked corev1.ResourceRequirements, processor string) corev1.R
 
 // agentMemory is what an agent asks for: its ranks' pools, and what it uses beside them.
 func agentMemory(d *api.MoEDeployment) corev1.ResourceList {
-	if d.Spec.Backend == api.BackendCUDA { // the pools are not the host's
+	if d.OnGPU() { // the pools are not the host's
 		return corev1.ResourceList{corev1.ResourceMemory: agentOverhead.DeepCopy()}
 	}
-	limits, ranks := d.Spec.Limits, int64(d.Spec.RanksPerPod)
+	memory, ranks := d.Spec.Memory, int64(d.Spec.RanksPerPod)
 	quantity := func(bytes int64) resource.Quantity { return *resource.NewQuantity(bytes, resource.BinarySI) }
-	if limits.HugePages {
+	if memory.PageSize == api.Page2Mi {
 		whole := func(pool resource.Quantity) int64 {
 			return (pool.Value() + hugePageBytes - 1) / hugePageBytes * hugePageBytes
 		}
 		return corev1.ResourceList{corev1.ResourceMemory: quantity(agentOverhead.Value()),
-			hugePages: quantity(ranks * (whole(limits.MemoryPerRank) + whole(limits.KVMemoryPerRank)))}
+			hugePages: quantity(ranks * (whole(memory.Weights) + whole(memory.KVCache)))}
 	}
-	return corev1.ResourceList{corev1.ResourceMemory: quantity(ranks*(limits.MemoryPerRank.Value()+limits.KVMemoryPerRank.Value()) + agentOverhead.Value())}
+	return corev1.ResourceList{corev1.ResourceMemory: quantity(ranks*(memory.Weights.Value()+memory.KVCache.Value()) + agentOverhead.Value())}
 }
 
 func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
-	resources := withProcessor(d.Spec.Scheduling.AgentResources, agentProcessor)
+	resources := withProcessor(resourcesOf(d.Spec.Template.Spec.Containers, containerAgent), agentProcessor)
 	for _, list := range []*corev1.ResourceList{&resources.Requests, &resources.Limits} {
 		if *list == nil {
 			*list = corev1.ResourceList{}
@@ -174,7 +181,7 @@ func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
 		maps.Copy(*list, agentMemory(d)) // the pools are touched whole before long: never overcommitted
 	}
 	return corev1.Container{
-		Name: containerAgent, Image: r.Images.agent(d), ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		Name: containerAgent, Image: r.Images.agent(d), ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: []string{"/bin/tangram-agent"},
 		Args: []string{"--config", dirConfig + "/agent.yaml", "--set", "pod=$(POD_NAME)", "--set", "pod_uid=$(POD_UID)",
 			"--set", "node=$(NODE_NAME)", "--set", "advertise=$(POD_IP)"},
@@ -190,24 +197,20 @@ func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
 }
 
 func (r *Reconciler) engineContainer(d *api.MoEDeployment, device int32) corev1.Container {
-	e := d.Spec.Engine
-	image := e.Image
-	if image == "" {
-		image = r.Images.Engine
-	}
+	e, name := d.Spec.Engine, fmt.Sprintf("%s-%d", containerEngine, device)
 	args := []string{"--agent-socket=" + dirRun + "/agent.sock", "--token-file=" + dirRun + "/engine.token", fmt.Sprintf("--device=%d", device),
 		"--mesh-listen=" + everywhere(portMesh+device), "--serve-listen=" + everywhere(portServe+device), "--advertise=$(POD_IP)",
 		"--tls-ca=" + dirTLS + "/" + keyCA, "--tls-cert=" + dirTLS + "/" + keyEngineCert, "--tls-key=" + dirTLS + "/" + keyEngineKey}
-	if d.Spec.Network.InsecureFabric {
+	if d.IsPlaintext() {
 		args = append(args, "--insecure-fabric")
 	}
 	return corev1.Container{
-		Name: fmt.Sprintf("engine-%d", device), Image: image, ImagePullPolicy: e.ImagePullPolicy,
+		Name: name, Image: r.Images.engine(d), ImagePullPolicy: corev1.PullIfNotPresent,
 		Args: append(args, e.Args...),
-		Env:  append([]corev1.EnvVar{fieldEnv("POD_IP", "status.podIP")}, e.Env...),
+		Env:  []corev1.EnvVar{fieldEnv("POD_IP", "status.podIP")},
 		Ports: []corev1.ContainerPort{{Name: fmt.Sprintf("mesh-%d", device), ContainerPort: portMesh + device, Protocol: corev1.ProtocolTCP},
 			{Name: fmt.Sprintf("serve-%d", device), ContainerPort: portServe + device, Protocol: corev1.ProtocolTCP}},
-		StartupProbe: startupProbe(portServe + device), ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: withProcessor(e.Resources.Requirements(), engineProcessor),
+		StartupProbe: startupProbe(portServe + device), ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: withProcessor(resourcesOf(d.Spec.Template.Spec.Containers, name), engineProcessor),
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: dirRun}, {Name: "tmp", MountPath: "/tmp"},
 			{Name: "tls-engine", MountPath: dirTLS, ReadOnly: true}},

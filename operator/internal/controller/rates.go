@@ -3,7 +3,7 @@ package controller
 import (
 	"tangram.dev/operator/pkg/costmodel"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // What transitions are assumed to do before one was measured. The assumption counts as one of assumedBytes, so that transitions of a few bytes, whose time is that of
@@ -21,10 +21,10 @@ func ratesOf(transitions []api.LayoutTransition) costmodel.Rates {
 	flips, flipping := 0, 0.
 	for i := range transitions {
 		t := &transitions[i].Status
-		if t.Phase != api.PhaseSucceeded || transitions[i].Spec.Kind == api.KindRepair || transitions[i].Spec.FromEpoch == 0 {
+		if t.Phase != api.PhaseSucceeded || transitions[i].Spec.Kind == api.KindRepair || transitions[i].Spec.From.Epoch == 0 {
 			continue
 		}
-		moved := float64(t.Bytes.Local+t.Bytes.Shared+t.Bytes.TCP+t.Bytes.Wire+t.Bytes.Checkpoint) / float64(max(transitions[i].Spec.Ranks, 1))
+		moved := float64(t.Bytes.Process+t.Bytes.Node+t.Bytes.TCP+t.Bytes.Comm+t.Bytes.Checkpoint) / float64(max(transitions[i].Spec.To.Ranks, 1))
 		stage, flip := t.Phases.Stage.Seconds(), t.Phases.Flip.Seconds()
 		if moved <= 0 || stage <= 0 || flip <= 0 || len(t.Flips) == 0 {
 			continue

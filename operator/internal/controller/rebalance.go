@@ -7,80 +7,81 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"tangram.dev/operator/internal/balance"
 	"tangram.dev/operator/internal/world"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // rebalanceSettings of a deployment; nil: experts stay where they are. Defaults are those of the CRD, for objects that
 // were made before they were.
 func rebalanceSettings(d *api.MoEDeployment) *balance.Settings {
-	s := d.Spec.Rebalance
-	if s == nil {
+	if !d.Rebalances() {
 		return nil
 	}
+	s := d.Spec.Experts.Rebalance
 	seconds := func(n int32) time.Duration { return time.Duration(n) * time.Second }
-	return &balance.Settings{Every: seconds(max(1, s.IntervalSeconds)), MaxMoves: int(s.MaxMoves), PayBack: seconds(ptr.Deref(s.PayBackSeconds, 600)),
-		MinGain: float64(ptr.Deref(s.MinGainPercent, 2)) / 100, Redundant: int(d.Spec.RedundantExperts), Automatic: s.Budget == api.BudgetAutomatic}
+	redundant := 0
+	if r := d.Spec.Experts.Redundant; r != nil {
+		redundant = int(max(r.Count, r.Max))
+	}
+	return &balance.Settings{Every: seconds(max(1, s.IntervalSeconds)), MaxMoves: int(s.MaxMoves), PayBack: seconds(ptr.Deref(s.PaybackSeconds, 600)),
+		MinGain: float64(ptr.Deref(s.MinimumGainPercent, 2)) / 100, Redundant: redundant, Automatic: d.Spec.Experts.Redundant != nil && d.Spec.Experts.Redundant.Max > 0}
 }
 
 // Rebalance implements keeper.Recorders.
 func (x recorders) Rebalance(seen *world.Snapshot, members []string) world.Recorder {
 	decided := seen.Balance.Decision
 	what := fmt.Sprintf("rebalance: %d experts move, balancedness %.3f -> %.3f", decided.Moves, decided.Before, decided.After)
-	c := x.r.newRecorder(x.d, what, members)
+	c := x.r.newRecorder(x.d, api.KindRebalance, seen, what, members)
 	c.rebalance = seen.Balance
 	return c
 }
 
 // fillRebalance of a status.
 func fillRebalance(d *api.MoEDeployment, s *scene) {
-	if d.Spec.Rebalance == nil {
+	if !d.Rebalances() {
 		d.Status.Rebalance = nil
 		return
 	}
 	report := s.seen.Balance
 	if report == nil {
 		if d.Status.Rebalance != nil { // what was measured last stands
-			d.Status.Rebalance.Outcome = balancedOf(s).reason
+			d.Status.Rebalance.Reason = balancedOf(d, s).reason
 		}
 		return
 	}
-	st := &api.RebalanceStatus{Time: metav1.NewTime(report.At.Truncate(time.Second)), Outcome: balancedOf(s).reason, Why: clip(report.Why, 2048),
+	st := &api.RebalanceStatus{Time: metav1.NewTime(report.At.Truncate(time.Second)), Reason: balancedOf(d, s).reason, Message: clip(report.Why, 2048),
 		Tokens: int64(report.Tokens)}
 	if worst, numbers := report.Balance.WorstLayer, placedLayers(s, report); len(report.Balance.Layers) == len(numbers) && len(numbers) > 0 {
-		st.Balancedness, st.WorstLayerBalancedness = ptr.To(share(report.Balance.Aggregate)), ptr.To(share(report.Balance.Worst))
+		st.BalancednessPermille, st.WorstLayerBalancednessPermille = ptr.To(permille(report.Balance.Aggregate)), ptr.To(permille(report.Balance.Worst))
 		st.WorstLayer = ptr.To(int32(numbers[worst]))
 	}
 	if x := report.Decision; x != nil {
-		st.Decision = &api.RebalanceDecision{Before: share(x.Before), After: share(x.After), Reachable: share(x.Reachable), Floor: share(x.Floor),
+		st.Decision = &api.RebalanceDecision{BeforePermille: permille(x.Before), AfterPermille: permille(x.After),
+			ReachablePermille: permille(x.Reachable), UpperBoundPermille: permille(x.Floor),
 			Moves: int32(x.Moves), Bytes: int64(x.Bytes), Rounds: int32(x.Rounds), RedundantExperts: int32(x.Redundant)}
 	}
 	if was := d.Status.Rebalance; was != nil {
 		st.Last = was.Last // of an operator before this one
-		if st.Balancedness == nil {
-			st.Balancedness, st.WorstLayer, st.WorstLayerBalancedness = was.Balancedness, was.WorstLayer, was.WorstLayerBalancedness
+		if st.BalancednessPermille == nil {
+			st.BalancednessPermille, st.WorstLayer, st.WorstLayerBalancednessPermille = was.BalancednessPermille, was.WorstLayer, was.WorstLayerBalancednessPermille
 		}
 	}
 	if p := report.Last; p != nil {
-		st.Last = &api.RebalanceDone{Time: metav1.NewTime(p.At.Truncate(time.Second)), Moves: int32(p.Moves), Bytes: int64(p.Bytes),
-			Before: share(p.Before), Promised: share(p.Promised)}
+		st.Last = &api.CompletedRebalance{Time: metav1.NewTime(p.At.Truncate(time.Second)), Moves: int32(p.Moves), Bytes: int64(p.Bytes),
+			BeforePermille: permille(p.Before), PromisedPermille: permille(p.Promised)}
 		if p.Kept {
-			st.Last.Without, st.Last.Measured = ptr.To(share(p.Without)), ptr.To(share(p.Measured))
+			st.Last.CounterfactualPermille, st.Last.MeasuredPermille = ptr.To(permille(p.Without)), ptr.To(permille(p.Measured))
 		}
 	}
 	d.Status.Rebalance = st
 }
 
-// share of 1, in thousandths.
-func share(v float64) resource.Quantity {
-	return *resource.NewMilliQuantity(int64(math.Round(1000*v)), resource.DecimalSI)
-}
+func permille(v float64) int32 { return int32(math.Round(1000 * v)) }
 
 // placedLayers of the model, those that a report tells of.
 func placedLayers(s *scene, report *balance.Report) []uint32 {
@@ -104,7 +105,7 @@ func reported(report *balance.Report) []int {
 }
 
 // balancedOf the world: whether experts should move.
-func balancedOf(s *scene) verdict {
+func balancedOf(d *api.MoEDeployment, s *scene) verdict {
 	report := s.seen.Balance
 	switch {
 	case s.seen.Rebalancing:
@@ -116,12 +117,15 @@ func balancedOf(s *scene) verdict {
 	}
 	switch report.Outcome {
 	case balance.NotExpert:
-		return verdict{metav1.ConditionUnknown, api.ReasonNotInModeExpert, report.Why}
+		return verdict{metav1.ConditionUnknown, api.ReasonExpertsSharded, report.Why}
 	case balance.Stay:
 		return yes(api.ReasonNoMovePays, report.Why)
 	case balance.NotWorth:
-		return yes(api.ReasonNotWorthIt, report.Why)
+		return yes(api.ReasonGainTooSmall, report.Why)
 	case balance.Move:
+		if d.Spec.Experts.Rebalance.Mode != api.RebalanceApply {
+			return no(api.ReasonRecommended, report.Why)
+		}
 		return no(api.ReasonRebalancing, report.Why)
 	case balance.Failed:
 		return no(api.ReasonRebalanceFailed, report.Why)
@@ -131,19 +135,19 @@ func balancedOf(s *scene) verdict {
 
 // tellBalanced sets the condition, and tells of a decision that is another than the last.
 func (r *Reconciler) tellBalanced(d *api.MoEDeployment, s *scene) {
-	if d.Spec.Rebalance == nil {
+	if !d.Rebalances() {
 		apimeta.RemoveStatusCondition(&d.Status.Conditions, api.ConditionBalanced)
 		r.metrics.unbalanced(d)
 		return
 	}
 	was := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionBalanced)
-	now := balancedOf(s)
+	now := balancedOf(d, s)
 	if now.reason == api.ReasonObserving && was != nil && was.Status == metav1.ConditionTrue {
 		return // it was so at the end of the last window
 	}
 	if was == nil || was.Reason != now.reason {
 		switch now.reason {
-		case api.ReasonNoMovePays, api.ReasonNotWorthIt:
+		case api.ReasonNoMovePays, api.ReasonGainTooSmall:
 			r.event(d, nil, corev1.EventTypeNormal, now.reason, "Rebalance", "%s", now.message)
 		case api.ReasonRebalanceFailed:
 			if s.seen.RebalanceFailed != nil {

@@ -17,6 +17,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,7 +39,7 @@ import (
 	"tangram.dev/operator/pkg/fleet"
 	"tangram.dev/operator/pkg/layout"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // +kubebuilder:rbac:groups=serving.tangram.dev,resources=moedeployments,verbs=get;list;watch;patch;update
@@ -64,17 +65,32 @@ import (
 
 // Images of the pods that the operator makes.
 type Images struct {
-	Agent, Engine, Gateway string
+	Agent, Gateway string
+	// Operator itself: it reads checkpoints in pods.
+	Operator string
+	// Engine is the reference engine; VLLM the engine and the text server.
+	Engine, VLLM string
 	// AgentGPU of worlds on GPUs; empty: Agent.
 	AgentGPU string
 }
 
 // agent of the ranks of d.
 func (i Images) agent(d *api.MoEDeployment) string {
-	if d.Spec.Backend == api.BackendCUDA && i.AgentGPU != "" {
+	if d.OnGPU() && i.AgentGPU != "" {
 		return i.AgentGPU
 	}
 	return i.Agent
+}
+
+// engine of d.
+func (i Images) engine(d *api.MoEDeployment) string {
+	switch {
+	case d.Spec.Engine.Image != "":
+		return d.Spec.Engine.Image
+	case d.Spec.Engine.Name == api.EngineVLLM:
+		return i.VLLM
+	}
+	return i.Engine
 }
 
 // Reconciler of MoEDeployments.
@@ -198,7 +214,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			return r.again(request.NamespacedName, err)
 		}
 	}
-	result, err := r.reconcile(ctx, d)
+	done, why, err := r.sized(ctx, d)
+	if err == nil && !done {
+		return reconcile.Result{RequeueAfter: why.again}, r.writeStatus(ctx, d, why)
+	}
+	result := reconcile.Result{}
+	if err == nil {
+		result, err = r.reconcile(ctx, d)
+	}
 	if apierrors.IsConflict(err) {
 		return r.again(request.NamespacedName, err)
 	}
@@ -222,7 +245,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func complete(d *api.MoEDeployment) bool {
 	changed := controllerutil.AddFinalizer(d, api.Finalizer)
 	if d.Spec.Replicas == 0 {
-		d.Spec.Replicas, changed = cmp.Or(d.Status.WantedReplicas, 1), true
+		n := max(cmp.Or(d.Status.DesiredReplicas, 1), ptr.Deref(d.Spec.MinReplicas, 1))
+		d.Spec.Replicas, changed = min(n, ptr.Deref(d.Spec.MaxReplicas, n)), true
+	}
+	if m, st := &d.Spec.Memory, d.Status.Memory; st != nil { // a manifest without it replaced the object
+		if m.Weights.IsZero() && st.WeightsBytes > 0 {
+			m.Weights, changed = *resource.NewQuantity(st.WeightsBytes, resource.BinarySI), true
+		}
+		if m.KVCache.IsZero() && st.KVCacheBytes > 0 {
+			m.KVCache, changed = *resource.NewQuantity(st.KVCacheBytes, resource.BinarySI), true
+		}
 	}
 	return changed
 }
@@ -291,7 +323,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 		return reconcile.Result{}, err
 	}
 	told = sooner(told, decides)
-	if d.Spec.Network.ShareNodeMemory {
+	if d.SharesNodeMemory() {
 		told = sooner(told, namespaceAgain)
 	}
 	for i := range mine {
@@ -386,12 +418,12 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority
 
 // keeper of a deployment's world.
 func (r *Reconciler) keeper(d *api.MoEDeployment, w *world.World, s *scene) (*keeper.Keeper, error) {
-	k := &keeper.Keeper{World: w, Wanted: keeper.Wanted{Standby: int(d.Spec.Standby), Copies: true, SpareBanks: uint32(d.Spec.Limits.SpareBanks),
-		PauseSteps: d.Spec.Transition.Strategy == api.StrategyFast, Limits: limits(d), Rebalance: d.Spec.Rebalance != nil}}
+	k := &keeper.Keeper{World: w, Wanted: keeper.Wanted{Standby: int(d.Spec.StandbyReplicas), Copies: true, SpareBanks: uint32(d.Spec.Tuning.SpareBanks),
+		PauseSteps: d.Spec.Transition.Strategy == api.StrategyFast, Limits: limits(d), Rebalance: d.Spec.Experts.Rebalance.Mode == api.RebalanceApply}}
 	if err := want(&k.Wanted, d, s); err != nil {
 		return nil, reconcile.TerminalError(err) // refused by the API server, unless its CRD is another's
 	}
-	k.Record = recorders{r, d, inWords(wantedMode(d), ranges.OfSpec(d.WantedLayout()))}
+	k.Record = recorders{r, d, inWords(wantedMode(d), ranges.OfSpec(d.DesiredLayers()))}
 	if s.misfit != nil && s.seen.Layout != nil {
 		k.Record = recorders{r, d, inWords(modeOf(d, s.seen.Layout), layout.RangesOf(s.seen.Layout))}
 	}
@@ -408,9 +440,9 @@ func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
 	}
 	mode := string(wantedMode(d))
 	if wantedMode(d) == api.ModeHybrid {
-		mode += fmt.Sprint([]layout.Range(ranges.OfSpec(d.WantedLayout()))) // each of them
+		mode += fmt.Sprint([]layout.Range(ranges.OfSpec(d.DesiredLayers()))) // each of them
 	}
-	return fmt.Sprintf("%d %s %t %t %d %v", d.WantedReplicas(), mode, d.Spec.Suspend, d.Spec.Rebalance != nil, d.Spec.RedundantExperts, going)
+	return fmt.Sprintf("%d %s %t %t %d %v", d.DesiredReplicas(), mode, d.Spec.Suspend, d.Spec.Experts.Rebalance.Mode == api.RebalanceApply, ptr.Deref(d.Spec.Experts.Redundant, api.RedundantExperts{}), going)
 }
 
 // open the running side of a world.

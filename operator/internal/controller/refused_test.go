@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // quota of a namespace that is used up, as the controller of quotas, which is not here, would note it.
@@ -45,13 +45,13 @@ func TestRefusedObjectsAreVisible(t *testing.T) {
 			b := newBed(t)
 			obstacle := test.hinder(b)
 			require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
-			d := b.degraded("w", api.ReasonRefusedByCluster, test.words...)
+			d := b.degraded("w", api.ReasonObjectRejected, test.words...)
 			require.Equal(t, d.Generation, d.Status.ObservedGeneration)
-			require.Equal(t, api.ReasonRefusedByCluster, d.Status.State)
+			require.Equal(t, api.ReasonObjectRejected, d.Status.State)
 			require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
 			require.NotContains(t, message(d, api.ConditionDegraded), "\n")
 			require.Equal(t, status.FailedStatus, kstatus(t, d).Status)
-			b.told(api.ReasonRefusedByCluster, test.words[len(test.words)-1])
+			b.told(api.ReasonObjectRejected, test.words[len(test.words)-1])
 			require.NoError(t, b.c.Delete(t.Context(), obstacle))
 			b.ready("w")
 		})
@@ -61,10 +61,10 @@ func TestRefusedObjectsAreVisible(t *testing.T) {
 func TestRefusedTolerationIsVisible(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 1)
-	b.change(`{"spec":{"replicas":2,"scheduling":{"tolerations":[{"key":"gpu","operator":"Exists","value":"yes"}]}}}`)
-	d := b.degraded("w", api.ReasonRefusedByCluster, `Pod "w-1" is invalid`, "spec.tolerations[0]")
+	b.change(`{"spec":{"replicas":2,"template":{"spec":{"tolerations":[{"key":"gpu","operator":"Exists","value":"yes"}]}}}}`)
+	d := b.degraded("w", api.ReasonObjectRejected, `Pod "w-1" is invalid`, "spec.tolerations[0]")
 	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing), "what serves goes on serving")
 	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)
-	b.change(`{"spec":{"scheduling":{"tolerations":null}}}`)
-	require.EqualValues(t, 2, b.ready("w").Status.Width)
+	b.change(`{"spec":{"template":null}}`)
+	require.EqualValues(t, 2, b.ready("w").Status.Ranks)
 }

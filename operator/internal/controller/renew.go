@@ -14,7 +14,7 @@ import (
 
 	"tangram.dev/operator/internal/pki"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // Certificates say how long what protects a world lives.

@@ -14,7 +14,7 @@ import (
 	"tangram.dev/operator/pkg/member"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // membersOf a layout, by rank.
@@ -36,7 +36,7 @@ func (b *bed) die(pod string) {
 func (b *bed) repaired(width int32, epoch int64) *api.MoEDeployment {
 	b.t.Helper()
 	return b.until("w", "whole again", func(d *api.MoEDeployment) bool {
-		return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && d.Status.Width == width && d.Status.Epoch > epoch
+		return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && d.Status.Ranks == width && d.Status.Epoch > epoch
 	})
 }
 
@@ -68,13 +68,13 @@ func TestMemberThatDies(t *testing.T) {
 			require.Equal(t, api.PhaseSucceeded, lt.Status.Phase)
 			require.Len(t, lt.Status.Lost, 1)
 			require.Contains(t, lt.Status.Lost[0].ID, string(uids["w-1"]))
-			require.NotEmpty(t, lt.Status.Lost[0].Why)
+			require.NotEmpty(t, lt.Status.Lost[0].Message)
 			require.NotEmpty(t, lt.Status.Missed)
 			require.Equal(t, api.MissedMember{By: lt.Status.Missed[0].By, ID: lt.Status.Lost[0].ID, Cause: "GaveUp", Doing: "Combine", Layer: ptr.To(int32(1))},
 				lt.Status.Missed[0])
 			b.told(api.EventRepaired, " found "+lt.Status.Lost[0].ID+" gave up in combine of layer 1")
 			require.Equal(t, "repair", lt.Status.Flips[0].Kind)
-			require.GreaterOrEqual(t, lt.Status.SinceAsked.Duration, lt.Status.CompletionTime.Sub(lt.Status.StartTime.Time).Truncate(time.Second))
+			require.GreaterOrEqual(t, lt.Status.SinceRequested.Duration, lt.Status.CompletionTime.Sub(lt.Status.StartTime.Time).Truncate(time.Second))
 			require.NotNil(t, lt.Status.Phases.Fence)
 			require.True(t, has(d, api.ConditionRepairReady, metav1.ConditionTrue, api.ReasonHeadroom), message(d, api.ConditionRepairReady))
 		})
@@ -106,7 +106,7 @@ func TestAllMembersThatDie(t *testing.T) {
 		return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && len(d.Status.Members) == 2 &&
 			member.PodOf(d.Status.Members[0].ID) != string(uids["w-0"])
 	})
-	require.EqualValues(t, 2, d.Status.Width)
+	require.EqualValues(t, 2, d.Status.Ranks)
 	require.Eventually(t, func() bool { return b.count(api.EventWorldRestarted) == 1 }, wait, tick)
 }
 
@@ -132,7 +132,7 @@ func TestEngineThatComesBackLate(t *testing.T) {
 	uids := b.uids()
 	b.let(fate{detached: true}, "w-1")
 	b.agent("w-1").Detach(true)
-	b.until("w", "the others serve on", func(d *api.MoEDeployment) bool { return d.Status.Width == 2 })
+	b.until("w", "the others serve on", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 2 })
 	require.Equal(t, uids, b.uids())
 	b.let(fate{})
 	d := b.repaired(3, before.Status.Epoch)
@@ -156,7 +156,7 @@ func TestZombieThatComesBack(t *testing.T) {
 			b.world("w").Cut(id, string(uids["w-1"])+"/0/1", true)
 		}
 	}
-	d := b.until("w", "the others serve on", func(d *api.MoEDeployment) bool { return d.Status.Width == 2 })
+	d := b.until("w", "the others serve on", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 2 })
 	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing) || d.Status.Epoch > before.Status.Epoch)
 	zombie.Deaf(false)
 	b.repaired(3, d.Status.Epoch)
@@ -173,7 +173,7 @@ func TestRepairThatFailsThenWorks(t *testing.T) {
 	b.die("w-1")
 	d := b.degraded("w", api.ReasonRepairFailed, "4096 bytes are short")
 	require.True(t, has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonRepairing))
-	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonNoRankAccepts))
+	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonEnginesNotReady))
 	require.Equal(t, api.ReasonRepairFailed, d.Status.State)
 	b.told(api.ReasonRepairFailed, "4096 bytes are short")
 	b.agent("w-0").Refuse(nil)
@@ -210,7 +210,7 @@ func TestMemberThatDiesInTheMiddleOfATransition(t *testing.T) {
 	b.mayHarm = true
 	b.serve("w", 3)
 	b.world("w").HoldStage(true)
-	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
 	b.until("w", "a transition runs", func(d *api.MoEDeployment) bool {
 		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
 	})
@@ -218,7 +218,7 @@ func TestMemberThatDiesInTheMiddleOfATransition(t *testing.T) {
 	require.Eventually(t, func() bool { return len(b.podNames("w")) >= 2 && b.get("w").Status.Transition == nil }, wait, tick)
 	b.world("w").HoldStage(false)
 	d := b.ready("w")
-	require.EqualValues(t, 3, d.Status.Width)
+	require.EqualValues(t, 3, d.Status.Ranks)
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
 	require.Zero(t, b.count(api.EventWorldRestarted))
 }
@@ -242,7 +242,7 @@ func TestTensorNeedsTheCheckpoint(t *testing.T) {
 	b.until("w", "it is told", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionRepairReady, metav1.ConditionFalse, api.ReasonNoCheckpoint)
 	})
-	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
 	d := b.degraded("w", api.ReasonTransitionFailed, "cannot read the checkpoint", "model-2.safetensors: Input/output error")
 	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)
 	b.agent("w-1").BreakCheckpoint("")
@@ -269,7 +269,7 @@ func TestASingleRankHasNoSurvivor(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 1)
 	d := b.until("w", "one rank", func(d *api.MoEDeployment) bool {
-		return has(d, api.ConditionRepairReady, metav1.ConditionFalse, api.ReasonNoSurvivor)
+		return has(d, api.ConditionRepairReady, metav1.ConditionFalse, api.ReasonNotRepairable)
 	})
 	require.Contains(t, message(d, api.ConditionRepairReady), "it is the only rank")
 }

@@ -18,7 +18,7 @@ import (
 	"tangram.dev/operator/internal/driver"
 	"tangram.dev/operator/internal/world"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // answerInRepair: an agent that is asked in a repair answers within so long, or counts as one that does not.
@@ -70,11 +70,12 @@ type repairRecorder struct {
 	r    *Reconciler
 	d    *api.MoEDeployment
 	mode api.Mode
+	from api.TransitionEnd
 }
 
 // Repair implements keeper.Recorders.
 func (x recorders) Repair(seen *world.Snapshot) world.Recorder {
-	return &repairRecorder{r: x.r, d: x.d.DeepCopy(), mode: cmp.Or(modeOf(x.d, seen.Layout), wantedMode(x.d))}
+	return &repairRecorder{r: x.r, d: x.d.DeepCopy(), mode: cmp.Or(modeOf(x.d, seen.Layout), wantedMode(x.d)), from: fromOf(x.d, seen)}
 }
 
 // Planned is for transitions.
@@ -138,29 +139,29 @@ func (c *repairRecorder) write(ctx context.Context, object *api.LayoutTransition
 	return c.r.Status().Update(ctx, object)
 }
 
+// mostLost members that a status lists.
+const mostLost = 64
+
 func (c *repairRecorder) object(record *driver.Record, err error) *api.LayoutTransition {
-	what := fmt.Sprintf("repair: %d lost, %d ranks serve on", len(record.Lost), record.Ranks)
+	what := fmt.Sprintf("repair: %d lost, %d ranks serve", len(record.Lost), record.Ranks)
 	phase := api.PhaseSucceeded
 	switch {
 	case err != nil:
 		what, phase = "repair", api.PhaseFailed
 	case record.WorldEnded != "":
-		what = "the world is given up: " + clip(record.WorldEnded, 200)
+		what = "restart from the checkpoint: " + clip(record.WorldEnded, 200)
 	}
-	name := fmt.Sprintf("%s-%d-%s", c.d.Name, record.FromEpoch, record.Started.UTC().Format("150405.000"))
-	object := &api.LayoutTransition{ObjectMeta: meta(c.d, name, "transition"), Spec: api.LayoutTransitionSpec{
-		Deployment: c.d.Name, Generation: c.d.Generation, Kind: api.KindRepair, What: what, FromEpoch: int64(record.FromEpoch), FromHash: record.FromHash,
-		TargetHash: record.TargetHash, PlanHash: record.PlanHash, Ranks: int32(record.Ranks), Mode: c.mode, Flips: int32(record.PlannedFlips),
-		ExpertBytes: int64(record.ExpertBytes), ExpertBoundBytes: int64(record.ExpertBoundBytes), DenseBytes: int64(record.DenseBytes)}}
+	object := &api.LayoutTransition{ObjectMeta: meta(c.d, transitionName(c.d, record.Started), "transition"), Spec: transitionSpec(c.d, record, api.KindRepair, c.from, c.mode)}
+	object.Spec.Summary = what
 	object.OwnerReferences = []metav1.OwnerReference{ownerReference(c.d)}
 	s := &object.Status
 	start := metav1.NewMicroTime(record.Started)
 	s.StartTime = &start
-	for _, f := range record.Flips {
+	for _, f := range record.Flips[:min(len(record.Flips), mostFlips)] {
 		s.Flips = append(s.Flips, flipOf(f))
 	}
-	for _, l := range record.Lost {
-		s.Lost = append(s.Lost, api.LostMember{ID: l.Member, Why: clip(l.Why, longestWords)})
+	for _, l := range record.Lost[:min(len(record.Lost), mostLost)] {
+		s.Lost = append(s.Lost, api.LostMember{ID: l.Member, Message: clip(l.Why, longestWords)})
 	}
 	for _, m := range record.Missed {
 		missed := api.MissedMember{By: m.By, ID: m.Member, Cause: camel(m.Cause), Doing: camel(m.Doing)}
@@ -170,7 +171,7 @@ func (c *repairRecorder) object(record *driver.Record, err error) *api.LayoutTra
 		s.Missed = append(s.Missed, missed)
 	}
 	fillEnd(s, record, phase)
-	s.SinceAsked = sinceAsked(c.d, record)
+	s.SinceRequested = sinceRequested(c.d, record)
 	s.Phases.Wait, s.Phases.Fence = ptr.To(duration(record.WaitSeconds)), ptr.To(duration(record.FenceSeconds))
 	if record.WorldEnded != "" && err == nil {
 		s.Message = clip(record.WorldEnded, 4096)
@@ -181,7 +182,7 @@ func (c *repairRecorder) object(record *driver.Record, err error) *api.LayoutTra
 // lostOf a record: who, and why; and in what the others missed them.
 func lostOf(record *driver.Record) string {
 	var out []string
-	for _, l := range record.Lost {
+	for _, l := range record.Lost[:min(len(record.Lost), mostLost)] {
 		out = append(out, l.Member+" ("+l.Why+")")
 	}
 	if len(record.Missed) > 0 { // the first is of one that is lost, if any is

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // fabric says whether the world's agents and all its engines are told to speak plainly.
@@ -31,7 +31,7 @@ func (b *bed) fabric(d *api.MoEDeployment) (agents bool, engines []bool) {
 func TestAnInsecureFabricIsForAllAndIsTold(t *testing.T) {
 	b := newBed(t)
 	closed, open := b.deployment("w", 1), b.deployment("open", 1)
-	open.Spec.RanksPerPod, open.Spec.Network.InsecureFabric = 2, true
+	open.Spec.RanksPerPod, open.Spec.Network.Encryption = 2, api.EncryptionNone
 	require.NoError(t, b.c.Create(t.Context(), closed))
 	require.NoError(t, b.c.Create(t.Context(), open))
 	closed, open = b.ready("w"), b.ready("open")
@@ -39,13 +39,13 @@ func TestAnInsecureFabricIsForAllAndIsTold(t *testing.T) {
 	agents, engines := b.fabric(open)
 	require.True(t, agents)
 	require.Equal(t, []bool{true, true}, engines)
-	require.True(t, has(open, api.ConditionInsecureFabric, metav1.ConditionTrue, api.ReasonPlainText))
-	b.told(api.ConditionInsecureFabric, "plain text")
+	require.True(t, has(open, api.ConditionPlaintextNetwork, metav1.ConditionTrue, api.ReasonUnencrypted))
+	b.told(api.ConditionPlaintextNetwork, "plain text")
 
 	agents, engines = b.fabric(closed)
 	require.False(t, agents)
 	require.Equal(t, []bool{false}, engines)
-	require.Nil(t, apimeta.FindStatusCondition(closed.Status.Conditions, api.ConditionInsecureFabric))
+	require.Nil(t, apimeta.FindStatusCondition(closed.Status.Conditions, api.ConditionPlaintextNetwork))
 }
 
 // What a container of the world's pods holds, and what it can write.
@@ -53,10 +53,10 @@ func TestPodsHoldNoMoreThanTheyNeed(t *testing.T) {
 	r := &Reconciler{}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
-	rank := r.rankPod(d, 0, "config").Spec
-	gateway := r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec
+	rank := must(r.rankPod(d, 0, "config")).Spec
+	gateway := must(r.gatewayDeployment(d, "10.0.0.1")).Spec.Template.Spec
 	d.Spec.Gateway.Text = &api.Text{}
-	texts := r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec
+	texts := must(r.gatewayDeployment(d, "10.0.0.1")).Spec.Template.Spec
 	require.Len(t, texts.Containers, 2)
 	for _, pod := range []corev1.PodSpec{rank, gateway, texts} {
 		require.False(t, *pod.AutomountServiceAccountToken, "no rights in the cluster")
@@ -116,10 +116,10 @@ func TestAddressesMayBeOfIPv6(t *testing.T) {
 	require.Equal(t, "[::]:7100", file["listen"])
 	require.Equal(t, "[::]:7101", file["data_listen"])
 	require.Equal(t, "[::]:7102", file["metrics_listen"])
-	pod := r.rankPod(d, 0, "config")
+	pod := must(r.rankPod(d, 0, "config"))
 	require.Subset(t, pod.Spec.Containers[2].Args, []string{"--mesh-listen=[::]:7201", "--serve-listen=[::]:7301", "--advertise=$(POD_IP)"})
 	require.NotContains(t, strings.Join(pod.Spec.Containers[1].Args, " ")+config.Data["agent.yaml"], "0.0.0.0")
-	gateway := r.gatewayDeployment(d, "fd00::1").Spec.Template.Spec.Containers[0]
+	gateway := must(r.gatewayDeployment(d, "fd00::1")).Spec.Template.Spec.Containers[0]
 	require.Contains(t, gateway.Args, "--discover=[fd00::1]:7300")
 
 	pod.UID = "u"
@@ -136,7 +136,7 @@ func TestAnEngineOfItsOwnImageHasTimeToStart(t *testing.T) {
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
 		Engine: api.Engine{Image: "vllm:2", Args: []string{"--max-batch-tokens", "64"}},
 		Model:  api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
-	pod := r.rankPod(d, 0, "config").Spec
+	pod := must(r.rankPod(d, 0, "config")).Spec
 	require.Equal(t, "agent:1", pod.InitContainers[0].Image)
 	require.Equal(t, "agent:1", pod.Containers[0].Image)
 	require.Nil(t, pod.Containers[0].StartupProbe)

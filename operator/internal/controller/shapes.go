@@ -11,7 +11,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // shapeOf a layout, as policies know it; the zero Shape where layers differ.
@@ -43,7 +43,7 @@ func attentionByData(seen *world.Snapshot) (byData, known bool) {
 	return byData, known
 }
 
-// shapes of a deployment: what its modes are on ranks. byData: its engines keep all heads of a request on one rank, in mode Tensor too.
+// shapes of a deployment: what its modes are on ranks. byData: its engines keep all heads of a request on one rank, in mode TensorParallel too.
 type shapes struct {
 	d      *api.MoEDeployment
 	byData bool
@@ -76,17 +76,17 @@ var (
 
 // kindOfGroups as a spec has them.
 func kindOfGroups(experts, attention *intstr.IntOrString) kernels.Kind {
-	one := ranges.OfSpec([]api.LayerRange{{ExpertGroup: experts, AttentionGroup: attention}})[0]
+	one := ranges.OfSpec([]api.LayerRange{{Groups: api.Groups{ExpertGroup: experts, AttentionGroup: attention}}})[0]
 	return kernels.Kind{ExpertGroup: int(one.ExpertGroup), AttentionGroup: int(one.AttentionGroup)} // AllRanks is 0 in both
 }
 
 // hybridsOf a spec, but for those that are modes.
 func hybridsOf(d *api.MoEDeployment) []kernels.Kind {
 	var out []kernels.Kind
-	if d.Spec.Autoscaling == nil {
+	if d.Spec.Parallelism.Auto == nil {
 		return nil
 	}
-	for _, g := range d.Spec.Autoscaling.Hybrids {
+	for _, g := range d.Spec.Parallelism.Auto.Hybrids {
 		if k := kindOfGroups(g.ExpertGroup, g.AttentionGroup); k != kindExpert && k != kindTensor && !slices.Contains(out, k) {
 			out = append(out, k)
 		}
@@ -104,13 +104,13 @@ func (x shapes) kindOf(s kernels.Shape) kernels.Kind {
 	return s.Kind()
 }
 
-// wanted kind of a world in mode Expert, Tensor or Auto.
+// wanted kind of a world in mode ExpertParallel, Tensor or Auto.
 func (x shapes) wanted() kernels.Kind {
 	switch wantedMode(x.d) {
 	case api.ModeTensor:
 		return x.tensor()
 	case api.ModeHybrid:
-		if l := x.d.WantedLayout(); len(l) == 1 {
+		if l := x.d.DesiredLayers(); len(l) == 1 {
 			return kindOfGroups(l[0].ExpertGroup, l[0].AttentionGroup)
 		}
 	}
@@ -124,7 +124,7 @@ func (x shapes) allowed(s kernels.Shape) bool {
 
 // become says in a status that a world is to be in a shape.
 func (x shapes) become(st *api.PolicyStatus, s kernels.Shape) {
-	st.Mode, st.Layout = x.mode(s), nil
+	st.Mode, st.Layers = x.mode(s), nil
 	if st.Mode != api.ModeHybrid {
 		return
 	}
@@ -136,7 +136,7 @@ func (x shapes) become(st *api.PolicyStatus, s kernels.Shape) {
 		return &out
 	}
 	k := x.kindOf(s)
-	st.Layout = []api.LayerRange{{ExpertGroup: group(k.ExpertGroup), AttentionGroup: group(k.AttentionGroup)}}
+	st.Layers = []api.LayerRange{{Groups: api.Groups{ExpertGroup: group(k.ExpertGroup), AttentionGroup: group(k.AttentionGroup)}}}
 }
 
 // spreadOf all layers alike.

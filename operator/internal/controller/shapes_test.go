@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,13 +12,13 @@ import (
 	"tangram.dev/operator/pkg/layout"
 	decisions "tangram.dev/operator/pkg/policy"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // choosing is a deployment in mode Auto that may choose hybrids.
 func choosing(d *api.MoEDeployment, groups ...api.Groups) *api.MoEDeployment {
-	d.Spec.Mode = api.ModeAuto
-	d.Spec.Autoscaling = &api.Autoscaling{Policy: api.PolicyCalibrated, DryRun: ptr.To(false), Hybrids: groups}
+	d.Spec.Parallelism.Mode = api.ModeAuto
+	d.Spec.Parallelism.Auto = &api.AutoMode{Policy: api.PolicyCalibrated, Action: api.ActionApply, Hybrids: groups}
 	return d
 }
 
@@ -64,19 +63,19 @@ func TestShapesInAStatus(t *testing.T) {
 // A decision that changes mode and width at once is one line of the status, and both are followed.
 func TestADecisionOnModeAndWidth(t *testing.T) {
 	b := &api.MoEDeployment{}
-	b.Spec.Mode, b.Spec.Replicas, b.Spec.RanksPerPod = api.ModeAuto, 4, 1
-	b.Spec.Autoscaling = &api.Autoscaling{DryRun: ptr.To(false), MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](8), SLO: &api.SLO{TTFT: &metav1.Duration{Duration: 1e9}}}
-	said := decisions.Decision{Switch: true, To: kernels.Expert(6), Why: decisions.Reason{Text: "wider: Expert/6"},
+	b.Spec.Replicas, b.Spec.RanksPerPod, b.Spec.MinReplicas, b.Spec.MaxReplicas = 4, 1, ptr.To[int32](2), ptr.To[int32](8)
+	said := decisions.Decision{Switch: true, To: kernels.Expert(6), Why: decisions.Reason{Text: "wider: ExpertParallel/6"},
 		Rejected: []decisions.Rejected{{Shape: kernels.Tensor(6), Why: decisions.Reason{Text: "its KV"}}}}
-	for _, dryRun := range []bool{false, true} {
+	for _, action := range []api.Action{api.ActionApply, api.ActionRecommend} {
+		b.Spec.Autoscaling, b.Spec.Parallelism = &api.Autoscaling{Action: action, SLO: api.SLO{TTFTMilliseconds: ptr.To[int32](1000)}}, auto(action)
 		st := &api.PolicyStatus{Mode: api.ModeTensor}
-		widthStatus(shapes{d: b}, st, word{pending: &said}, "", dryRun)
+		scalingStatus(shapes{d: b}, st, word{pending: &said}, "")
 		require.Len(t, st.Decisions, 1)
 		x := st.Decisions[0]
-		require.Equal(t, []any{api.ModeTensor, api.ModeExpert, int32(4), int32(6), dryRun}, []any{x.From, x.To, x.FromReplicas, x.ToReplicas, x.DryRun})
-		require.Equal(t, []api.RejectedWidth{{Replicas: 6, Mode: api.ModeTensor, Why: "its KV"}}, st.Width.Rejected)
+		require.Equal(t, []any{api.ModeTensor, api.ModeExpert, int32(4), int32(6), action}, []any{x.From, x.To, x.FromReplicas, x.ToReplicas, x.Action})
+		require.Equal(t, []api.RejectedReplicas{{Replicas: 6, Mode: api.ModeTensor, Message: "its KV"}}, st.Scaling.Rejected)
 		want := []any{api.ModeExpert, int32(6)}
-		if dryRun {
+		if action == api.ActionRecommend {
 			want = []any{api.ModeTensor, int32(4)}
 		}
 		require.Equal(t, want, []any{st.Mode, st.Replicas})
@@ -98,5 +97,5 @@ func TestAutoFollowsAHybrid(t *testing.T) {
 	require.Equal(t, layout.Ranges{{First: 0, Last: 1, ExpertGroup: 2, AttentionGroup: 1}}, b.inForce())
 	require.Equal(t, api.ModeHybrid, d.Status.Policy.Mode)
 	b.scale(3)
-	b.until("w", "in mode Expert, as two do not divide three", func(d *api.MoEDeployment) bool { return d.Status.Width == 3 && inMode(api.ModeExpert)(d) })
+	b.until("w", "in mode ExpertParallel, as two do not divide three", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 3 && inMode(api.ModeExpert)(d) })
 }

@@ -11,7 +11,7 @@ import (
 
 	"tangram.dev/operator/internal/kubestore"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 func meta(d *api.MoEDeployment, name, component string) metav1.ObjectMeta {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // warn emits an event about a pod, as the kubelet does.
@@ -62,7 +62,7 @@ func TestASecretThatWasDeletedIsMadeAgain(t *testing.T) {
 	require.Eventually(t, func() bool { s := secret(); return s != nil && s.UID != was.UID }, wait, tick)
 	require.NotEmpty(t, secret().Data[keyAgentCert])
 	b.let(fate{}, "w-2")
-	require.EqualValues(t, 3, b.ready("w").Status.Width)
+	require.EqualValues(t, 3, b.ready("w").Status.Ranks)
 }
 
 // The same of the agents' configuration.
@@ -85,7 +85,7 @@ func TestAConfigMapThatWasDeletedIsMadeAgain(t *testing.T) {
 func (b *bed) gatewayPending(d *api.MoEDeployment, words string) *corev1.Pod {
 	b.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w-gateway-1", Namespace: b.namespace, Labels: labels(d, api.ComponentGateway)},
-		Spec: b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec}
+		Spec: must(b.r.gatewayDeployment(d, "10.0.0.1")).Spec.Template.Spec}
 	require.NoError(b.t, b.c.Create(b.t.Context(), p))
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
 		Reason: corev1.PodReasonUnschedulable, Message: words}}}
@@ -103,7 +103,7 @@ func TestAGatewayThatCannotStartIsTold(t *testing.T) {
 	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
 	b.degraded("w", api.ReasonPodsUnschedulable, "1 of 2 gateway pods cannot start; w-gateway-1: "+words)
 	b.until("w", "no gateway, and why", func(d *api.MoEDeployment) bool {
-		return has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonNoGateway) && strings.Contains(message(d, api.ConditionAvailable), words) &&
+		return has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonGatewayNotReady) && strings.Contains(message(d, api.ConditionAvailable), words) &&
 			has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods)
 	})
 	require.NoError(t, b.c.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
@@ -118,18 +118,7 @@ func TestAGatewayThatCannotStartIsTold(t *testing.T) {
 			Message: "pods is forbidden: exceeded quota: small-q", LastTransitionTime: metav1.Now(), LastUpdateTime: metav1.Now()}}
 		return b.c.Status().Update(t.Context(), made) == nil
 	}, wait, tick)
-	b.degraded("w", api.ReasonRefusedByCluster, "w-gateway: pods is forbidden: exceeded quota: small-q")
-}
-
-// Gateways go where the world's pods may go.
-func TestGatewaysHaveTheWorldsTolerations(t *testing.T) {
-	b := newBed(t)
-	d := b.deployment("w", 1)
-	d.Spec.Scheduling.Tolerations = []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}}
-	d.Spec.Scheduling.NodeSelector = map[string]string{"pool": "moe"}
-	spec := b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec
-	require.Equal(t, d.Spec.Scheduling.Tolerations, spec.Tolerations)
-	require.Equal(t, d.Spec.Scheduling.NodeSelector, spec.NodeSelector)
+	b.degraded("w", api.ReasonObjectRejected, "w-gateway: pods is forbidden: exceeded quota: small-q")
 }
 
 // Labels that somebody removes or changes by hand are put back, before anybody is taken for dead: the world serves on, scales and goes.
@@ -162,7 +151,7 @@ func TestLabelsChangedByHandArePutBack(t *testing.T) {
 			b.operator()
 			require.Eventually(t, restored, wait, tick)
 			b.scale(1)
-			require.EqualValues(t, 1, b.ready("w").Status.Width)
+			require.EqualValues(t, 1, b.ready("w").Status.Ranks)
 			require.Eventually(t, func() bool { return b.gone(&corev1.Pod{}, "w-1") }, wait, tick)
 			require.Zero(t, b.count(api.ReasonMemberLost))
 		})

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // applied counts what the operator remembers of its writes for a MoEDeployment.

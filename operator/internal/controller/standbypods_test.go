@@ -12,7 +12,7 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // Of the pods beyond the layout those that are ready could serve now; of these the ones that are kept as spec.standby are told of by themselves.
@@ -35,7 +35,7 @@ func TestPodsThatStandByAreToldOf(t *testing.T) {
 	}
 	gone := pod(leaving, true)
 	gone.DeletionTimestamp = &metav1.Time{}
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{RanksPerPod: 2, Replicas: 1, Standby: 1}}
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{RanksPerPod: 2, Replicas: 1, StandbyReplicas: 1}}
 	s := &scene{pods: []corev1.Pod{pod(serving, false), pod(standing, true), pod(starting, true), gone, pod(spare, false)}, seen: world.Snapshot{
 		Layout: &tangramv1.Layout{Members: []*tangramv1.Member{{Id: serving + "/0/1"}, {Id: serving + "/1/1"}}},
 		Statuses: map[string]*tangramv1.StatusResponse{serving: status(serving, true), standing: status(standing, true), starting: status(starting, false), leaving: status(leaving, true),

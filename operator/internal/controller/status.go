@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -24,7 +25,7 @@ import (
 	"tangram.dev/operator/pkg/planner"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // scene is all that a status is made from.
@@ -36,7 +37,9 @@ type scene struct {
 	transitions []api.LayoutTransition
 	refused     *refusal      // nothing else is known then
 	withheld    *refusal      // why no pod is made; all else goes on
-	misfit      *refusal      // why the world cannot have spec.layout; it stays as it is
+	misfit      *refusal      // why the world cannot have spec.parallelism.layers; it stays as it is
+	sizing      string        // what is waited for before the memory of a rank is known; nothing else is known then
+	invalid     *refusal      // a value of the spec that only the operator can check; all else goes on
 	silent      []string      // pods with a member whose agents do not answer
 	unknown     bool          // all of them: which layout is in force is not known
 	gateways    int32         // replicas that accept requests
@@ -45,7 +48,7 @@ type scene struct {
 
 	gatewayProblems []problem             // pods of gateways that do not start, or are not made
 	aborted         *api.LayoutTransition // by the user; no other is begun
-	byData          bool                  // mode Tensor keeps a request's heads on one rank; set where a policy is asked
+	byData          bool                  // mode TensorParallel keeps a request's heads on one rank; set where a policy is asked
 	deleting        bool
 	expires         time.Time       // the first certificate; zero: not looked at
 	unrenewed       error           // why certificates could not be renewed
@@ -68,21 +71,21 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	st := &d.Status
 	st.ObservedGeneration = d.Generation
 	st.Selector = k8slabels.SelectorFromSet(selector(d, api.ComponentRank)).String() + ",!" + api.StandbyLabel
-	st.Replicas, st.WantedReplicas = 0, d.WantedReplicas()
+	st.Replicas, st.DesiredReplicas = 0, d.DesiredReplicas()
 	for i := range s.pods {
 		if s.pods[i].Labels[api.StandbyLabel] == "" {
 			st.Replicas++
 		}
 	}
-	st.Endpoint = endpoint(d)
+	st.Endpoint, st.Model = endpoint(d), cmp.Or(d.Spec.Model.Name, d.Name)
 	if s.load != nil {
 		st.Load = s.load
 	}
-	if s.refused == nil {
+	if s.refused == nil && s.sizing == "" {
 		st.RecentTransitions = recent(s.transitions)
 		if s.seen.Looked && !s.unknown || s.deleting {
 			fillLayout(d, s)
-			d.Status.Memory = memoryOf(s)
+			d.Status.Memory = memoryOf(d, s)
 			fillRebalance(d, s)
 		}
 	}
@@ -93,8 +96,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		ready = no(available.reason, available.message)
 	case degraded.status == metav1.ConditionTrue:
 		ready = no(degraded.reason, degraded.message)
-	case progressing.status == metav1.ConditionFalse && progressing.reason == api.ReasonAsWanted:
-		ready = yes(api.ReasonServing, fmt.Sprintf("%d ranks serve in mode %s", st.Width, inWords(st.Mode, layout.RangesOf(s.seen.Layout))))
+	case progressing.status == metav1.ConditionFalse && progressing.reason == api.ReasonReconciled:
+		ready = yes(api.ReasonServing, fmt.Sprintf("%d ranks serve in mode %s", st.Ranks, inWords(st.Mode, layout.RangesOf(s.seen.Layout))))
 	}
 	r.set(d, api.ConditionAvailable, available)
 	r.set(d, api.ConditionProgressing, progressing)
@@ -102,12 +105,12 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	r.set(d, api.ConditionReady, ready)
 	r.set(d, api.ConditionRepairReady, repairReadyOf(s))
 	r.tellBalanced(d, s)
-	if d.Spec.Mode == api.ModeAuto {
-		r.set(d, api.ConditionOptimal, optimalOf(d))
+	if d.IsAuto() {
+		r.set(d, api.ConditionModeOptimal, optimalOf(d))
 	} else {
-		apimeta.RemoveStatusCondition(&d.Status.Conditions, api.ConditionOptimal)
+		apimeta.RemoveStatusCondition(&d.Status.Conditions, api.ConditionModeOptimal)
 	}
-	if d.WidthIsDecided() {
+	if d.IsAutoscaled() {
 		r.set(d, api.ConditionScalingActive, scalingOf(d))
 	} else {
 		apimeta.RemoveStatusCondition(&d.Status.Conditions, api.ConditionScalingActive)
@@ -116,19 +119,20 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		r.set(d, api.ConditionCertificatesValid, certificatesOf(s))
 	}
 	if !s.expires.IsZero() {
-		r.metrics.certificates.set(d, s.expires)
+		r.metrics.certificate(d, s.expires)
 	}
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
-		[]string{api.ReasonAdoptionRefused, api.ReasonRefusedByCluster, api.ReasonIssuerMissing, api.ReasonSharingNotAllowed, api.ReasonPodsFailing, api.ReasonInsufficientMemory, api.ReasonLayoutDoesNotFit}, degraded.reason)
-	r.onlyWhile(d, api.ConditionInsecureFabric, d.Spec.Network.InsecureFabric, yes(api.ReasonPlainText,
-		"spec.network.insecureFabric: weights, KV cache and steps cross the network in plain text, and whoever reaches a pod's port is believed"))
+		[]string{api.ReasonNameConflict, api.ReasonObjectRejected, api.ReasonIssuerMissing, api.ReasonSharingNotAllowed, api.ReasonPodsFailing, api.ReasonInsufficientMemory, api.ReasonLayoutDoesNotFit, api.ReasonInvalidSpec}, degraded.reason)
+	r.onlyWhile(d, api.ConditionPlaintextNetwork, d.IsPlaintext(), yes(api.ReasonUnencrypted,
+		"spec.network.encryption is None: weights, KV cache and steps cross the network in plain text, and every client that reaches a pod's port is trusted"))
 	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
 	r.onlyWhile(d, api.ConditionReconciling, !stalled && ready.status != metav1.ConditionTrue, ready)
+	st.Ready = fmt.Sprintf("%d/%d", st.ReadyReplicas, st.DesiredReplicas)
 	st.State = ready.reason
 	if degraded.status == metav1.ConditionTrue {
 		st.State = degraded.reason
 	}
-	r.metrics.world(d)
+	r.metrics.status(d)
 	if equality.Semantic.DeepEqual(before.Status, d.Status) {
 		return nil
 	}
@@ -136,9 +140,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	if err := r.Status().Patch(ctx, d, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if now := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionInsecureFabric); now != nil &&
-		apimeta.FindStatusCondition(before.Status.Conditions, api.ConditionInsecureFabric) == nil {
-		r.event(d, nil, corev1.EventTypeWarning, api.ConditionInsecureFabric, "Reconcile", "%s", now.Message)
+	if now := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionPlaintextNetwork); now != nil &&
+		apimeta.FindStatusCondition(before.Status.Conditions, api.ConditionPlaintextNetwork) == nil {
+		r.event(d, nil, corev1.EventTypeWarning, api.ConditionPlaintextNetwork, "Reconcile", "%s", now.Message)
 	}
 	if was := apimeta.FindStatusCondition(before.Status.Conditions, api.ConditionDegraded); degraded.status == metav1.ConditionTrue &&
 		degraded.reason != api.ReasonTransitionFailed && // told when it happened
@@ -180,9 +184,9 @@ func (r *Reconciler) onlyWhile(d *api.MoEDeployment, kind string, on bool, v ver
 func fillLayout(d *api.MoEDeployment, s *scene) {
 	st := &d.Status
 	l := s.seen.Layout
-	st.Epoch, st.LayoutHash, st.Width, st.Revision = int64(s.seen.Epoch), hex.EncodeToString(s.seen.Hash), int32(len(l.GetMembers())), l.GetRevision()
-	st.Mode, st.Members, st.ReadyReplicas, st.ReadyStandby, st.Transition = modeOf(d, l), nil, 0, 0, nil
-	st.Layout = ranges.Status(layout.RangesOf(l))
+	st.Epoch, st.LayoutHash, st.Ranks = int64(s.seen.Epoch), hex.EncodeToString(s.seen.Hash), int32(len(l.GetMembers()))
+	st.Mode, st.Members, st.ReadyReplicas, st.ReadyStandbyReplicas, st.Transition = modeOf(d, l), nil, 0, 0, nil
+	st.Layers = ranges.Status(layout.RangesOf(l))
 	in := layoutPods(l)
 	for i := range s.pods {
 		p, ranks := &s.pods[i], 0
@@ -196,10 +200,13 @@ func fillLayout(d *api.MoEDeployment, s *scene) {
 			st.ReadyReplicas++
 		case ranks > 0: // a repair left some of its ranks out
 		case p.DeletionTimestamp == nil && keeper.Ready(s.seen.Statuses[string(p.UID)], int(d.Spec.RanksPerPod), s.seen.Outcasts) != nil:
-			st.ReadyStandby++
+			st.ReadyStandbyReplicas++
 		}
 	}
 	for rank, m := range l.GetMembers() {
+		if rank == api.MaxMembers {
+			break
+		}
 		st.Members = append(st.Members, api.Member{Rank: int32(rank), ID: m.Id, Pod: m.Pod, Node: m.Node})
 	}
 	// Named by its LayoutTransition, which is there once there is a plan.
@@ -243,16 +250,16 @@ func availableOf(d *api.MoEDeployment, s *scene) verdict {
 		}
 	}
 	if accept == 0 || s.seen.Broken != nil {
-		return no(api.ReasonNoRankAccepts, fmt.Sprintf("%d of %d ranks of the layout in force are at work; a step takes all of them", accept, d.Status.Width))
+		return no(api.ReasonEnginesNotReady, fmt.Sprintf("%d of %d ranks of the layout in force are at work; a step takes all of them", accept, d.Status.Ranks))
 	}
 	if s.gateways == 0 {
 		text := fmt.Sprintf("%d ranks accept requests, and no gateway does yet", accept)
 		if len(s.gatewayProblems) > 0 {
 			text += ": " + s.gatewayProblems[0].pod + ": " + s.gatewayProblems[0].text
 		}
-		return no(api.ReasonNoGateway, text)
+		return no(api.ReasonGatewayNotReady, text)
 	}
-	return yes(api.ReasonServing, fmt.Sprintf("%d of %d ranks accept requests at epoch %d", accept, d.Status.Width, s.seen.Epoch))
+	return yes(api.ReasonServing, fmt.Sprintf("%d of %d ranks accept requests at epoch %d", accept, d.Status.Ranks, s.seen.Epoch))
 }
 
 func degradedOf(d *api.MoEDeployment, s *scene) verdict {
@@ -267,6 +274,8 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 		return yes(api.ReasonMemberLost, fmt.Sprintf("%d pods of the layout in force are gone or have ended (UIDs): %s", len(s.decision.Lost), strings.Join(s.decision.Lost, ", ")))
 	case s.misfit != nil:
 		return yes(s.misfit.reason, s.misfit.message)
+	case s.invalid != nil:
+		return yes(s.invalid.reason, s.invalid.message)
 	case s.seen.Failed != nil && noMemory(s.seen.Failed):
 		return yes(api.ReasonInsufficientMemory, s.seen.Failed.Error())
 	case s.seen.Failed != nil:
@@ -274,7 +283,7 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 	case s.withheld != nil:
 		return yes(s.withheld.reason, s.withheld.message)
 	case len(s.problems) > 0:
-		return yes(s.problems[0].reason, describe(int(d.WantedReplicas()+d.Spec.Standby), "pods", s.problems))
+		return yes(s.problems[0].reason, describe(int(d.DesiredReplicas()+d.Spec.StandbyReplicas), "pods", s.problems))
 	}
 	if len(s.gatewayProblems) > 0 {
 		return yes(s.gatewayProblems[0].reason, describe(int(d.Spec.Gateway.Replicas), "gateway pods", s.gatewayProblems))
@@ -282,7 +291,7 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 	if len(s.silent) > 0 {
 		return yes(api.ReasonAgentsUnreachable, fmt.Sprintf("%d agents of the layout in force do not answer: %s", len(s.silent), strings.Join(s.silent, "; ")))
 	}
-	return no(api.ReasonAsWanted, "nothing failed")
+	return no(api.ReasonReconciled, "nothing failed")
 }
 
 // noMemory says whether an agent or the planner refused for want of memory.
@@ -309,6 +318,8 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 		return yes(api.ReasonDeleting, fmt.Sprintf("%d pods are still there", len(s.pods)))
 	case s.refused != nil:
 		return no(s.refused.reason, s.refused.message)
+	case s.sizing != "":
+		return yes(api.ReasonSizing, s.sizing)
 	case s.unknown:
 		return no(api.ReasonAgentsUnreachable, "what the agents hold is not known: nothing is done until one answers")
 	case s.seen.Repairing || s.decision.Repair:
@@ -331,15 +342,15 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 		return yes(api.ReasonTransition, fmt.Sprintf("a transition to %d ranks in mode %s is about to begin", len(s.decision.Target), wantedMode(d)))
 	case len(s.decision.Create)+len(s.decision.Waiting) > 0:
 		n := len(s.decision.Create) + len(s.decision.Waiting)
-		return yes(api.ReasonWaitingForPods, fmt.Sprintf("%d of %d pods are not there, or their engines not attached", n, d.WantedReplicas()))
-	case len(s.pods) > int(d.WantedReplicas()+d.Spec.Standby) || len(s.decision.Delete) > 0:
-		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods, %d wanted", len(s.pods), d.WantedReplicas()+d.Spec.Standby))
+		return yes(api.ReasonWaitingForPods, fmt.Sprintf("%d of %d pods are not there, or their engines not attached", n, d.DesiredReplicas()))
+	case len(s.pods) > int(d.DesiredReplicas()+d.Spec.StandbyReplicas) || len(s.decision.Delete) > 0:
+		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods, %d wanted", len(s.pods), d.DesiredReplicas()+d.Spec.StandbyReplicas))
 	case !s.seen.Looked:
 		return yes(api.ReasonWaitingForPods, "the agents were not asked yet")
 	case s.gateways == 0 && s.seen.Layout != nil:
 		return yes(api.ReasonWaitingForPods, "no gateway accepts requests yet")
 	}
-	return no(api.ReasonAsWanted, "the world is as wanted")
+	return no(api.ReasonReconciled, "the world is as wanted")
 }
 
 // repairReadyOf the layout in force: whether the loss of any one rank could be repaired.
@@ -354,7 +365,7 @@ func repairReadyOf(s *scene) verdict {
 	worst := room.Worst
 	switch unread := unreadable(s); {
 	case worst.Beyond != "":
-		return no(api.ReasonNoSurvivor, fmt.Sprintf("without rank %d the world would start again from the checkpoint: %s", worst.Rank, worst.Beyond))
+		return no(api.ReasonNotRepairable, fmt.Sprintf("without rank %d the world would start again from the checkpoint: %s", worst.Rank, worst.Beyond))
 	case !room.Enough:
 		short := worst.Survivors[0]
 		for _, n := range worst.Survivors {

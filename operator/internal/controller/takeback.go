@@ -9,7 +9,7 @@ import (
 
 	"tangram.dev/operator/pkg/kernels"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 const (
@@ -25,8 +25,8 @@ const (
 func takeBack(x shapes, s *scene, now time.Time) string {
 	d, l := x.d, s.seen.Layout
 	st, ranks := d.Status.Policy, len(l.GetMembers())
-	modeIsDecided := d.Spec.Mode == api.ModeAuto && ranks > 1 // one rank has no mode
-	if !modeIsDecided && !d.WidthIsDecided() || st == nil || ranks == 0 || s.seen.Running != nil {
+	modeIsDecided := d.IsAuto() && ranks > 1 // one rank has no mode
+	if !modeIsDecided && !d.IsAutoscaled() || st == nil || ranks == 0 || s.seen.Running != nil {
 		return ""
 	}
 	serves, wanted := shapeOf(l), x.wanted()
@@ -34,7 +34,7 @@ func takeBack(x shapes, s *scene, now time.Time) string {
 	switch {
 	case !otherMode && !otherWidth:
 		if s.seen.Failed == nil {
-			st.Refused = slices.DeleteFunc(slices.Clone(st.Refused), x.isOption(wanted.On(ranks)))
+			st.Backoff = slices.DeleteFunc(slices.Clone(st.Backoff), x.isOption(wanted.On(ranks)))
 		}
 		return ""
 	case s.seen.Failed == nil || s.seen.NeedsRepair():
@@ -66,27 +66,27 @@ func takeBack(x shapes, s *scene, now time.Time) string {
 
 // widened says whether the width that is wanted was decided on, and is not where the world began.
 func widened(d *api.MoEDeployment) bool {
-	if !d.WidthIsDecided() {
+	if !d.IsAutoscaled() {
 		return false
 	}
-	i := slices.IndexFunc(d.Status.Policy.Decisions, func(x api.PolicyDecision) bool { return x.ToReplicas > 0 && !x.DryRun })
-	return i >= 0 && d.Status.Policy.Decisions[i].ToReplicas == d.WantedReplicas()
+	i := slices.IndexFunc(d.Status.Policy.Decisions, func(x api.PolicyDecision) bool { return x.ToReplicas > 0 && x.Action == api.ActionApply })
+	return i >= 0 && d.Status.Policy.Decisions[i].ToReplicas == d.DesiredReplicas()
 }
 
 // named mode, width or both that are wanted.
 func named(d *api.MoEDeployment, mode, width bool) string {
 	switch {
 	case mode && width:
-		return fmt.Sprintf("%d replicas in mode %s", d.WantedReplicas(), d.Status.Policy.Mode)
+		return fmt.Sprintf("%d replicas in mode %s", d.DesiredReplicas(), d.Status.Policy.Mode)
 	case width:
-		return fmt.Sprintf("%d replicas", d.WantedReplicas())
+		return fmt.Sprintf("%d replicas", d.DesiredReplicas())
 	}
 	return fmt.Sprintf("mode %s", d.Status.Policy.Mode)
 }
 
 // cameFrom which mode, before the newest decision that was followed.
 func cameFrom(st *api.PolicyStatus) kernels.Kind {
-	i := slices.IndexFunc(st.Decisions, func(x api.PolicyDecision) bool { return !x.DryRun && x.From != x.To })
+	i := slices.IndexFunc(st.Decisions, func(x api.PolicyDecision) bool { return x.Action == api.ActionApply && x.From != x.To })
 	if i >= 0 && st.Decisions[i].From == api.ModeTensor {
 		return kindTensor
 	}
@@ -95,9 +95,9 @@ func cameFrom(st *api.PolicyStatus) kernels.Kind {
 
 // refuse an option for a while. It gives until when.
 func refuse(x shapes, st *api.PolicyStatus, s kernels.Shape, why string, now time.Time) time.Time {
-	option := api.RefusedOption{Replicas: x.replicas(s), Mode: x.mode(s), Layout: x.short(s), Why: why}
-	if i := slices.IndexFunc(st.Refused, x.isOption(s)); i >= 0 {
-		option.Failures = st.Refused[i].Failures
+	option := api.FailedOption{Replicas: x.replicas(s), Mode: x.mode(s), Layers: x.short(s), Message: why}
+	if i := slices.IndexFunc(st.Backoff, x.isOption(s)); i >= 0 {
+		option.Failures = st.Backoff[i].Failures
 	}
 	option.Failures++
 	pause := firstRefusal
@@ -105,16 +105,16 @@ func refuse(x shapes, st *api.PolicyStatus, s kernels.Shape, why string, now tim
 		pause *= 2
 	}
 	option.Until = metav1.NewTime(now.Add(min(pause, lastRefusal)).Truncate(time.Second))
-	rest := slices.DeleteFunc(slices.Clone(st.Refused), x.isOption(s))
-	st.Refused = slices.Insert(rest, 0, option)
-	st.Refused = st.Refused[:min(len(st.Refused), mostRefused)]
+	rest := slices.DeleteFunc(slices.Clone(st.Backoff), x.isOption(s))
+	st.Backoff = slices.Insert(rest, 0, option)
+	st.Backoff = st.Backoff[:min(len(st.Backoff), mostRefused)]
 	return option.Until.Time
 }
 
 // isOption says of a refused option whether it is a shape.
-func (x shapes) isOption(s kernels.Shape) func(api.RefusedOption) bool {
-	return func(r api.RefusedOption) bool {
-		return r.Replicas == x.replicas(s) && r.Mode == x.mode(s) && r.Layout == x.short(s)
+func (x shapes) isOption(s kernels.Shape) func(api.FailedOption) bool {
+	return func(r api.FailedOption) bool {
+		return r.Replicas == x.replicas(s) && r.Mode == x.mode(s) && r.Layers == x.short(s)
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 	"tangram.dev/operator/pkg/planner"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // modelView is the small model of drivertest.
@@ -65,7 +65,7 @@ func firstLayout(t *testing.T, mode layout.Mode, ranks int, byData bool) *planne
 func (b *bed) choosesMode() *api.MoEDeployment {
 	b.t.Helper()
 	d := b.deployment("w", 2)
-	d.Spec.Autoscaling, d.Spec.Mode = auto(false)
+	d.Spec.Parallelism = auto(api.ActionApply)
 	require.NoError(b.t, b.c.Create(b.t.Context(), d))
 	return b.ready("w")
 }
@@ -77,48 +77,48 @@ func TestAuto_WhenSwitchFails(t *testing.T) {
 	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "4096 bytes are short"})
 	before := time.Now()
 	b.loaded(d, 4)
-	b.told(api.EventDecisionTakenBack, "4096 bytes are short")
+	b.told(api.EventDecisionReverted, "4096 bytes are short")
 	back := func(d *api.MoEDeployment) bool {
-		return inMode(api.ModeExpert)(d) && d.Status.Policy.Mode == api.ModeExpert && len(d.Status.Policy.Refused) == 1 &&
-			strings.Contains(d.Status.Policy.Reason, "the last switch to it failed")
+		return inMode(api.ModeExpert)(d) && d.Status.Policy.Mode == api.ModeExpert && len(d.Status.Policy.Backoff) == 1 &&
+			strings.Contains(d.Status.Policy.Message, "the last switch to it failed")
 	}
 	d = b.until("w", "in the mode before, and told why", back)
-	refused := d.Status.Policy.Refused[0]
+	refused := d.Status.Policy.Backoff[0]
 	require.Equal(t, []any{int32(2), api.ModeTensor, int32(1)}, []any{refused.Replicas, refused.Mode, refused.Failures})
-	require.Contains(t, refused.Why, "4096 bytes are short")
+	require.Contains(t, refused.Message, "4096 bytes are short")
 	require.WithinRange(t, refused.Until.Time, before.Add(firstRefusal-time.Second), time.Now().Add(firstRefusal))
 	b.stop()
 	b.operator()
 	b.until("w", "the same with another operator", back)
-	require.Equal(t, refused, b.get("w").Status.Policy.Refused[0])
+	require.Equal(t, refused, b.get("w").Status.Policy.Backoff[0])
 
 	b.agent("w-0").Refuse(nil)
 	d = b.get("w")
 	earlier := d.DeepCopy()
-	d.Status.Policy.Refused[0].Until = metav1.NewTime(time.Now().Add(-time.Second))
+	d.Status.Policy.Backoff[0].Until = metav1.NewTime(time.Now().Add(-time.Second))
 	require.NoError(t, b.c.Status().Patch(t.Context(), d, client.MergeFrom(earlier)))
-	b.until("w", "in mode Tensor, once the time is over", func(d *api.MoEDeployment) bool {
-		return inMode(api.ModeTensor)(d) && len(d.Status.Policy.Refused) == 0
+	b.until("w", "in mode TensorParallel, once the time is over", func(d *api.MoEDeployment) bool {
+		return inMode(api.ModeTensor)(d) && len(d.Status.Policy.Backoff) == 0
 	})
 }
 
 // The time for which an option is refused grows from a minute to an hour; each option has its own.
 func TestRefuse_WhenFailuresRepeat(t *testing.T) {
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 4, RanksPerPod: 1}}
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 4, RanksPerPod: 1}}
 	d.Status.Policy = &api.PolicyStatus{Mode: api.ModeTensor}
 	x, now := shapes{d: d}, time.Unix(1000, 0)
 	for i, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
 		until := refuse(x, d.Status.Policy, kernels.Tensor(4), "no", now)
 		require.Equal(t, time.Duration(minutes)*time.Minute, until.Sub(now))
-		require.EqualValues(t, i+1, d.Status.Policy.Refused[0].Failures)
+		require.EqualValues(t, i+1, d.Status.Policy.Backoff[0].Failures)
 	}
 	refuse(x, d.Status.Policy, kernels.Tensor(2), "no", now)
-	require.Len(t, d.Status.Policy.Refused, 2)
+	require.Len(t, d.Status.Policy.Backoff, 2)
 	s := &scene{}
 	s.seen.Layout = layoutIn(t, layout.Tensor, 4, false)
 	require.Empty(t, takeBack(x, s, now))
-	require.Len(t, d.Status.Policy.Refused, 1, "a switch that succeeded clears its option")
-	require.EqualValues(t, 2, d.Status.Policy.Refused[0].Replicas)
+	require.Len(t, d.Status.Policy.Backoff, 1, "a switch that succeeded clears its option")
+	require.EqualValues(t, 2, d.Status.Policy.Backoff[0].Replicas)
 
 	s.seen.Failed, d.Status.Policy.Mode = errors.New("a disk"), api.ModeExpert
 	require.Contains(t, takeBack(x, s, now), "a disk")
@@ -130,26 +130,26 @@ func TestRefuse_WhenFailuresRepeat(t *testing.T) {
 
 // What is taken back of a decision on mode and width, and what is not.
 func TestTakeBack_WhenWidthIsDecided(t *testing.T) {
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 2, RanksPerPod: 1, Autoscaling: &api.Autoscaling{
-		DryRun: ptr.To(false), MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](8), SLO: &api.SLO{}}}}
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1,
+		MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](8), Autoscaling: &api.Autoscaling{Action: api.ActionApply}}}
 	begin := func() *scene {
-		d.Status.Policy = &api.PolicyStatus{Mode: api.ModeTensor, Replicas: 4, Decisions: []api.PolicyDecision{{From: api.ModeExpert, To: api.ModeTensor, FromReplicas: 2, ToReplicas: 4}}}
+		d.Status.Policy = &api.PolicyStatus{Mode: api.ModeTensor, Replicas: 4, Decisions: []api.PolicyDecision{{From: api.ModeExpert, To: api.ModeTensor, FromReplicas: 2, ToReplicas: 4, Action: api.ActionApply}}}
 		s := &scene{}
 		s.seen.Layout, s.seen.Failed = layoutIn(t, layout.Expert, 2, false), errors.New("a disk")
 		return s
 	}
 	x, now := shapes{d: d}, time.Unix(1000, 0)
 	said := takeBack(x, begin(), now)
-	require.Contains(t, said, "the transition to 4 replicas in mode Tensor failed and is taken back: the world goes on with 2 replicas in mode Expert")
+	require.Contains(t, said, "the transition to 4 replicas in mode TensorParallel failed and is taken back: the world goes on with 2 replicas in mode ExpertParallel")
 	require.Equal(t, []any{api.ModeExpert, int32(2)}, []any{d.Status.Policy.Mode, d.Status.Policy.Replicas})
-	require.Equal(t, []any{int32(4), api.ModeTensor}, []any{d.Status.Policy.Refused[0].Replicas, d.Status.Policy.Refused[0].Mode})
+	require.Equal(t, []any{int32(4), api.ModeTensor}, []any{d.Status.Policy.Backoff[0].Replicas, d.Status.Policy.Backoff[0].Mode})
 
-	d.Spec.Mode = api.ModeExpert
+	d.Spec.Parallelism.Mode = api.ModeExpert
 	s := begin()
-	d.Spec.Autoscaling.MinReplicas = ptr.To[int32](4)
+	d.Spec.MinReplicas = ptr.To[int32](4)
 	require.Empty(t, takeBack(x, s, now), "the bounds want it")
 	require.EqualValues(t, 4, d.Status.Policy.Replicas)
-	d.Spec.Autoscaling.MinReplicas = ptr.To[int32](2)
+	d.Spec.MinReplicas = ptr.To[int32](2)
 	s = begin()
 	d.Status.Policy.Decisions = nil
 	require.Empty(t, takeBack(x, s, now), "the policy did not decide it")
@@ -158,32 +158,32 @@ func TestTakeBack_WhenWidthIsDecided(t *testing.T) {
 // A width that fails is taken back as a mode is: a world whose decision failed would decide nothing else.
 func TestAuto_WhenDecidedWidthFails(t *testing.T) {
 	b := newBed(t)
-	require.NoError(t, b.c.Create(t.Context(), b.scaled(false)))
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
 	d := b.ready("w")
 	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "4096 bytes are short"})
 	b.busy(d)
-	b.told(api.EventDecisionTakenBack, "the transition to 4 replicas failed and is taken back: the world goes on with 2 replicas")
+	b.told(api.EventDecisionReverted, "the transition to 4 replicas failed and is taken back: the world goes on with 2 replicas")
 	// It tries three next, which fails as well, and is refused beside four.
 	refused := func(d *api.MoEDeployment, replicas int32) bool {
-		return slices.ContainsFunc(d.Status.Policy.Refused, func(o api.RefusedOption) bool {
-			return o.Replicas == replicas && o.Mode == api.ModeExpert && o.Failures > 0 && strings.Contains(o.Why, "4096 bytes are short")
+		return slices.ContainsFunc(d.Status.Policy.Backoff, func(o api.FailedOption) bool {
+			return o.Replicas == replicas && o.Mode == api.ModeExpert && o.Failures > 0 && strings.Contains(o.Message, "4096 bytes are short")
 		})
 	}
 	d = b.until("w", "at its width, with both refused", func(d *api.MoEDeployment) bool {
-		return d.Status.WantedReplicas == 2 && refused(d, 3) && refused(d, 4)
+		return d.Status.DesiredReplicas == 2 && refused(d, 3) && refused(d, 4)
 	})
-	require.EqualValues(t, 2, d.Status.Width)
+	require.EqualValues(t, 2, d.Status.Ranks)
 
 	b.agent("w-0").Refuse(nil)
 	require.Eventually(t, func() bool { // the operator writes the status, too
 		d := b.get("w")
 		earlier := d.DeepCopy()
-		for i := range d.Status.Policy.Refused {
-			d.Status.Policy.Refused[i].Until = metav1.NewTime(time.Now().Add(-time.Second))
+		for i := range d.Status.Policy.Backoff {
+			d.Status.Policy.Backoff[i].Until = metav1.NewTime(time.Now().Add(-time.Second))
 		}
 		return b.c.Status().Patch(t.Context(), d, client.MergeFromWithOptions(earlier, client.MergeFromWithOptimisticLock{})) == nil
 	}, wait, tick)
-	b.until("w", "wider, once the time is over", func(d *api.MoEDeployment) bool { return d.Status.Width == 4 && !refused(d, 4) })
+	b.until("w", "wider, once the time is over", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 4 && !refused(d, 4) })
 }
 
 // A switch for which the agents have no room is not decided on: the planner is asked with the memory that there is.
@@ -200,7 +200,7 @@ func TestAuto_WhenMemoryIsShort(t *testing.T) {
 		return d.Status.Policy.Outcome == api.OutcomeStay && len(d.Status.Policy.Rejected) == 1 || len(d.Status.Policy.Decisions) > 0
 	})
 	require.Empty(t, d.Status.Policy.Decisions)
-	require.Contains(t, d.Status.Policy.Rejected[0].Why, "planner or memory refuse it")
+	require.Contains(t, d.Status.Policy.Rejected[0].Message, "planner or memory refuse it")
 	require.True(t, inMode(api.ModeExpert)(d))
 	require.Len(t, b.history(), 1)
 }
@@ -216,20 +216,20 @@ func TestAuto_WhenDecisionMeetsAConflict(t *testing.T) {
 	}})
 	d := b.choosesMode()
 	b.loaded(d, 4)
-	d = b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+	d = b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
 	require.Greater(t, refused.Load(), int32(3))
 	require.Len(t, d.Status.Policy.Decisions, 1)
 }
 
-// A world that serves in Tensor and is given to mode Auto stays in Tensor, also by an operator that has not looked at it yet.
+// A world that serves in TensorParallel and is given to mode Auto stays in TensorParallel, also by an operator that has not looked at it yet.
 func TestAuto_WhenLayoutIsNotKnownYet(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
-	d.Spec.Mode = api.ModeTensor
+	d.Spec.Parallelism.Mode = api.ModeTensor
 	require.NoError(t, b.c.Create(t.Context(), d))
 	before := b.ready("w")
 	b.stop()
-	b.change(`{"spec":{"mode":"Auto","autoscaling":{"policy":"Threshold","dryRun":false}}}`)
+	b.change(`{"spec":{"parallelism":{"mode":"Auto","auto":{"policy":"Threshold","action":"Apply"}}}}`)
 	b.operator()
 	d = b.until("w", "its policy begins", func(d *api.MoEDeployment) bool {
 		return d.Status.Policy != nil && d.Status.ObservedGeneration == d.Generation && inMode(api.ModeTensor)(d)
@@ -241,19 +241,19 @@ func TestAuto_WhenLayoutIsNotKnownYet(t *testing.T) {
 
 // In the middle of a transition mode Auto goes on to where that goes.
 func TestBeginsIn_WhenTransitionIsUnderWay(t *testing.T) {
-	x := shapes{d: &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 4, RanksPerPod: 1}}}
+	x := shapes{d: &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 4, RanksPerPod: 1}}}
 	s := &scene{}
 	s.seen.Layout = layoutIn(t, layout.Hybrid, 4, false) // its layers differ
 	_, is := beginsIn(x, s)
 	require.False(t, is)
-	s.transitions = []api.LayoutTransition{{Spec: api.LayoutTransitionSpec{Mode: api.ModeTensor}}}
+	s.transitions = []api.LayoutTransition{{Spec: api.LayoutTransitionSpec{To: api.TransitionEnd{Mode: api.ModeTensor}}}}
 	begins, is := beginsIn(x, s)
 	require.True(t, is)
 	require.Equal(t, kernels.Tensor(4), begins)
 }
 
 func TestAttentionByDataIsModeTensor(t *testing.T) {
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 4, RanksPerPod: 1}}
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 4, RanksPerPod: 1}}
 	byData, split := layoutIn(t, layout.Tensor, 4, true), layoutIn(t, layout.Tensor, 4, false)
 	require.Equal(t, kernels.TensorByData(4), shapeOf(byData))
 	require.Equal(t, kernels.Tensor(4), shapeOf(split))
@@ -271,7 +271,7 @@ func TestAttentionByDataIsModeTensor(t *testing.T) {
 	require.False(t, known)
 }
 
-// A world of such engines goes to Tensor and back, and its prices are those of that layout.
+// A world of such engines goes to TensorParallel and back, and its prices are those of that layout.
 func TestAuto_WhenAttentionStaysByData(t *testing.T) {
 	b := newBed(t)
 	d := b.choosesMode()
@@ -279,16 +279,16 @@ func TestAuto_WhenAttentionStaysByData(t *testing.T) {
 		b.agent(p.Name).AttentionDataOnly()
 	}
 	l := b.loaded(d, 4)
-	d = b.until("w", "in mode Tensor", inMode(api.ModeTensor))
-	require.Equal(t, told([4]int32{0, 1, 2, 1}), d.Status.Layout)
+	d = b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
+	require.Equal(t, told([4]int32{0, 1, 2, 1}), d.Status.Layers)
 	b.until("w", "at rest there", func(d *api.MoEDeployment) bool { return d.Status.Policy.Outcome == api.OutcomeStay })
 	l.set(400)
-	b.until("w", "in mode Expert again", inMode(api.ModeExpert))
+	b.until("w", "in mode ExpertParallel again", inMode(api.ModeExpert))
 }
 
 // A driver refuses to share experts out where nobody could repair them: the policy is told so, for as long as it is so.
 func TestRefused_WhenCheckpointCannotBeRead(t *testing.T) {
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 2, RanksPerPod: 1}}
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1}}
 	p := pricing{shapes: shapes{d: d}, view: modelView(t)}
 	require.Empty(t, p.refused(kernels.Tensor(2)))
 	p.seen.Statuses = map[string]*tangramv1.StatusResponse{"u": {CheckpointError: "model-00003.safetensors: no such file"}}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 const (
@@ -28,7 +28,7 @@ var (
 const textProcessor = "200m"
 
 // withText gives the pod of a gateway what makes tokens of text: a text server that shares two UNIX sockets with the gateway, or a flag.
-func withText(d *api.MoEDeployment, model string, pod *corev1.PodSpec) {
+func (r *Reconciler) withText(d *api.MoEDeployment, model string, pod *corev1.PodSpec) {
 	t, gateway := d.Spec.Gateway.Text, &pod.Containers[0]
 	if t == nil {
 		return
@@ -43,16 +43,16 @@ func withText(d *api.MoEDeployment, model string, pod *corev1.PodSpec) {
 	gateway.VolumeMounts = append(gateway.VolumeMounts, sockets)
 	image := t.Image
 	if image == "" {
-		image = d.Spec.Engine.Image
+		image = r.Images.engine(d)
 	}
 	text := corev1.Container{
-		Name: containerText, Image: image, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		Name: containerText, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: []string{"/bin/tangram-front"},
 		Args:    append(both, textFlags(d, model)...),
 		// Not ready before it has rendered once, so that a rollout of gateways waits for it. Ready from then on: requests of token ids need none.
 		StartupProbe:  textProbe(5*time.Second, longestStart),
 		LivenessProbe: textProbe(30*time.Second, 90*time.Second),
-		Resources:     textResources(t.Resources), SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		Resources:     textResources(resourcesOf(d.Spec.Gateway.Template.Spec.Containers, containerText)), SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{sockets, {Name: "tmp", MountPath: "/tmp"}, {Name: "models", MountPath: dirModels, ReadOnly: true}},
 	}
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "sockets", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
@@ -88,8 +88,8 @@ func textProbe(every, patience time.Duration) *corev1.Probe {
 		TerminationGracePeriodSeconds: ptr.To[int64](1)} // the server does not end before its gateway, and one that hangs shall not be waited for
 }
 
-func textResources(asked *corev1.ResourceRequirements) corev1.ResourceRequirements {
-	out := withProcessor(ptr.Deref(asked, corev1.ResourceRequirements{}), textProcessor)
+func textResources(asked corev1.ResourceRequirements) corev1.ResourceRequirements {
+	out := withProcessor(asked, textProcessor)
 	if !out.Requests.Memory().IsZero() || !out.Limits.Memory().IsZero() {
 		return out
 	}

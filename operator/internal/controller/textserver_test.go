@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 func withTextOf(t *api.Text) *api.MoEDeployment {
@@ -23,7 +23,7 @@ func TestGateway_WhenTextIsSet(t *testing.T) {
 	r := &Reconciler{Images: Images{Gateway: "gateway:1"}}
 	d := withTextOf(&api.Text{Tokenizer: api.TokenizerCheckpoint, ToolCallParser: "hermes", ReasoningParser: "qwen3", Args: []string{"--a=b"},
 		ChatTemplate: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "chat"}, Key: "k"}})
-	pod := r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec
+	pod := must(r.gatewayDeployment(d, "10.0.0.1")).Spec.Template.Spec
 	gateway, text := pod.Containers[0], pod.Containers[1]
 	sockets := []string{"--tokens-socket=/run/tangram/tokens.sock", "--text-socket=/run/tangram/text.sock"}
 	require.Subset(t, gateway.Args, sockets)
@@ -50,11 +50,12 @@ func TestGateway_WhenTextIsSet(t *testing.T) {
 	require.Equal(t, resource.MustParse("2Gi"), text.Resources.Limits[corev1.ResourceMemory])
 	require.Equal(t, resource.MustParse("200m"), text.Resources.Requests[corev1.ResourceCPU])
 
-	d.Spec.Gateway.Text = &api.Text{Tokenizer: api.TokenizerCheckpoint, Image: "text:2", Resources: &corev1.ResourceRequirements{Limits: corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("4Gi")}}}
-	text = r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec.Containers[1]
+	d.Spec.Gateway.Text = &api.Text{Tokenizer: api.TokenizerCheckpoint, Image: "text:2"}
+	asked := api.Resources{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("4Gi")}}
+	d.Spec.Gateway.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerText, Resources: asked}}
+	text = must(r.gatewayDeployment(d, "10.0.0.1")).Spec.Template.Spec.Containers[1]
 	require.Equal(t, "text:2", text.Image)
-	require.Equal(t, *d.Spec.Gateway.Text.Resources, text.Resources)
+	require.Equal(t, asked.Requirements(), text.Resources)
 }
 
 func TestGateway_WhenTokenizerIsBytes(t *testing.T) {
@@ -63,7 +64,7 @@ func TestGateway_WhenTokenizerIsBytes(t *testing.T) {
 		text *api.Text
 		flag bool
 	}{{nil, false}, {&api.Text{Tokenizer: api.TokenizerBytes}, true}} {
-		pod := r.gatewayDeployment(withTextOf(c.text), "10.0.0.1").Spec.Template.Spec
+		pod := must(r.gatewayDeployment(withTextOf(c.text), "10.0.0.1")).Spec.Template.Spec
 		require.Len(t, pod.Containers, 1)
 		require.Len(t, pod.Volumes, 1)
 		if c.flag {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/layout"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // recorder keeps one transition as a LayoutTransition. What the driver tells is noted at once
@@ -31,6 +32,8 @@ import (
 type recorder struct {
 	r       *Reconciler
 	d       *api.MoEDeployment // as it was when the transition began
+	kind    api.TransitionKind
+	from    api.TransitionEnd
 	what    string
 	members []string
 	// rebalance that it carries out; nil: it does something else.
@@ -52,32 +55,43 @@ type recorders struct {
 
 // Transition implements keeper.Recorders.
 func (x recorders) Transition(seen *world.Snapshot, members []string) world.Recorder {
-	d, wanted := x.d, x.wanted
-	what := fmt.Sprintf("start with %d ranks %s", len(members), wanted)
-	if l := seen.Layout; l != nil {
-		what = fmt.Sprintf("%d ranks %s -> %d ranks %s", len(l.Members), inWords(modeOf(d, l), layout.RangesOf(l)), len(members), wanted)
-		if mode := modeOf(d, l); len(l.Members) == len(members) && mode == wantedMode(d) && (mode != api.ModeHybrid || hybrid(d, l)) {
-			what = fmt.Sprintf("other pods, %d ranks %s", len(members), wanted)
+	d, l, wanted := x.d, seen.Layout, x.wanted
+	if l == nil {
+		return x.r.newRecorder(d, api.KindStart, seen, fmt.Sprintf("start with %d ranks %s", len(members), wanted), members)
+	}
+	mode := modeOf(d, l)
+	kind, what := api.KindScale, fmt.Sprintf("%d ranks %s -> %d ranks %s", len(l.Members), inWords(mode, layout.RangesOf(l)), len(members), wanted)
+	if len(l.Members) == len(members) {
+		kind = api.KindModeSwitch
+		if mode == wantedMode(d) && (mode != api.ModeHybrid || hybrid(d, l)) {
+			kind, what = api.KindReplace, fmt.Sprintf("replace pods, %d ranks %s", len(members), wanted)
 		}
 	}
-	return x.r.newRecorder(d, what, members)
+	return x.r.newRecorder(d, kind, seen, what, members)
 }
 
 // writeEvery so long at most: progress is for people, and each write is one more for the API server, its store and all who watch.
 const writeEvery = time.Second
 
-func (r *Reconciler) newRecorder(d *api.MoEDeployment, what string, members []string) *recorder {
-	return &recorder{r: r, d: d.DeepCopy(), what: what, members: members, done: make(chan struct{})}
+func (r *Reconciler) newRecorder(d *api.MoEDeployment, kind api.TransitionKind, seen *world.Snapshot, what string, members []string) *recorder {
+	return &recorder{r: r, d: d.DeepCopy(), kind: kind, from: fromOf(d, seen), what: what, members: members, done: make(chan struct{})}
+}
+
+// fromOf is the layout before a transition, but for its hash, which the driver reports.
+func fromOf(d *api.MoEDeployment, seen *world.Snapshot) api.TransitionEnd {
+	return api.TransitionEnd{Epoch: int64(seen.Epoch), Ranks: int32(len(seen.Layout.GetMembers())), Mode: modeOf(d, seen.Layout)}
+}
+
+// transitionName sorts by time: NAME-DATE-TIME-MILLISECONDS.
+func transitionName(d *api.MoEDeployment, started time.Time) string {
+	return d.Name + "-" + strings.ReplaceAll(started.UTC().Format("20060102-150405.000"), ".", "-")
 }
 
 // Planned makes the object; a transition that cannot be recorded is not begun.
 func (c *recorder) Planned(record *driver.Record) error {
-	name := fmt.Sprintf("%s-%d-%s", c.d.Name, record.FromEpoch, record.Started.UTC().Format("150405.000"))
-	object := &api.LayoutTransition{ObjectMeta: meta(c.d, name, "transition"), Spec: api.LayoutTransitionSpec{
-		Deployment: c.d.Name, Generation: c.d.Generation, What: c.what, FromEpoch: int64(record.FromEpoch), FromHash: record.FromHash,
-		TargetHash: record.TargetHash, PlanHash: record.PlanHash, Ranks: int32(record.Ranks), Mode: api.Mode(record.Mode), Members: c.members,
-		Flips: int32(record.PlannedFlips), ExpertBytes: int64(record.ExpertBytes), ExpertBoundBytes: int64(record.ExpertBoundBytes),
-		DenseBytes: int64(record.DenseBytes)}}
+	name := transitionName(c.d, record.Started)
+	object := &api.LayoutTransition{ObjectMeta: meta(c.d, name, "transition"), Spec: transitionSpec(c.d, record, c.kind, c.from, api.Mode(record.Mode))}
+	object.Spec.Summary, object.Spec.Members = c.what, c.members[:min(len(c.members), api.MaxMembers)]
 	object.OwnerReferences = []metav1.OwnerReference{ownerReference(c.d)}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -86,6 +100,7 @@ func (c *recorder) Planned(record *driver.Record) error {
 	}
 	start := metav1.NewMicroTime(record.Started)
 	object.Status = api.LayoutTransitionStatus{Phase: api.PhasePlanned, Epoch: int64(record.FromEpoch), StartTime: &start}
+	setOutcome(&object.Status)
 	c.mu.Lock()
 	c.object, c.dirty = object, true
 	c.mu.Unlock()
@@ -97,6 +112,40 @@ func (c *recorder) Planned(record *driver.Record) error {
 	c.r.event(c.d, object, corev1.EventTypeNormal, api.EventTransitionStarted, "Transition", "%s: %d flips from epoch %d, %d expert bytes (bound %d)",
 		c.what, record.PlannedFlips, record.FromEpoch, record.ExpertBytes, record.ExpertBoundBytes)
 	return nil
+}
+
+// transitionSpec of what a driver recorded.
+func transitionSpec(d *api.MoEDeployment, record *driver.Record, kind api.TransitionKind, from api.TransitionEnd, mode api.Mode) api.LayoutTransitionSpec {
+	from.Epoch, from.LayoutHash = int64(record.FromEpoch), record.FromHash
+	return api.LayoutTransitionSpec{MoEDeploymentName: d.Name, MoEDeploymentGeneration: d.Generation, Kind: kind, From: from,
+		To: api.TransitionEnd{LayoutHash: record.TargetHash, Ranks: int32(record.Ranks), Mode: mode}, PlanHash: record.PlanHash, Flips: int32(record.PlannedFlips),
+		ExpertBytes: int64(record.ExpertBytes), ExpertBytesLowerBound: int64(record.ExpertBoundBytes), DenseBytes: int64(record.DenseBytes)}
+}
+
+// setOutcome sets the conditions that follow from the phase.
+func setOutcome(s *api.LayoutTransitionStatus) {
+	set := func(kind, reason string, is bool) {
+		status := metav1.ConditionFalse
+		if is {
+			status = metav1.ConditionTrue
+		}
+		apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason, Message: clip(s.Message, 4096)})
+	}
+	switch s.Phase {
+	case api.PhaseSucceeded:
+		set(api.TransitionComplete, api.ReasonSucceeded, true)
+	case api.PhaseFailed:
+		set(api.TransitionComplete, api.ReasonAttemptFailed, false)
+		set(api.TransitionFailed, api.ReasonAttemptFailed, true)
+	case api.PhaseSuperseded:
+		set(api.TransitionComplete, api.ReasonSuperseded, false)
+		set(api.TransitionAborted, api.ReasonSuperseded, true)
+	case api.PhaseAborted:
+		set(api.TransitionComplete, api.ReasonAbortedByUser, false)
+		set(api.TransitionAborted, api.ReasonAbortedByUser, true)
+	case api.PhasePlanned, api.PhasePreparing, api.PhaseStaging, api.PhaseFlipping, api.PhaseRetiring:
+		set(api.TransitionComplete, api.ReasonInProgress, false)
+	}
 }
 
 // write that it has begun, and then what changed.
@@ -168,27 +217,33 @@ func (c *recorder) FlipDone(f driver.FlipRecord) {
 	}
 	s := &c.object.Status
 	s.Epoch = int64(f.Epoch)
-	s.Flips = append(s.Flips, flipOf(f))
+	if len(s.Flips) < mostFlips {
+		s.Flips = append(s.Flips, flipOf(f))
+	}
 	c.dirty = true
 }
 
+// mostFlips that a status lists.
+const mostFlips = 128
+
 func flipOf(f driver.FlipRecord) api.FlipStatus {
 	return api.FlipStatus{Kind: f.Kind, Epoch: int64(f.Epoch), Attempt: int64(f.Attempt), Bytes: bytesOf(f.Bytes),
-		Took: duration(f.Seconds.Prepare + f.Seconds.Stage + f.Seconds.Flip + f.Seconds.Retire)}
+		Duration: duration(f.Seconds.Prepare + f.Seconds.Stage + f.Seconds.Flip + f.Seconds.Retire)}
 }
 
 // fillEnd of a status with what came of it.
 func fillEnd(s *api.LayoutTransitionStatus, record *driver.Record, phase api.TransitionPhase) {
 	end := metav1.NewMicroTime(record.Ended)
 	s.Phase, s.CompletionTime, s.Epoch, s.Retries, s.Bytes = phase, &end, int64(record.Epoch), int32(record.Retries), bytesOf(record.Bytes)
-	s.Phases = api.PhaseSeconds{Plan: duration(record.Seconds.Plan), Prepare: duration(record.Seconds.Prepare), Stage: duration(record.Seconds.Stage),
+	s.Phases = api.PhaseDurations{Plan: duration(record.Seconds.Plan), Prepare: duration(record.Seconds.Prepare), Stage: duration(record.Seconds.Stage),
 		Flip: duration(record.Seconds.Flip), Retire: duration(record.Seconds.Retire)}
-	s.Peak = &api.PeakMemory{PlannedBytes: int64(record.PlannedPeakBytes), MeasuredBytes: int64(record.PeakBytes)}
+	s.PeakMemory = &api.PeakMemory{PlannedBytes: int64(record.PlannedPeakBytes), MeasuredBytes: int64(record.PeakBytes)}
 	s.Message = clip(record.Error, 4096)
+	setOutcome(s)
 }
 
-// sinceAsked to the end of a transition of the world, as it was when that began.
-func sinceAsked(d *api.MoEDeployment, record *driver.Record) *metav1.Duration {
+// sinceRequested to the end of a transition of the world, as it was when that began.
+func sinceRequested(d *api.MoEDeployment, record *driver.Record) *metav1.Duration {
 	from := record.Started
 	if ready := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionReady); ready != nil && ready.Status != metav1.ConditionTrue && ready.LastTransitionTime.Time.Before(from) {
 		from = ready.LastTransitionTime.Time
@@ -225,7 +280,7 @@ func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) 
 	object := c.object
 	if object != nil {
 		fillEnd(&object.Status, record, phase)
-		object.Status.SinceAsked = sinceAsked(c.d, record)
+		object.Status.SinceRequested = sinceRequested(c.d, record)
 		if err == nil {
 			object.Status.Progress = ""
 		}
@@ -250,8 +305,8 @@ func duration(seconds float64) metav1.Duration {
 	return metav1.Duration{Duration: time.Duration(seconds * float64(time.Second)).Round(time.Microsecond)}
 }
 
-func bytesOf(b driver.Bytes) api.BytesBySource {
-	return api.BytesBySource{Local: int64(b.Local), Shared: int64(b.Shared), TCP: int64(b.TCP), Wire: int64(b.Wire), Checkpoint: int64(b.Checkpoint), KV: int64(b.KV), KVAhead: int64(b.KVAhead)}
+func bytesOf(b driver.Bytes) api.TransferredBytes {
+	return api.TransferredBytes{Process: int64(b.Local), Node: int64(b.Shared), TCP: int64(b.TCP), Comm: int64(b.Wire), Checkpoint: int64(b.Checkpoint), KV: int64(b.KV), KVAhead: int64(b.KVAhead)}
 }
 
 // over says whether a LayoutTransition has ended.
@@ -294,7 +349,8 @@ func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.L
 			before := t.DeepCopy()
 			now := metav1.NowMicro()
 			t.Status.Phase, t.Status.CompletionTime = api.PhaseFailed, &now
-			t.Status.Message = "the operator that ran it ended; its successor went on from what the agents hold"
+			t.Status.Message = "the operator that ran it ended; its successor continued from what the agents hold"
+			setOutcome(&t.Status)
 			// With a lock: what the cache shows may be older than the end that was just written.
 			err := r.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -304,7 +360,7 @@ func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.L
 		if !over(t) || t.Name == d.Annotations[api.AbortAnnotation] { // that one still holds others back
 			continue
 		}
-		if kept++; kept > int(d.Spec.Transition.HistoryLimit) {
+		if kept++; kept > int(d.Spec.Tuning.HistoryLimit) {
 			if err := r.remove(ctx, t); err != nil {
 				return 0, err
 			}
@@ -321,8 +377,8 @@ func recent(all []api.LayoutTransition) []api.RecentTransition {
 		if !over(t) || t.Status.CompletionTime == nil || len(out) == 5 {
 			continue
 		}
-		out = append(out, api.RecentTransition{Name: t.Name, What: t.Spec.What, Outcome: t.Status.Phase,
-			Ended: metav1.NewTime(t.Status.CompletionTime.Truncate(time.Second)), Message: clip(t.Status.Message, longestWords)})
+		out = append(out, api.RecentTransition{Name: t.Name, Summary: t.Spec.Summary, Phase: t.Status.Phase,
+			CompletionTime: metav1.NewTime(t.Status.CompletionTime.Truncate(time.Second)), Message: clip(t.Status.Message, longestWords)})
 	}
 	return out
 }

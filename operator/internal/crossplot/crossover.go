@@ -20,7 +20,7 @@ import (
 // Thresholds of requests that others published, drawn as upright lines.
 var published = []float64{205, 256}
 
-// Draw draws how long a step takes in mode Expert over mode Tensor, by requests: a line for each engine, routing and context; above 1 mode Tensor
+// Draw draws how long a step takes in mode ExpertParallel over mode TensorParallel, by requests: a line for each engine, routing and context; above 1 mode TensorParallel
 // is the faster.
 func Draw(to io.Writer, title string, all []simcli.Crossover) error {
 	if len(all) == 0 || len(all) > 2*len(simplot.Colours) {
@@ -28,7 +28,7 @@ func Draw(to io.Writer, title string, all []simcli.Crossover) error {
 	}
 	p := plot.New()
 	p.Title.Text, p.Title.TextStyle.Font.Size = title, vg.Points(10)
-	p.X.Label.Text, p.Y.Label.Text = "requests that decode", "step in mode Expert over mode Tensor"
+	p.X.Label.Text, p.Y.Label.Text = "requests that decode", "step in mode ExpertParallel over mode TensorParallel"
 	p.X.Scale, p.X.Min, p.X.Max = plot.LogScale{}, 1, simcli.MostCrossing
 	var ticks plot.ConstantTicks
 	for n := 1; n <= simcli.MostCrossing; n *= 2 {

@@ -17,9 +17,9 @@ import (
 const window = time.Minute
 
 // missed is the figure that an SLO goes with.
-const missed = "tangram_operator_slo_missed_share"
+const missed = "tangram_operator_world_slo_missed_ratio"
 
-// figure of a world. Names are those of the metrics at the gateways, where there is one (docs/telemetry.md).
+// figure of a world. A name is that of the metric for Prometheus, where there is one (docs/telemetry.md).
 type figure struct {
 	name   string
 	window bool // it is of the last minute
@@ -29,17 +29,12 @@ type figure struct {
 // figures that are served. All are of the whole world: an HPA with a target of type AverageValue divides by the pods that there are. A figure
 // per rank would mislead it in a transition, when ranks in force and pods that are ready are not the same.
 var figures = []figure{
-	gauge("vllm:num_requests_running", func(g *telemetry.Gauges) float64 { return float64(g.Running) }),
-	gauge("vllm:num_requests_waiting", func(g *telemetry.Gauges) float64 { return float64(g.Waiting + g.Homeless) }),
+	gauge("tangram_operator_world_requests_running", func(g *telemetry.Gauges) float64 { return float64(g.Running) }),
+	gauge("tangram_operator_world_requests_waiting", func(g *telemetry.Gauges) float64 { return float64(g.WaitingRequests()) }),
 	gauge("tangram_operator_world_requests", func(g *telemetry.Gauges) float64 { return float64(requests(g)) }),
-	gauge("vllm:kv_cache_usage_perc", func(g *telemetry.Gauges) float64 {
-		if g.KVPages == 0 {
-			return 0
-		}
-		return 1 - float64(g.KVFree)/float64(g.KVPages)
-	}),
-	gauge("tangram_gateway_world_queue_age_seconds", func(g *telemetry.Gauges) float64 { return g.QueueAge }),
-	gauge("tangram_gateway_world_queued_prompt_tokens", func(g *telemetry.Gauges) float64 { return float64(g.QueuedTokens) }),
+	gauge("tangram_operator_world_kv_cache_usage_ratio", func(g *telemetry.Gauges) float64 { return g.KVUsage() }),
+	gauge("tangram_operator_world_queue_age_seconds", func(g *telemetry.Gauges) float64 { return g.QueueAge }),
+	gauge("tangram_operator_world_queued_prompt_tokens", func(g *telemetry.Gauges) float64 { return float64(g.QueuedTokens) }),
 	{"tangram_operator_world_tokens_per_second", true, func(r readings.Reading, _ telemetry.SLO) (float64, error) { return r.Window.TokensPerSecond(), nil }},
 	latency("vllm:time_to_first_token_seconds_p99", func(l telemetry.Latencies) (float64, bool) { return l.FirstToken(.99) }),
 	latency("vllm:request_time_per_output_token_seconds_p99", func(l telemetry.Latencies) (float64, bool) { return l.BetweenTokens(.99) }),
@@ -53,7 +48,7 @@ var figures = []figure{
 	}},
 }
 
-func requests(g *telemetry.Gauges) int { return g.Running + g.Waiting + g.Homeless }
+func requests(g *telemetry.Gauges) int { return g.Running + g.WaitingRequests() }
 
 func gauge(name string, value func(*telemetry.Gauges) float64) figure {
 	return figure{name, false, func(r readings.Reading, _ telemetry.SLO) (float64, error) { return value(&r.Sample.Gauges), nil }}

@@ -19,7 +19,7 @@ import (
 
 	"tangram.dev/operator/internal/readings"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // Worlds that can be asked for.

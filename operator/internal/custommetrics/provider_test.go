@@ -63,9 +63,12 @@ func TestFigures(t *testing.T) {
 	all, at := loads()
 	p := &Provider{all}
 	want := map[string][2]float64{ // busy, idle
-		"vllm:num_requests_running": {5, 0}, "vllm:num_requests_waiting": {3, 0}, "tangram_operator_world_requests": {8, 0}, "vllm:kv_cache_usage_perc": {.75, 0},
-		"tangram_gateway_world_queue_age_seconds": {1.5, 0}, "tangram_gateway_world_queued_prompt_tokens": {77, 0}, "tangram_operator_world_tokens_per_second": {20, 0},
-		"vllm:time_to_first_token_seconds_p99": {1, 0}, "vllm:request_time_per_output_token_seconds_p99": {.125, 0}, "tangram_operator_slo_missed_share": {.01, 0},
+		"tangram_operator_world_requests_running": {5, 0}, "tangram_operator_world_requests_waiting": {3, 0},
+		"tangram_operator_world_requests": {8, 0}, "tangram_operator_world_kv_cache_usage_ratio": {.75, 0},
+		"tangram_operator_world_queue_age_seconds": {1.5, 0}, "tangram_operator_world_queued_prompt_tokens": {77, 0},
+		"tangram_operator_world_tokens_per_second": {20, 0},
+		"vllm:time_to_first_token_seconds_p99":     {1, 0}, "vllm:request_time_per_output_token_seconds_p99": {.125, 0},
+		"tangram_operator_world_slo_missed_ratio": {.01, 0},
 	}
 	listed := p.ListAllMetrics()
 	require.Len(t, listed, len(want))
@@ -81,7 +84,7 @@ func TestFigures(t *testing.T) {
 			require.NoError(t, err)
 			require.InDelta(t, want[info.Metric][i], v.Value.AsApproximateFloat64(), 1e-9, "%s of %s", info.Metric, name)
 			require.WithinDuration(t, at, v.Timestamp.Time, 0, "as old as the reading")
-			require.Equal(t, custom_metrics.ObjectReference{APIVersion: "serving.tangram.dev/v1alpha1", Kind: "MoEDeployment", Namespace: "a", Name: name}, v.DescribedObject)
+			require.Equal(t, custom_metrics.ObjectReference{APIVersion: "serving.tangram.dev/v1alpha2", Kind: "MoEDeployment", Namespace: "a", Name: name}, v.DescribedObject)
 			f, _ := find(info.Metric)
 			require.Equal(t, f.window, v.WindowSeconds != nil)
 		}

@@ -146,7 +146,7 @@ func TestTheRecordOfMembers(t *testing.T) {
 	require.Empty(t, was.Hash)
 	require.Empty(t, was.Members)
 
-	r := ruling{fromEpoch: 4, standOn: 5, outcome: tangramv1.Outcome_OUTCOME_FORWARD, survivors: []string{"a"}, lost: []Lost{{"b", "it died"}}}
+	r := ruling{fromEpoch: 4, standOn: 5, outcome: tangramv1.Outcome_OUTCOME_ROLL_FORWARD, survivors: []string{"a"}, lost: []Lost{{"b", "it died"}}}
 	f, err := d.fence(t.Context(), was, r, 9, "h")
 	require.NoError(t, err)
 	want := &Fence{FromEpoch: 4, Attempt: 9, Outcome: "forward", Epoch: 5, Hash: "h", Survivors: []string{"a"}, Lost: []Lost{{"b", "it died"}}}
@@ -157,9 +157,9 @@ func TestTheRecordOfMembers(t *testing.T) {
 	_, err = d.fence(t.Context(), was, r, 9, "h")
 	require.ErrorContains(t, err, "fence attempt 9 from epoch 4: ")
 	require.ErrorIs(t, err, store.ErrConflict)
-	_, err = d.fence(t.Context(), m, ruling{fromEpoch: 4, standOn: 4, outcome: tangramv1.Outcome_OUTCOME_STAY}, 9, "h")
+	_, err = d.fence(t.Context(), m, ruling{fromEpoch: 4, standOn: 4, outcome: tangramv1.Outcome_OUTCOME_ABORT}, 9, "h")
 	require.EqualError(t, err, "the store knows epoch 5, a fence at 4 would go back")
-	m, err = d.fence(t.Context(), m, ruling{fromEpoch: 5, standOn: 5, outcome: tangramv1.Outcome_OUTCOME_STAY, survivors: []string{"a"}}, 0, "h")
+	m, err = d.fence(t.Context(), m, ruling{fromEpoch: 5, standOn: 5, outcome: tangramv1.Outcome_OUTCOME_ABORT, survivors: []string{"a"}}, 0, "h")
 	require.NoError(t, err, "the same epoch once more")
 	require.Equal(t, "stay", m.Fence.Outcome)
 

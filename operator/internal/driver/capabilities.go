@@ -53,13 +53,13 @@ func (t *truth) alike(target []string) error {
 // were, the first counts.
 func (t *truth) unlike(id string) string {
 	engine := t.ranks[id].status.GetEngine()
-	if !engine.GetAttached() || !engine.GetFresh() {
+	if !engine.GetAttached() || !engine.GetAttachedAfterFlip() {
 		return ""
 	}
 	world, from := engine, id
 	for _, fresh := range []bool{true, false} { // the last word has who was there before
 		for _, other := range slices.Backward(union(idsOf(t.layout), idsOf(t.older))) {
-			if e := t.ranks[other].status.GetEngine(); e.GetAttached() && e.GetFresh() == fresh {
+			if e := t.ranks[other].status.GetEngine(); e.GetAttached() && e.GetAttachedAfterFlip() == fresh {
 				world, from = e, other
 			}
 		}

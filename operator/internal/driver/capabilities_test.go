@@ -10,7 +10,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// One engine that keeps the heads of a request on one rank binds all: in Tensor the experts alone are cut, and users see the mode that they
+// One engine that keeps the heads of a request on one rank binds all: in TensorParallel the experts alone are cut, and users see the mode that they
 // asked for.
 func TestTensorOfEnginesWithAttentionByDataCutsExpertsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestTensorOfEnginesWithAttentionByDataCutsExpertsAlone(t *testing.T) {
 				require.EqualValues(t, 1, l.AttentionGroupSize)
 			}
 		}
-		require.Equal(t, "Tensor", layout.ModeOf(w.Layout()))
+		require.Equal(t, "TensorParallel", layout.ModeOf(w.Layout()))
 		again, err := d.Apply(t.Context(), tensor(3))
 		require.NoError(t, err)
 		require.Empty(t, again.Flips, "a world that is as wanted is left alone")

@@ -41,7 +41,7 @@ func (d *doubts) look(before *tangramv1.Layout, members map[string]bool, latest 
 	d.since = map[[2]string]time.Time{}
 	var out apartError
 	for id, engine := range standing {
-		if engine.GetFresh() { // it tells only of what its engine of before reached
+		if engine.GetAttachedAfterFlip() { // it tells only of what its engine of before reached
 			continue
 		}
 		for _, rank := range engine.GetUnreachable() {
@@ -57,7 +57,7 @@ func (d *doubts) look(before *tangramv1.Layout, members map[string]bool, latest 
 				since = time.Now()
 			}
 			d.since[[2]string{id, other}] = since
-			fresh, settle := standing[other].GetFresh(), hangSettle
+			fresh, settle := standing[other].GetAttachedAfterFlip(), hangSettle
 			if fresh {
 				settle = freshSettle
 			}

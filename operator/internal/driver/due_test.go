@@ -13,7 +13,7 @@ import (
 // A ruling waits for those who run, for engines that may come back, and until what engines say of each other has not changed for a
 // while; and it is not made where nobody would survive who may still answer.
 func TestWhenARulingIsDue(t *testing.T) {
-	stay := tangramv1.Outcome_OUTCOME_STAY
+	stay := tangramv1.Outcome_OUTCOME_ABORT
 	ruled := ruling{outcome: stay, survivors: []string{"a", "b", "c"}}
 	l := layoutOf(4, "a", "b", "c")
 	world := func(t *testing.T, change func(a, b *tangramv1.RankStatus), record ...Membership) *truth {
@@ -93,7 +93,7 @@ func TestWhenARulingIsDue(t *testing.T) {
 		toLost := func(_, b *tangramv1.RankStatus) { b.Engine.Unreachable = []uint32{0} }
 		says("", world(t, toLost, left), ruled) // nor what it says itself
 		begin()
-		fresh := func(a, b *tangramv1.RankStatus) { cut(a, b); b.Engine.Fresh = true }
+		fresh := func(a, b *tangramv1.RankStatus) { cut(a, b); b.Engine.AttachedAfterFlip = true }
 		says("", world(t, fresh), ruled) // it has not been told where the others are
 		begin()
 		says("", silent, ruled) // whose agent is away may not come back

@@ -119,7 +119,7 @@ func (d *Driver) mayRepair(ctx context.Context, was Membership, attempt uint64) 
 func (d *Driver) fence(ctx context.Context, was Membership, r ruling, attempt uint64, hash string) (Membership, error) {
 	f := &Fence{FromEpoch: r.fromEpoch, Attempt: attempt, Outcome: "stay", Epoch: r.standOn, Hash: hash,
 		Survivors: r.survivors, Lost: r.lost}
-	if r.outcome == tangramv1.Outcome_OUTCOME_FORWARD {
+	if r.outcome == tangramv1.Outcome_OUTCOME_ROLL_FORWARD {
 		f.Outcome = "forward"
 	}
 	now := Membership{Epoch: r.standOn, Hash: hash, Members: r.survivors, Fence: f, Worlds: was.Worlds, Ended: was.Ended}

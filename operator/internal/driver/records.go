@@ -269,10 +269,10 @@ func measured(first, last uint64, latest map[int]*tangramv1.StatusResponse) (Byt
 			if t.GetAttempt() < first || t.GetAttempt() > last {
 				continue
 			}
-			b.Local += t.BytesLocal
-			b.Shared += t.BytesShared
+			b.Local += t.BytesProcess
+			b.Shared += t.BytesNode
 			b.TCP += t.BytesTcp
-			b.Wire += t.BytesWire
+			b.Wire += t.BytesComm
 			b.Checkpoint += t.BytesCheckpoint
 			b.KV += t.KvBytes
 			b.KVAhead += t.KvAheadBytes

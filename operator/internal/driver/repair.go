@@ -235,8 +235,8 @@ func (w *stillness) idle(t *truth) map[string]bool {
 	for id, r := range t.ranks {
 		engine := r.status.GetEngine()
 		last := w.turns[id]
-		if last.taken != engine.GetTurns() || !engine.GetStopped() {
-			last = turns{engine.GetTurns(), now}
+		if last.taken != engine.GetPolls() || !engine.GetStopped() {
+			last = turns{engine.GetPolls(), now}
 		}
 		seen[id] = last
 		out[id] = last.taken > 0 && now.Sub(last.at) >= cutsSettle/2

@@ -160,7 +160,7 @@ func TestThePermitOfARepairIsInTheRecord(t *testing.T) {
 		_, repairing := d.Repair(t.Context())
 		require.NoError(t, repairing)
 		require.NoError(t, err)
-		_, err = d.fence(t.Context(), late, ruling{fromEpoch: 1, standOn: 1, outcome: tangramv1.Outcome_OUTCOME_STAY, survivors: late.Members}, 0, late.Hash)
+		_, err = d.fence(t.Context(), late, ruling{fromEpoch: 1, standOn: 1, outcome: tangramv1.Outcome_OUTCOME_ABORT, survivors: late.Members}, 0, late.Hash)
 		require.ErrorIs(t, err, store.ErrConflict)
 		now, err := d.membership(t.Context())
 		require.NoError(t, err)

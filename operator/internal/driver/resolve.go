@@ -32,9 +32,9 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 		}
 		told[rank.agent] = true
 		transition := rank.status.GetTransition()
-		outcome := tangramv1.Outcome_OUTCOME_STAY
+		outcome := tangramv1.Outcome_OUTCOME_ABORT
 		if f.forward() && transition.Attempt == f.Attempt {
-			outcome = tangramv1.Outcome_OUTCOME_FORWARD
+			outcome = tangramv1.Outcome_OUTCOME_ROLL_FORWARD
 		}
 		header := &tangramv1.Header{World: d.World, Epoch: transition.TargetEpoch - 1, Attempt: transition.Attempt}
 		wait.Go(func() {

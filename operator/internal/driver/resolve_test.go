@@ -110,10 +110,10 @@ func TestSurvivorsAreToldTheOutcome(t *testing.T) {
 	nothing := func([]*speaker) {}
 	got, err := tell(t, "forward", nothing)
 	require.NoError(t, err)
-	require.Equal(t, [][]string{{"OUTCOME_FORWARD w/4/9 [x]"}, nil, {"OUTCOME_STAY w/4/8 [x]"}, nil, {"abort w/4/9"}, nil, nil, nil, {"abort w/2/7"}}, got)
+	require.Equal(t, [][]string{{"OUTCOME_ROLL_FORWARD w/4/9 [x]"}, nil, {"OUTCOME_ABORT w/4/8 [x]"}, nil, {"abort w/4/9"}, nil, nil, nil, {"abort w/2/7"}}, got)
 	got, err = tell(t, "stay", nothing)
 	require.NoError(t, err)
-	require.Equal(t, [][]string{{"OUTCOME_STAY w/4/9 [x]"}, nil, {"OUTCOME_STAY w/4/8 [x]"}, nil, {"abort w/4/9"}, nil, nil, nil, {"abort w/2/7"}}, got)
+	require.Equal(t, [][]string{{"OUTCOME_ABORT w/4/9 [x]"}, nil, {"OUTCOME_ABORT w/4/8 [x]"}, nil, {"abort w/4/9"}, nil, nil, nil, {"abort w/2/7"}}, got)
 
 	// A line that breaks is tried again, a no is one; who is outside of the world decides nothing.
 	synctest.Test(t, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestAgentsWhoseRanksAreNotAtOnePoint(t *testing.T) {
 	d, all := speakers(half, says(four, "c"))
 	fence := &Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}
 	require.NoError(t, d.resolve(t.Context(), truthOf(t, Membership{Epoch: 4}, half, says(four, "c")), fence))
-	require.Equal(t, [][]string{{"OUTCOME_FORWARD w/4/9 []"}, nil}, heard(all))
+	require.Equal(t, [][]string{{"OUTCOME_ROLL_FORWARD w/4/9 []"}, nil}, heard(all))
 }
 
 // A proposal is burned before anybody is asked to abort: whoever made it may live, and would permit it while a joiner goes.

@@ -162,7 +162,7 @@ func (t *truth) evidence(id string, complete bool) evidence {
 	status := t.agents[r.agent]
 	engine, transition := r.status.GetEngine(), r.status.GetTransition()
 	e := evidence{id: id, answers: true, epoch: t.epochOf(r), attached: engine.GetAttached(), stopped: engine.GetStopped(),
-		attempt: transition.GetAttempt(), leads: transition.GetTargetEpoch(), phase: transition.GetPhase(), fresh: engine.GetFresh() && !t.told[id], idle: t.idle[id]}
+		attempt: transition.GetAttempt(), leads: transition.GetTargetEpoch(), phase: transition.GetPhase(), fresh: engine.GetAttachedAfterFlip() && !t.told[id], idle: t.idle[id]}
 	e.unlike = t.unlike(id)
 	members := status.GetLayout().GetMembers()
 	e.missed = missedBy(id, engine, members)

@@ -190,7 +190,7 @@ func (l simLine) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.O
 func (l simLine) Release(ctx context.Context, h *tangramv1.Header, m []string, ends bool, reason string) error {
 	return l.do(ctx, "Release", func() error { return l.a.Release(ctx, h, m, ends, reason) })
 }
-func (l simLine) Load(ctx context.Context, world string) (out *tangramv1.LoadResponse, err error) {
+func (l simLine) Load(ctx context.Context, world string) (out *tangramv1.ExpertLoadResponse, err error) {
 	err = l.do(ctx, "Load", func() (err error) { out, err = l.a.Load(ctx, world); return err })
 	return out, err
 }

@@ -85,7 +85,7 @@ func survivors(s scene) ruling {
 		return r
 	}
 	forward := s.forward()
-	r.fromEpoch, r.standOn, r.outcome = s.epoch, s.epoch, tangramv1.Outcome_OUTCOME_STAY
+	r.fromEpoch, r.standOn, r.outcome = s.epoch, s.epoch, tangramv1.Outcome_OUTCOME_ABORT
 	r.survivors, r.lost = s.choose(s.newest, func(e evidence) string { return s.canStandOn(e, forward) })
 	if len(s.older) == 0 {
 		return r
@@ -94,7 +94,7 @@ func survivors(s scene) ruling {
 	r.fromEpoch = s.epoch - 1
 	for _, id := range r.survivors {
 		if s.members[id].epoch == s.epoch || s.ruledForward() || s.left() != 0 {
-			r.outcome = tangramv1.Outcome_OUTCOME_FORWARD
+			r.outcome = tangramv1.Outcome_OUTCOME_ROLL_FORWARD
 			return r
 		}
 	}

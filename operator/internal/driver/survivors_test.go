@@ -109,32 +109,32 @@ func TestRulings(t *testing.T) {
 		standOn   uint64
 		running   []string
 	}{
-		"one died":                    {sceneOf(4, still("a", 4), still("b", 4), dead), []string{"a", "b"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"a tie":                       {sceneOf(4, hears(still("a", 4), "b"), still("b", 4), still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"a tie, one may hang":         {sceneOf(4, idle(hears(still("a", 4), "b")), still("b", 4), still("c", 4)), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"all may hang":                {sceneOf(4, idle(still("a", 4)), idle(still("b", 4)), still("c", 4)), []string{"a", "b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"one died":                    {sceneOf(4, still("a", 4), still("b", 4), dead), []string{"a", "b"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"a tie":                       {sceneOf(4, hears(still("a", 4), "b"), still("b", 4), still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"a tie, one may hang":         {sceneOf(4, idle(hears(still("a", 4), "b")), still("b", 4), still("c", 4)), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"all may hang":                {sceneOf(4, idle(still("a", 4)), idle(still("b", 4)), still("c", 4)), []string{"a", "b", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
 		"one runs":                    {sceneOf(4, still("a", 4), running, dead), nil, 0, 0, []string{"b"}},
-		"one hangs":                   {sceneOf(4, hears(still("a", 4), "b"), running, hears(still("c", 4), "b")), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"one hangs, of two":           {sceneOf(4, hears(still("a", 4), "b"), running), []string{"a"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"one hangs":                   {sceneOf(4, hears(still("a", 4), "b"), running, hears(still("c", 4), "b")), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"one hangs, of two":           {sceneOf(4, hears(still("a", 4), "b"), running), []string{"a"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
 		"one is late":                 {sceneOf(4, hears(still("a", 4), "b"), running, still("c", 4)), nil, 0, 0, []string{"b"}},
-		"an engine is away":           {sceneOf(4, still("a", 4), detached, still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"all are there":               {sceneOf(4, still("a", 4), still("b", 4), still("c", 4)), []string{"a", "b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"a cut counts for both":       {sceneOf(4, still("a", 4), cut, still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"a fresh one has no address":  {sceneOf(4, still("a", 4), freshCut, still("c", 4)), []string{"a", "b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"alone of three":              {sceneOf(4, still("a", 4), evidence{id: "b"}, dead), nil, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"alone of two":                {sceneOf(4, still("a", 4), dead), []string{"a"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"an engine is away":           {sceneOf(4, still("a", 4), detached, still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"all are there":               {sceneOf(4, still("a", 4), still("b", 4), still("c", 4)), []string{"a", "b", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"a cut counts for both":       {sceneOf(4, still("a", 4), cut, still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"a fresh one has no address":  {sceneOf(4, still("a", 4), freshCut, still("c", 4)), []string{"a", "b", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"alone of three":              {sceneOf(4, still("a", 4), evidence{id: "b"}, dead), nil, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"alone of two":                {sceneOf(4, still("a", 4), dead), []string{"a"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
 		"nobody answers":              {sceneOf(4, evidence{id: "a"}, dead), nil, 0, 0, nil},
-		"one is gone for good":        {sceneOf(4, evidence{id: "a", gone: true}, dead), nil, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"one flipped":                 {mixed(flipped, staged, dead), []string{"a", "b"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
-		"one flipped, one forgot":     {mixed(flipped, still("b", 4), stagedC), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
-		"only a leaver flipped":       {left(staged, dead), []string{"b"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
-		"nobody can follow a leaver":  {left(still("b", 4), dead), nil, tangramv1.Outcome_OUTCOME_STAY, 5, nil},
-		"who flipped reaches nobody":  {mixed(cutFlipped, staged, stagedC), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"a fence has fewer":           {fenced(sceneOf(4, still("a", 4), still("b", 4), still("c", 4)), Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"b", "c"}}), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"a fence has ruled: forward":  {fenced(mixed(evidence{id: "a"}, staged, stagedC), Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
-		"nobody can follow the fence": {fenced(mixed(evidence{id: "a"}, still("b", 4), still("c", 4)), Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}), nil, tangramv1.Outcome_OUTCOME_STAY, 5, nil},
-		"the others forgot":           {mixed(flipped, still("b", 4), still("c", 4)), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
-		"one that is left out runs":   {fenced(sceneOf(4, still("a", 4), running, still("c", 4)), Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"a", "c"}}), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"one is gone for good":        {sceneOf(4, evidence{id: "a", gone: true}, dead), nil, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"one flipped":                 {mixed(flipped, staged, dead), []string{"a", "b"}, tangramv1.Outcome_OUTCOME_ROLL_FORWARD, 5, nil},
+		"one flipped, one forgot":     {mixed(flipped, still("b", 4), stagedC), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_ROLL_FORWARD, 5, nil},
+		"only a leaver flipped":       {left(staged, dead), []string{"b"}, tangramv1.Outcome_OUTCOME_ROLL_FORWARD, 5, nil},
+		"nobody can follow a leaver":  {left(still("b", 4), dead), nil, tangramv1.Outcome_OUTCOME_ABORT, 5, nil},
+		"who flipped reaches nobody":  {mixed(cutFlipped, staged, stagedC), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"a fence has fewer":           {fenced(sceneOf(4, still("a", 4), still("b", 4), still("c", 4)), Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"b", "c"}}), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"a fence has ruled: forward":  {fenced(mixed(evidence{id: "a"}, staged, stagedC), Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_ROLL_FORWARD, 5, nil},
+		"nobody can follow the fence": {fenced(mixed(evidence{id: "a"}, still("b", 4), still("c", 4)), Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}), nil, tangramv1.Outcome_OUTCOME_ABORT, 5, nil},
+		"the others forgot":           {mixed(flipped, still("b", 4), still("c", 4)), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
+		"one that is left out runs":   {fenced(sceneOf(4, still("a", 4), running, still("c", 4)), Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"a", "c"}}), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_ABORT, 4, nil},
 		"only of the older one":       {func() scene { s := left(evidence{id: "a"}, dead); s.members["z"] = still("z", 4); return s }(), nil, 0, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestWhoTakesNoTurnIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		look := func(w *stillness, a, b, c uint64) map[string]bool {
 			rank := func(n uint64, stopped bool) rankTruth {
-				return rankTruth{status: &tangramv1.RankStatus{Engine: &tangramv1.EngineStatus{Turns: n, Stopped: stopped}}}
+				return rankTruth{status: &tangramv1.RankStatus{Engine: &tangramv1.EngineStatus{Polls: n, Stopped: stopped}}}
 			}
 			return w.idle(&truth{ranks: map[string]rankTruth{"turns": rank(a, true), "hangs": rank(b, true), "steps": rank(c, false), "old": rank(0, true)}})
 		}
@@ -250,12 +250,12 @@ func TestSurvivorsProperties(t *testing.T) {
 			e := s.members[id]
 			require.True(t, e.answers && e.attached && e.stopped, say)
 			require.True(t, s.fence == nil || contains(s.fence.Survivors, id), say)
-			require.True(t, e.epoch == r.standOn || r.outcome == tangramv1.Outcome_OUTCOME_FORWARD && e.phase == tangramv1.Phase_PHASE_PERMITTED, say)
+			require.True(t, e.epoch == r.standOn || r.outcome == tangramv1.Outcome_OUTCOME_ROLL_FORWARD && e.phase == tangramv1.Phase_PHASE_PERMITTED, say)
 			for _, other := range r.survivors[:i] {
 				require.False(t, s.cut(id, other), say)
 			}
 		}
-		if r.outcome == tangramv1.Outcome_OUTCOME_FORWARD {
+		if r.outcome == tangramv1.Outcome_OUTCOME_ROLL_FORWARD {
 			require.True(t, slices.ContainsFunc(r.survivors, func(id string) bool { return s.members[id].epoch == 5 }), say)
 		}
 		require.False(t, len(r.survivors) == 1 && len(s.newest) >= 3, say)

@@ -305,9 +305,9 @@ func (t *truth) peers(target *tangramv1.Layout) []*tangramv1.PeerAddress {
 		r := t.ranks[m.Id]
 		address := t.agents[r.agent].GetAddress()
 		out = append(out, &tangramv1.PeerAddress{
-			Rank: uint32(rank), Member: m.Id, Agent: address.GetAgent(), Data: address.GetData(), Shared: address.GetShared(),
+			Rank: uint32(rank), Member: m.Id, Agent: address.GetAgent(), Data: address.GetData(),
 			Engine: r.status.GetEngine().GetEndpoint(), Frontend: r.status.GetEngine().GetFrontend(),
-			Wire: address.GetWire(), Node: m.Node, Fabric: m.Fabric, Rail: m.Rail,
+			CommLibrary: address.GetCommLibrary(), Node: m.Node, NvlinkDomain: m.NvlinkDomain, Rail: m.Rail,
 		})
 	}
 	return out

@@ -215,7 +215,7 @@ func TestDoor_WhenChatIsAsked(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, text)
 		require.Empty(t, x.bodies, "token ids need no text server")
 		require.InDelta(t, 3, testutil.ToFloat64(m.requests.WithLabelValues("200")), 0)
-		require.InDelta(t, 9, testutil.ToFloat64(m.tokens), 0)
+		require.InDelta(t, 9, testutil.ToFloat64(m.generated), 0)
 		code, head, text = x.ask(address, pathChat, `{"messages":[]}`)
 		require.Equal(t, http.StatusBadRequest, code)
 		require.Contains(t, text, "no text")

@@ -97,6 +97,7 @@ func (c *clock) around(each func(*tangramv1.Token) error) func(*tangramv1.Token)
 		now := time.Now()
 		if c.tokens > 1 {
 			c.felt.waits.over(c.last, now)
+			c.m.between.Observe(now.Sub(c.last).Seconds())
 		} else {
 			c.felt.waits.first(now)
 		}
@@ -120,9 +121,9 @@ func (c *clock) end(err error) {
 	case err == nil && c.tokens > 0:
 		f.answered++
 		f.latencies.Note(c.first.Sub(c.born).Seconds(), now.Sub(c.first).Seconds(), c.tokens)
-		c.m.latency.Observe(now.Sub(c.born).Seconds())
+		c.m.total.Observe(now.Sub(c.born).Seconds())
 		if c.tokens > 1 {
-			c.m.tpot.Observe(now.Sub(c.first).Seconds() / float64(c.tokens-1))
+			c.m.perToken.Observe(now.Sub(c.first).Seconds() / float64(c.tokens-1))
 		}
 	case err == nil || !errors.Is(err, context.Canceled) && (errors.Is(err, ErrBusy) || errors.Is(err, ErrNotReady) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrLost)):
 		f.failed++

@@ -150,9 +150,7 @@ func (a *asked) run(ctx context.Context, submit *tangramv1.Submit) error {
 		return errFull
 	}
 	defer a.s.answers.Release(bytes)
-	pace := paced{m: a.s.metrics, last: time.Now()}
 	token := func(t *tangramv1.Token) error {
-		pace.token()
 		a.add(submit.Request, func(p *tangramv1.Piece) {
 			p.Tokens, p.Finish = append(p.Tokens, t.Token), t.Finish
 			if t.Logprobs != nil {

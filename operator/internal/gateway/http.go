@@ -171,7 +171,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a := &answer{s: s, w: w, r: r, stream: request.Stream, usage: request.usage(),
-		hashes: request.ReturnLogitHash, hasText: s.bytesAreTokens(world), prompt: len(submit.Prompt), pace: paced{m: s.metrics, last: time.Now()},
+		hashes: request.ReturnLogitHash, hasText: s.bytesAreTokens(world), prompt: len(submit.Prompt),
 		head: completion{ID: "cmpl-" + submit.Request, Object: "text_completion", Created: time.Now().Unix(), Model: s.model}}
 	bytes := a.holds(submit)
 	if !s.answers.TryAcquire(bytes) {
@@ -214,7 +214,7 @@ type answer struct {
 	head    completion
 	prompt  int
 	hasText bool // tokens are bytes of text; else the text of an answer stays empty
-	pace    paced
+	tokens  int  // delivered
 
 	bytes     []byte // not yet whole runes when streaming; everything when not
 	ids       []uint32
@@ -223,25 +223,8 @@ type answer struct {
 	streaming bool
 }
 
-// paced measures when the tokens of a request came.
-type paced struct {
-	m      *Metrics
-	last   time.Time // of the request, then of the token before
-	tokens int
-}
-
-func (p *paced) token() {
-	now, since := time.Now(), p.m.betweenTokens
-	if p.tokens == 0 {
-		since = p.m.firstToken
-	}
-	since.Observe(now.Sub(p.last).Seconds())
-	p.last = now
-	p.tokens++
-}
-
 func (a *answer) token(t *tangramv1.Token) error {
-	a.pace.token()
+	a.tokens++
 	if a.hasText {
 		a.bytes = append(a.bytes, byte(t.Token))
 	}
@@ -312,7 +295,7 @@ func (a *answer) send(text string) error {
 }
 
 func (a *answer) total() *usage {
-	return &usage{PromptTokens: a.prompt, CompletionTokens: a.pace.tokens, TotalTokens: a.prompt + a.pace.tokens}
+	return &usage{PromptTokens: a.prompt, CompletionTokens: a.tokens, TotalTokens: a.prompt + a.tokens}
 }
 
 func (a *answer) finish(err error) {

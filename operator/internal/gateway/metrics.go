@@ -4,60 +4,67 @@ import (
 	"math"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"tangram.dev/operator/internal/buildinfo"
 )
 
-// Metrics of a gateway.
-type Metrics struct {
-	requests, replays                            *prometheus.CounterVec
-	tokens, duplicates, conflicts, lost, untaken prometheus.Counter
-	cached                                       prometheus.Counter
-	resends                                      prometheus.Counter
-	sessions                                     *prometheus.GaugeVec
-	breaks                                       *prometheus.CounterVec
-	epoch                                        prometheus.Gauge
-	firstToken, betweenTokens                    prometheus.Histogram
+// namespaceOfMetrics begins the name of each metric that vLLM does not have.
+const namespaceOfMetrics = "tangram_gateway"
 
-	// Of this gateway's clients, under vLLM's names: they mean what they mean there, and add up over gateways.
-	prompts, generated  prometheus.Counter
-	ttft, tpot, latency prometheus.Histogram
+// Metrics of a gateway and of its own clients: they add up over gateways. The operator exports what is of a whole world.
+type Metrics struct {
+	requests, replays                                      *prometheus.CounterVec
+	duplicates, conflicts, lost, orphaned, cached, resends prometheus.Counter
+	sessions                                               *prometheus.GaugeVec
+	breaks                                                 *prometheus.CounterVec
+	epoch                                                  prometheus.Gauge
+
+	// Names of vLLM, with the meaning that they have there.
+	prompts, generated             prometheus.Counter
+	ttft, between, perToken, total prometheus.Histogram
 }
 
-// NewMetrics registers them, of a gateway to a model of this name.
+// NewMetrics registers them, for a model of this name.
 func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: name, Help: help})
 	}
-	buckets := prometheus.ExponentialBuckets(0.001, 2, 16)
+	counters := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: name, Help: help}, []string{label})
+	}
 	m := &Metrics{
-		requests:   prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: "requests_total", Help: "Requests by HTTP status; 499: the client left. A stream that broke counts as 500."}, []string{"code"}),
-		tokens:     counter("tokens_total", "Tokens delivered to clients."),
-		duplicates: counter("duplicate_tokens_total", "Tokens dropped because their position was delivered already."),
-		conflicts:  counter("conflicting_tokens_total", "Tokens that differ from the one delivered for their position. Always 0, or something is broken."),
-		lost:       counter("lost_requests_total", "Accepted requests that ended without their last token."),
-		untaken:    counter("untaken_requests_total", "Of the replays those of requests without a token so far that no member of a new epoch has: they were on their way to a rank that left, or it died."),
-		cached:     counter("cached_prompt_tokens_total", "Tokens at the beginning of prompts that the rank chosen for them had cached, as it had told."),
-		replays: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: "replays_total",
-			Help: "Requests submitted again with their tokens so far, by cause: no member has them, their session is cut, the engine gave them up, the world was restarted."}, []string{"cause"}),
-		resends: counter("resends_total", "Requests sent to the same rank again, because the connection broke before the rank had answered."),
-		breaks: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: "session_breaks_total",
-			Help: "Connections to this frontend that had come up and ended."}, []string{"frontend"}),
-		sessions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tangram_gateway", Name: "session_up", Help: "1 while the session to this frontend is up."}, []string{"frontend"}),
-		epoch:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tangram_gateway", Name: "epoch", Help: "Highest epoch heard of."}),
-		firstToken: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tangram_gateway", Name: "first_token_seconds",
-			Help: "From request to first token.", Buckets: buckets}),
-		betweenTokens: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tangram_gateway", Name: "between_tokens_seconds",
-			Help: "Between two tokens of a request.", Buckets: buckets}),
+		requests: counters("requests_total", "Requests by HTTP status: 499 if the client left, 500 if a stream broke.", "code"),
+		duplicates: counter("duplicate_tokens_total",
+			"Tokens that the gateway dropped because it had delivered their position before."),
+		conflicts: counter("conflicting_tokens_total",
+			"Tokens that differ from the token delivered for their position; any value above 0 is an error."),
+		lost: counter("lost_requests_total", "Accepted requests that ended without their last token."),
+		orphaned: counter("orphaned_requests_total",
+			"Replays of requests without a token that no member of a new epoch had: their rank had left or died."),
+		cached: counter("cached_prompt_tokens_total",
+			"Prompt tokens that the chosen rank had cached, according to its last report."),
+		replays: counters("replays_total", "Requests that the gateway submitted again with their tokens so far, by cause.", "cause"),
+		resends: counter("resends_total",
+			"Requests that the gateway sent again to the same rank, because the connection broke before an answer."),
+		breaks: counters("session_breaks_total", "Connections to the frontend that were established and ended.", "frontend"),
+		sessions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespaceOfMetrics, Name: "session_up",
+			Help: "The gauge is 1 while the session to the frontend is up."}, []string{"frontend"}),
+		epoch: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespaceOfMetrics, Name: "epoch",
+			Help: "Highest epoch that the gateway has received."}),
 	}
 	named := prometheus.Labels{"model_name": model}
-	client := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "vllm:" + name, Help: help, Buckets: buckets, ConstLabels: named,
-			NativeHistogramBucketFactor: math.Exp2(1. / 8), NativeHistogramMaxBucketNumber: 160})
+	histogram := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "vllm:" + name, Help: help, ConstLabels: named,
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16), NativeHistogramBucketFactor: math.Exp2(1. / 8), NativeHistogramMaxBucketNumber: 160})
 	}
-	m.prompts = prometheus.NewCounter(prometheus.CounterOpts{Name: "vllm:prompt_tokens_total", Help: "Tokens of the prompts whose answers have begun.", ConstLabels: named})
-	m.generated = prometheus.NewCounter(prometheus.CounterOpts{Name: "vllm:generation_tokens_total", Help: "Tokens delivered to clients.", ConstLabels: named})
-	m.ttft = client("time_to_first_token_seconds", "From request to first token, by the clients' clock.")
-	m.tpot = client("request_time_per_output_token_seconds", "Between two tokens, in the mean of an answer.")
-	m.latency = client("e2e_request_latency_seconds", "From request to last token.")
+	m.prompts = prometheus.NewCounter(prometheus.CounterOpts{Name: "vllm:prompt_tokens_total", ConstLabels: named,
+		Help: "Prompt tokens of the requests whose answers have begun."})
+	m.generated = prometheus.NewCounter(prometheus.CounterOpts{Name: "vllm:generation_tokens_total", ConstLabels: named,
+		Help: "Tokens that the gateway delivered to its clients."})
+	m.ttft = histogram("time_to_first_token_seconds", "Time from a request to its first token.")
+	m.between = histogram("inter_token_latency_seconds", "Time between two consecutive tokens of a request.")
+	m.perToken = histogram("request_time_per_output_token_seconds", "Mean time between two tokens of each answer.")
+	m.total = histogram("e2e_request_latency_seconds", "Time from a request to its last token.")
 	// There from the start, so that the first one shows in a rate.
 	for _, code := range []string{"200", "400", "429", "500", "503"} {
 		m.requests.WithLabelValues(code)
@@ -65,6 +72,54 @@ func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 	for _, cause := range []string{causeRoster, causeCut, causeCancelled, causeRestart} {
 		m.replays.WithLabelValues(cause)
 	}
-	r.MustRegister(m.resends, m.breaks, m.requests, m.replays, m.untaken, m.cached, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens, m.prompts, m.generated, m.ttft, m.tpot, m.latency)
+	r.MustRegister(buildinfo.Metric(namespaceOfMetrics))
+	r.MustRegister(m.requests, m.replays, m.duplicates, m.conflicts, m.lost, m.orphaned, m.cached, m.resends, m.sessions, m.breaks, m.epoch)
+	r.MustRegister(m.prompts, m.generated, m.ttft, m.between, m.perToken, m.total)
 	return m
+}
+
+// requestMetrics count the requests of a pool at the time of a scrape.
+type requestMetrics struct {
+	pool             *Pool
+	running, waiting *prometheus.Desc
+}
+
+// NewRequestMetrics of a pool, for a model of this name. They count this gateway's own clients, so that they add up over gateways.
+func NewRequestMetrics(p *Pool, model string) prometheus.Collector {
+	named := prometheus.Labels{"model_name": model}
+	return &requestMetrics{pool: p,
+		running: prometheus.NewDesc("vllm:num_requests_running",
+			"Requests of the gateway's clients that a rank has accepted.", nil, named),
+		waiting: prometheus.NewDesc("vllm:num_requests_waiting",
+			"Requests of the gateway's clients that no rank has accepted yet.", nil, named)}
+}
+
+// Describe implements prometheus.Collector.
+func (m *requestMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- m.running
+	out <- m.waiting
+}
+
+// Collect implements prometheus.Collector.
+func (m *requestMetrics) Collect(out chan<- prometheus.Metric) {
+	running, waiting := m.pool.underway()
+	out <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, float64(running))
+	out <- prometheus.MustNewConstMetric(m.waiting, prometheus.GaugeValue, float64(waiting))
+}
+
+// underway counts the requests that have no last token yet. A rank accepts a request without a message: its first token, or the roster of a
+// flip, is the first sign of it.
+func (p *Pool) underway() (running, waiting int) {
+	p.requests.each(func(r *request) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		switch {
+		case r.done:
+		case r.owner != "" && r.answered && r.refusal == nil:
+			running++
+		default:
+			waiting++
+		}
+	})
+	return running, waiting
 }

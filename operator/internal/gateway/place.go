@@ -157,7 +157,7 @@ func (p *Pool) replayLocked(r *request, cause string) {
 	r.twice = true
 	p.o.Metrics.replays.WithLabelValues(cause).Inc()
 	if cause == causeRoster && len(r.out) == 0 {
-		p.o.Metrics.untaken.Inc()
+		p.o.Metrics.orphaned.Inc()
 	}
 	p.o.Log.Info("request is submitted again", "request", r.id, "cause", cause, "tokens", len(r.out), "was", r.owner)
 	p.placeAgainLocked(r)

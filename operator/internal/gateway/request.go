@@ -206,7 +206,6 @@ func (p *Pool) follow(ctx context.Context, r *request, each func(*tangramv1.Toke
 			still.Reset(silence)
 		}
 		for _, t := range tokens {
-			p.o.Metrics.tokens.Inc()
 			p.o.Metrics.generated.Inc()
 			if err := each(t.message(r.id)); err != nil {
 				return err

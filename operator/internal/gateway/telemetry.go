@@ -40,8 +40,8 @@ func (p *Pool) Telemetry() *tangramv1.TelemetryReport {
 	for q := range p.waiting {
 		q.mu.Lock()
 		if q.owner == "" && !q.done {
-			r.Homeless++
-			r.HomelessAge = max(r.HomelessAge, now.Sub(q.without).Seconds())
+			r.Unassigned++
+			r.UnassignedAgeSeconds = max(r.UnassignedAgeSeconds, now.Sub(q.without).Seconds())
 		}
 		q.mu.Unlock()
 	}

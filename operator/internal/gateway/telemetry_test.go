@@ -102,7 +102,7 @@ func TestReportSaysWhatRanksTold(t *testing.T) {
 		require.EqualValues(t, 4, report.Ranks[1].Load.Running)
 		require.Equal(t, "m1", report.Ranks[1].Member)
 		require.Less(t, report.Ranks[1].Age, soon.Seconds())
-		require.Zero(t, report.Homeless)
+		require.Zero(t, report.Unassigned)
 
 		c := r.client()
 		home, other, _ := r.home()
@@ -114,7 +114,7 @@ func TestReportSaysWhatRanksTold(t *testing.T) {
 		r.counted(2)
 		require.Eventually(t, func() bool {
 			report = r.pool.Telemetry()
-			return report.Homeless == 1 && report.HomelessAge > .05
+			return report.Unassigned == 1 && report.UnassignedAgeSeconds > .05
 		}, soon, time.Millisecond)
 		require.Len(t, report.Ranks, 1)
 		require.EqualValues(t, 2, report.Epoch)
@@ -123,52 +123,46 @@ func TestReportSaysWhatRanksTold(t *testing.T) {
 		require.Equal(t, 1, s.Gauges.Homeless)
 		c.leave()
 		require.Error(t, <-c.err)
-		require.Zero(t, r.pool.Telemetry().Homeless)
+		require.Zero(t, r.pool.Telemetry().Unassigned)
 	})
 }
 
-func TestWorldMetrics(t *testing.T) {
+// Requests of this gateway's clients run once a rank has accepted them, and wait until then.
+func TestRequestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(NewWorldMetrics(r.pool, "m"))
-		tell := func(e *engine, running uint32, prefill, steps uint64) {
-			r.load(e, &tangramv1.Load{Running: running, Waiting: 1, KvPages: 10, KvFreePages: 4, Telemetry: &tangramv1.RankTelemetry{QueueAge: 2, PrefillTokens: prefill,
-				Steps: steps, PacedSteps: steps, PaceOverruns: 1, Epoch: 1}})
-			require.Eventually(t, func() bool {
-				for _, rank := range r.pool.Telemetry().Ranks {
-					if rank.Member == r.names[e] {
-						return rank.Load.GetTelemetry().GetSteps() == steps
-					}
-				}
-				return false
-			}, soon, time.Millisecond)
-		}
-		want := func(values map[string]float64) {
+		NewMetrics(registry, "m")
+		registry.MustRegister(NewRequestMetrics(r.pool, "m"))
+		want := func(running, waiting float64) {
 			t.Helper()
 			families, err := registry.Gather()
 			require.NoError(t, err)
 			got := map[string]float64{}
 			for _, f := range families {
-				require.Equal(t, "m", f.Metric[0].Label[0].GetValue())
-				if _, asked := values[f.GetName()]; asked {
-					got[f.GetName()] = f.Metric[0].GetGauge().GetValue() + f.Metric[0].GetCounter().GetValue()
+				if strings.HasPrefix(f.GetName(), "vllm:num_requests_") {
+					require.Equal(t, "m", f.Metric[0].Label[0].GetValue())
+					got[f.GetName()] = f.Metric[0].GetGauge().GetValue()
 				}
 			}
-			require.InDeltaMapValues(t, values, got, 1e-9)
+			require.Equal(t, map[string]float64{"vllm:num_requests_running": running, "vllm:num_requests_waiting": waiting}, got)
 		}
-		world := func(running, waiting, used, prefill, steps float64) map[string]float64 {
-			return map[string]float64{"vllm:num_requests_running": running, "vllm:num_requests_waiting": waiting, "vllm:kv_cache_usage_perc": used,
-				"tangram_gateway_world_prefill_tokens_total": prefill, "tangram_gateway_world_steps_total": steps}
-		}
-		tell(r.engines[0], 3, 100, 7)
-		tell(r.engines[1], 4, 50, 7)
-		want(world(7, 2, 0.6, 0, 0))
-		tell(r.engines[0], 1, 130, 9)
-		tell(r.engines[1], 2, 60, 9)
-		want(world(3, 2, 0.6, 40, 2))
-		r.epoch(2, nil, r.engines[1]) // one leaves: what it counted stays counted
-		want(world(2, 1, 0.6, 40, 2))
+		r.load(r.engines[0], &tangramv1.Load{Running: 7, Waiting: 3, Telemetry: &tangramv1.RankTelemetry{Epoch: 1}}) // also of other gateways
+		want(0, 0)
+		c := r.client()
+		home, other, _ := r.home()
+		want(0, 1)
+		r.emit(home, 1, 2, 4)
+		c.has(2)
+		want(1, 0)
+		w := r.world(2, other)
+		w.Members[0].Accepts = false // between two layouts no rank accepts it
+		r.enter(other, w)
+		r.counted(2)
+		want(0, 1)
+		c.leave()
+		require.Error(t, <-c.err)
+		want(0, 0)
 		problems, err := testutil.GatherAndLint(registry)
 		require.NoError(t, err)
 		for _, p := range problems {
@@ -261,6 +255,6 @@ func TestNamesOfTheEcosystem(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, body)
 		require.InDelta(t, 4, testutil.ToFloat64(m.prompts), 0)
 		require.InDelta(t, 1, testutil.ToFloat64(m.generated), 0)
-		require.Equal(t, 1, testutil.CollectAndCount(m.latency, "vllm:e2e_request_latency_seconds"))
+		require.Equal(t, 1, testutil.CollectAndCount(m.total, "vllm:e2e_request_latency_seconds"))
 	})
 }

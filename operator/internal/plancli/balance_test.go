@@ -97,7 +97,7 @@ func TestTheOperatorDecidesTheSame(t *testing.T) {
 	v, err := Geometry("Mixtral-8x7B", 128, 0, 0)
 	require.NoError(t, err)
 	for range 10 {
-		in := PlanInput{Geometry: v, From: World{Ranks: 2, Mode: "Expert"}, To: World{Ranks: 2, Mode: "Expert"}, RanksPerPod: 1, SpareBanks: 2, Redundant: 4, Price: .001,
+		in := PlanInput{Geometry: v, From: World{Ranks: 2, Mode: "ExpertParallel"}, To: World{Ranks: 2, Mode: "ExpertParallel"}, RanksPerPod: 1, SpareBanks: 2, Redundant: 4, Price: .001,
 			Loads: randomLoads(dice, v.MoELayers(), 8)}
 		r, err := Plan(in)
 		require.NoError(t, err)

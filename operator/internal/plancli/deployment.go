@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/json"
 	kubeyaml "sigs.k8s.io/yaml"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // Deployment reads the MoEDeployment of a YAML or JSON file ("-": stdin) that is called name, as NAME or NAMESPACE/NAME; "": the only one. Documents
@@ -160,16 +160,13 @@ func defaults(n *yaml.Node, d *api.MoEDeployment) error {
 		name  string
 		value *int32
 		unset int32
-	}{{"replicas", &s.Replicas, cmp.Or(d.Status.WantedReplicas, 1)}, {"ranksPerPod", &s.RanksPerPod, 1}, {"model.granuleRows", &s.Model.GranuleRows, 0}, {"limits.spareBanks", &s.Limits.SpareBanks, 2}} {
+	}{{"replicas", &s.Replicas, cmp.Or(d.Status.DesiredReplicas, 1)}, {"ranksPerPod", &s.RanksPerPod, 1}, {"tuning.granuleRows", &s.Tuning.GranuleRows, 0}, {"tuning.spareBanks", &s.Tuning.SpareBanks, 2}} {
 		if *f.value < 0 {
 			return fmt.Errorf("line %d: spec.%s is %d; want at least 1", at(n, "spec."+f.name).Line, f.name, *f.value)
 		}
 		if *f.value == 0 {
 			*f.value = f.unset
 		}
-	}
-	if s.Mode == "" {
-		s.Mode = api.ModeExpert
 	}
 	return nil
 }

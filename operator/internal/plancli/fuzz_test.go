@@ -23,10 +23,10 @@ func FuzzDeployment(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(text)
 	}
-	const head = "apiVersion: serving.tangram.dev/v1alpha1\nkind: MoEDeployment\n"
+	const head = "apiVersion: serving.tangram.dev/v1alpha2\nkind: MoEDeployment\n"
 	for _, text := range []string{
 		"", "---\n...\n", "a: &a [*a]\n", "{\"kind\": \"List\", \"items\": [1]}", "apiVersion: v1\nkind: List\nitems:\n- kind: List\n  items: []\n",
-		head + "spec: {replicas: many}\n", head + "spec: {limits: {memoryPerRank: 1Q}}\n", head + "spec: {engine: {env: [{name: a, value: 1}]}}\n---\n: :\n",
+		head + "spec: {replicas: many}\n", head + "spec: {memory: {weights: 1Q}}\n", head + "spec: {engine: {env: [{name: a, value: 1}]}}\n---\n: :\n",
 		head + "status: {conditions: [{lastTransitionTime: now}]}\n", head + "metadata: {name: a}\nspec: {replicas: 3, replicas: 4}\n", head + "? [a]\n: b\n",
 	} {
 		f.Add([]byte(text))

@@ -132,7 +132,7 @@ func scalar(n *yaml.Node, path ...string) string {
 
 var step = regexp.MustCompile(`[^.\[\]]+`)
 
-// at is the node of a path like spec.layout[0].expertGroup, or the last one of it that is there.
+// at is the node of a path like spec.parallelism.layers[0].expertGroup, or the last one of it that is there.
 func at(n *yaml.Node, path string) *yaml.Node {
 	for _, key := range step.FindAllString(path, -1) {
 		next := child(n, key)

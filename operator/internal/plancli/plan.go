@@ -33,7 +33,8 @@ type PlanInput struct {
 	From, To    World
 	RanksPerPod int
 	SpareBanks  uint32
-	Old         load.Placement // of From in mode Expert; nil: as a world starts
+	MemoryBytes uint64         // of each rank for weights; 0: not checked
+	Old         load.Placement // of From in mode ExpertParallel; nil: as a world starts
 	// Loads [MoE layer][expert]; nil: as little moves as possible, whatever the load. Else experts are placed for them:
 	Loads     [][]float64
 	Redundant int
@@ -50,7 +51,7 @@ func Plan(in PlanInput) (*PlanReport, error) {
 		return nil, fmt.Errorf("%d redundant experts, and no load that says of which experts: give --load", in.Redundant)
 	}
 	if in.Old != nil && (in.From.Ranks == 0 || in.From.Mode != layout.Expert.String()) {
-		return nil, fmt.Errorf("an old placement, and no world in mode Expert to be placed so: give --from-ranks and --from-mode Expert")
+		return nil, fmt.Errorf("an old placement, and no world in mode ExpertParallel to be placed so: give --from-ranks and --from-mode ExpertParallel")
 	}
 	r := &PlanReport{Model: in.Geometry.Proto.Model, From: in.From, To: in.To}
 	var current *tangramv1.Layout
@@ -83,7 +84,7 @@ func Plan(in PlanInput) (*PlanReport, error) {
 // balance of the loads on the wanted ranks, from what lies where.
 func (in *PlanInput) balance(current *tangramv1.Layout) (*BalanceReport, error) {
 	if in.To.Mode != layout.Expert.String() {
-		return nil, fmt.Errorf("a load, and mode %s: only whole experts are placed by load (mode Expert)", in.To.Mode)
+		return nil, fmt.Errorf("a load, and mode %s: only whole experts are placed by load (mode ExpertParallel)", in.To.Mode)
 	}
 	if len(in.Loads) != in.Geometry.MoELayers() || len(in.Loads[0]) != int(in.Geometry.Proto.Experts) {
 		return nil, fmt.Errorf("loads of %d layers of %d experts; %s has %d MoE layers of %d", len(in.Loads), len(in.Loads[0]), in.Geometry.Proto.Model,
@@ -144,7 +145,7 @@ func (in *PlanInput) to(current *tangramv1.Layout, w World, placed [][][]uint32)
 	shape := layout.Shape{Mode: mode}
 	if mode == layout.Hybrid {
 		if len(w.Layout) == 0 {
-			return nil, fmt.Errorf("mode Hybrid, and no layout: give the MoEDeployment that has one (-f)")
+			return nil, fmt.Errorf("mode Hybrid needs layers: give a MoEDeployment that has spec.parallelism.layers (-f)")
 		}
 		if shape, err = w.Layout.On(in.Geometry, w.Ranks); err != nil {
 			return nil, err
@@ -155,7 +156,8 @@ func (in *PlanInput) to(current *tangramv1.Layout, w World, placed [][][]uint32)
 		Options: planner.Options{SpareBanks: in.SpareBanks}}
 	for i := range max(w.Ranks, len(current.GetMembers())) {
 		pod, device := i/in.RanksPerPod, i%in.RanksPerPod
-		m := planner.Member{Member: &tangramv1.Member{Id: fmt.Sprintf("pod-%d/%d/1", pod, device), Pod: fmt.Sprintf("pod-%d", pod), Node: fmt.Sprintf("node-%d", pod)}}
+		m := planner.Member{Member: &tangramv1.Member{Id: fmt.Sprintf("pod-%d/%d/1", pod, device), Pod: fmt.Sprintf("pod-%d", pod), Node: fmt.Sprintf("node-%d", pod)},
+			MemoryBytes: in.MemoryBytes}
 		if i < len(current.GetMembers()) {
 			m.Inventory = layout.InventoryOf(current, in.Geometry, uint32(i))
 		}

@@ -14,9 +14,11 @@ func TestPlansAddUp(t *testing.T) {
 		v, err := Geometry(model, 0, 0, 5<<20)
 		require.NoError(t, err)
 		for range 25 {
-			world := func() World { return World{Ranks: 1 + dice.IntN(5), Mode: []string{"Expert", "Tensor"}[dice.IntN(2)]} }
+			world := func() World {
+				return World{Ranks: 1 + dice.IntN(5), Mode: []string{"ExpertParallel", "TensorParallel"}[dice.IntN(2)]}
+			}
 			in := PlanInput{Geometry: v, From: world(), To: world(), RanksPerPod: 1 + dice.IntN(2), SpareBanks: 2}
-			if in.To.Mode == "Expert" && dice.IntN(2) == 0 {
+			if in.To.Mode == "ExpertParallel" && dice.IntN(2) == 0 {
 				in.Redundant = 5
 				in.Loads = randomLoads(dice, v.MoELayers(), int(v.Proto.Experts))
 			}
@@ -37,7 +39,7 @@ func TestPlansAddUp(t *testing.T) {
 			if in.Loads == nil {
 				require.Equal(t, r.BoundBytes, r.ExpertBytes)
 			}
-			if in.From.Mode == "Expert" && in.To.Mode == "Expert" && in.Loads == nil { // one copy of each before and after
+			if in.From.Mode == "ExpertParallel" && in.To.Mode == "ExpertParallel" && in.Loads == nil { // one copy of each before and after
 				require.Equal(t, brings, drops)
 			}
 			require.Equal(t, whole(in.From) && whole(in.To), r.Rounds != nil, "%+v", r.Flips)
@@ -46,13 +48,13 @@ func TestPlansAddUp(t *testing.T) {
 }
 
 // whole: no expert is sliced.
-func whole(w World) bool { return w.Mode == "Expert" || w.Ranks == 1 }
+func whole(w World) bool { return w.Mode == "ExpertParallel" || w.Ranks == 1 }
 
 // A load of nothing in one layer gives joiners nothing to do there, and yet no rank may be without an expert.
 func TestALayerWithoutLoad(t *testing.T) {
 	v, err := Geometry("Mixtral-8x7B", 128, 0, 0)
 	require.NoError(t, err)
-	in := PlanInput{Geometry: v, From: World{Ranks: 2, Mode: "Expert"}, To: World{Ranks: 4, Mode: "Expert"}, RanksPerPod: 1, SpareBanks: 2, Redundant: 8, Price: .5, Loads: make([][]float64, v.MoELayers())}
+	in := PlanInput{Geometry: v, From: World{Ranks: 2, Mode: "ExpertParallel"}, To: World{Ranks: 4, Mode: "ExpertParallel"}, RanksPerPod: 1, SpareBanks: 2, Redundant: 8, Price: .5, Loads: make([][]float64, v.MoELayers())}
 	for l := range in.Loads {
 		in.Loads[l] = make([]float64, 8)
 	}

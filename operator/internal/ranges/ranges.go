@@ -7,10 +7,10 @@ import (
 
 	"tangram.dev/operator/pkg/layout"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
-// OfSpec reads spec.layout.
+// OfSpec reads spec.parallelism.layers.
 func OfSpec(spec []api.LayerRange) layout.Ranges {
 	group := func(n *intstr.IntOrString) uint32 {
 		switch {
@@ -38,7 +38,7 @@ func Status(ranges layout.Ranges) []api.RangeStatus {
 	return out
 }
 
-// OfStatus reads status.layout.
+// OfStatus reads status.layers.
 func OfStatus(status []api.RangeStatus) layout.Ranges {
 	var out layout.Ranges
 	for _, x := range status {

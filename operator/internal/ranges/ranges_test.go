@@ -9,13 +9,13 @@ import (
 
 	"tangram.dev/operator/pkg/layout"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 func TestRangesOfASpec(t *testing.T) {
 	all, two := ptr.To(intstr.FromString(api.AllRanks)), ptr.To(intstr.FromInt32(2))
 	require.Equal(t, layout.Ranges{{First: 0, Last: layout.ToTheEnd, ExpertGroup: 1, AttentionGroup: 1}, {First: 3, Last: 5, ExpertGroup: layout.AllRanks, AttentionGroup: 2}},
-		OfSpec([]api.LayerRange{{}, {FirstLayer: 3, LastLayer: ptr.To[int32](5), ExpertGroup: all, AttentionGroup: two}}))
+		OfSpec([]api.LayerRange{{}, {FirstLayer: 3, LastLayer: ptr.To[int32](5), Groups: api.Groups{ExpertGroup: all, AttentionGroup: two}}}))
 	require.Nil(t, OfSpec(nil))
 }
 

@@ -106,7 +106,7 @@ func (o Options) checkPolicies() error {
 	if err != nil {
 		return err
 	}
-	names := []string{"Expert", "Tensor", "threshold", "rollout", "calibrated", "hindsight", "width"}
+	names := []string{"ExpertParallel", "TensorParallel", "threshold", "rollout", "calibrated", "hindsight", "width"}
 	for _, k := range kinds[2:] {
 		name, _, _ := strings.Cut(k.On(o.Ranks).String(), "/")
 		names = append(names, name)

@@ -74,15 +74,15 @@ func Crossovers(model string, ranks int, engines, routings []string, contexts []
 func (c Crossover) Words() string {
 	switch {
 	case c.Below >= MostCrossing:
-		return fmt.Sprintf("mode Tensor is faster with any number of requests up to %d", MostCrossing)
+		return fmt.Sprintf("mode TensorParallel is faster with any number of requests up to %d", MostCrossing)
 	case c.Above == 0:
-		return fmt.Sprintf("mode Tensor is faster up to %d requests, and again with %d", c.Below, MostCrossing)
+		return fmt.Sprintf("mode TensorParallel is faster up to %d requests, and again with %d", c.Below, MostCrossing)
 	case c.Above == c.Below+1 && c.Below == 0:
-		return "mode Expert is faster with any number of requests"
+		return "mode ExpertParallel is faster with any number of requests"
 	case c.Above == c.Below+1:
-		return fmt.Sprintf("mode Tensor is faster up to %d requests, mode Expert with more", c.Below)
+		return fmt.Sprintf("mode TensorParallel is faster up to %d requests, mode ExpertParallel with more", c.Below)
 	case c.Below == 0:
-		return fmt.Sprintf("mode Expert is faster from %d requests on; with fewer it is now the one, now the other", c.Above)
+		return fmt.Sprintf("mode ExpertParallel is faster from %d requests on; with fewer it is now the one, now the other", c.Above)
 	}
-	return fmt.Sprintf("mode Tensor is faster up to %d requests, mode Expert from %d on; between them now the one, now the other", c.Below, c.Above)
+	return fmt.Sprintf("mode TensorParallel is faster up to %d requests, mode ExpertParallel from %d on; between them now the one, now the other", c.Below, c.Above)
 }

@@ -36,7 +36,7 @@ type Spread struct {
 // alike are rank-hours that differ by less than this: then the better offer has fewer redundant experts, or keeps the SLO for more requests.
 const alike = .01
 
-// Recommend plays the requests in both modes on every width from one rank to o.Ranks, mode Expert with every number of redundant experts that o.Experts
+// Recommend plays the requests in both modes on every width from one rank to o.Ranks, mode ExpertParallel with every number of redundant experts that o.Experts
 // allows, and gives all of it in that order, with the index of the one that keeps the SLO for its share of requests at the least rank-hours; -1: none does.
 // Progress is told before each.
 func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode string, ranks, redundant int)) (offers []Offer, best int, err error) {
@@ -70,9 +70,9 @@ func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode
 	}
 	requests = simulator.Times(requests, o.Times, o.Seed)
 	for ranks := 1; ranks <= o.Ranks; ranks++ {
-		for _, mode := range []string{"Expert", "Tensor"} {
+		for _, mode := range []string{"ExpertParallel", "TensorParallel"} {
 			shape := kernels.Expert(ranks)
-			if mode == "Tensor" {
+			if mode == "TensorParallel" {
 				if ranks == 1 {
 					continue // one rank has one mode
 				}
@@ -82,7 +82,7 @@ func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode
 				return nil, -1, fmt.Errorf("--ranks, --truth, --routing: %w", err)
 			}
 			all := []int{0}
-			if windows != nil && mode == "Expert" {
+			if windows != nil && mode == "ExpertParallel" {
 				all = o.Experts.slots(experts, ranks)
 			}
 			for _, slots := range all {

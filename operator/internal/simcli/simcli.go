@@ -29,7 +29,7 @@ type Options struct {
 	Seed                         uint64
 	Width                        Width
 	Experts                      Experts
-	Hybrids                      []string     // that policies may choose beside modes Expert and Tensor: g/t, a number of ranks or all
+	Hybrids                      []string     // that policies may choose beside modes ExpertParallel and TensorParallel: g/t, a number of ranks or all
 	Tell                         func(string) // takes warnings; nil: they are dropped
 	Sampled                      bool         // results have samples of the world
 	Policies                     []string     // that will be played; with width among them steps of all worlds have as many tokens for each rank
@@ -38,7 +38,7 @@ type Options struct {
 // Defaults are those of the command line.
 func Defaults() Options {
 	return Options{Prompt: 2048, Output: 256, Times: 1, Model: "Qwen3-235B-A22B", Truth: "vllm", Routing: "power_law_1.2", Ranks: 8, RankGB: 141, Noise: .1, Seed: 1,
-		Width: Width{Min: 1, Mode: "Expert", SLO: policy.SLO{Share: .9}, PodSeconds: 60}}
+		Width: Width{Min: 1, Mode: "ExpertParallel", SLO: policy.SLO{Share: .9}, PodSeconds: 60}}
 }
 
 // World to play in.

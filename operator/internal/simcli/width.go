@@ -56,14 +56,14 @@ func (o Options) widthAsked() (policy.WidthOptions, []kernels.Kind, error) {
 		return p, nil, err
 	}
 	switch w.Mode {
-	case "Expert":
+	case "ExpertParallel":
 		return p, kinds[:1], nil
-	case "Tensor":
+	case "TensorParallel":
 		return p, kinds[1:2], nil
 	case ModeAuto:
 		return p, kinds, nil
 	}
-	return p, nil, fmt.Errorf("--mode %q; want Expert, Tensor or %s", w.Mode, ModeAuto)
+	return p, nil, fmt.Errorf("--mode %q; want ExpertParallel, TensorParallel or %s", w.Mode, ModeAuto)
 }
 
 // widths that a world may have, from o.Ranks on, and those that are refused, in words.

@@ -26,7 +26,7 @@ type Agent interface {
 	driver.Agent
 	io.Closer
 	// Load is what was routed to the experts so far.
-	Load(ctx context.Context, world string) (*tangramv1.LoadResponse, error)
+	Load(ctx context.Context, world string) (*tangramv1.ExpertLoadResponse, error)
 }
 
 // Dialer connects to an agent's address; it does not wait for it.

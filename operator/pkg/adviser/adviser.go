@@ -32,11 +32,11 @@ type Options struct {
 	Policy  Kind
 	Width   Range
 	Hybrids Hybrids
-	// AttentionByData: mode Tensor is kernels.TensorByData, as the engines keep all heads of a request on one rank.
+	// AttentionByData: mode TensorParallel is kernels.TensorByData, as the engines keep all heads of a request on one rank.
 	AttentionByData bool
 }
 
-// Hybrids that the policy may choose beside modes Expert and Tensor, all layers alike; a zero Kind after the last. That is all there is to look for: a step lasts as long as
+// Hybrids that the policy may choose beside modes ExpertParallel and TensorParallel, all layers alike; a zero Kind after the last. That is all there is to look for: a step lasts as long as
 // its layers do together, so that with some layers in one sharding and some in another none is shorter than with all in the better one.
 type Hybrids [mostHybrids]kernels.Kind
 
@@ -79,7 +79,7 @@ type Adviser struct {
 // width is what worlds of so many ranks begin with.
 type width struct {
 	priors []*kernels.Step
-	err    error // why there are none of modes Expert and Tensor
+	err    error // why there are none of modes ExpertParallel and Tensor
 }
 
 type price struct {
@@ -129,7 +129,7 @@ func (a *Adviser) Advise(s *telemetry.Sample, w World) policy.Decision {
 		return held("one rank has one mode")
 	}
 	if !a.knows(w.Shape) {
-		return held("shape %v is neither mode Expert nor Tensor, nor one of the hybrids that are allowed", w.Shape)
+		return held("shape %v is neither mode ExpertParallel nor TensorParallel, nor one of the hybrids that are allowed", w.Shape)
 	}
 	if !s.Whole {
 		if len(s.Problems) > 0 {
@@ -178,7 +178,7 @@ func (a *Adviser) shapes(ranks int) []kernels.Shape {
 	return out
 }
 
-// tensor is the shape of mode Tensor in this world.
+// tensor is the shape of mode TensorParallel in this world.
 func (a *Adviser) tensor(ranks int) kernels.Shape {
 	if a.o.AttentionByData {
 		return kernels.TensorByData(ranks)

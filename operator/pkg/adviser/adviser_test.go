@@ -151,7 +151,7 @@ func TestNoDecision(t *testing.T) {
 	for words, change := range map[string]func(*telemetry.Sample, *World){
 		"no layout is in force": func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Shape{} },
 		"one rank has one mode": func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Expert(1) },
-		"neither mode Expert nor Tensor": func(_ *telemetry.Sample, w *World) {
+		"neither mode ExpertParallel nor TensorParallel": func(_ *telemetry.Sample, w *World) {
 			w.Shape = kernels.Shape{Ranks: 8, ExpertGroup: 2, AttentionGroup: 2}
 		},
 		"2 of 8 ranks tell nothing": func(s *telemetry.Sample, _ *World) { s.Whole, s.Gauges.Silent = false, 2 },
@@ -302,7 +302,7 @@ func TestAWorldThatChoosesAHybrid(t *testing.T) {
 	require.Less(t, latency[true], .8*latency[false])
 }
 
-// A world whose engines keep all heads of a request on one rank is asked about that shape of mode Tensor: what it moves, and the KV that fits there.
+// A world whose engines keep all heads of a request on one rank is asked about that shape of mode TensorParallel: what it moves, and the KV that fits there.
 func TestAdvise_WhenAttentionStaysByData(t *testing.T) {
 	a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Calibrated, AttentionByData: true})
 	require.NoError(t, err)

@@ -52,7 +52,7 @@ func (a *Adviser) Widen(s *telemetry.Sample, w World) policy.Decision {
 	case w.View == nil || w.Shape.Check() != nil:
 		return held("no layout is in force")
 	case !a.knows(w.Shape):
-		return held("shape %v is neither mode Expert nor Tensor, nor one of the hybrids that are allowed", w.Shape)
+		return held("shape %v is neither mode ExpertParallel nor TensorParallel, nor one of the hybrids that are allowed", w.Shape)
 	case !s.Whole && len(s.Problems) > 0:
 		return held("what gateways tell is not whole: %s", s.Problems[0])
 	case !s.Whole:

@@ -143,7 +143,7 @@ func TestTheFinalLayoutIsTheWantedOne(t *testing.T) {
 		{"other experts wanted", func(c *checker.Case) {
 			c.Shape = layout.Shape{Mode: layout.Tensor, Layers: map[uint32]layout.LayerShape{1: {ExpertGroup: 2, AttentionGroup: 4}}}
 		}, "layer 1: 1 expert groups, wanted 2", false},
-		{"no such shape", func(c *checker.Case) { c.Shape = layout.Shape{} }, "neither Expert nor Tensor", false},
+		{"no such shape", func(c *checker.Case) { c.Shape = layout.Shape{} }, "neither ExpertParallel nor TensorParallel", false},
 		{"heads in another order", func(c *checker.Case) {
 			f := c.Plan.Flips[len(c.Plan.Flips)-1]
 			for _, l := range f.Delta.Layers {

@@ -10,7 +10,7 @@ import (
 func broken(t *testing.T, mode string) checker.Case {
 	t.Helper()
 	w := &world{v: view(t, 0)}
-	if mode == "Tensor" {
+	if mode == "TensorParallel" {
 		w.to(t, 4, tensorShape)
 	} else {
 		w.to(t, 4, expertShape)
@@ -21,7 +21,7 @@ func broken(t *testing.T, mode string) checker.Case {
 func delta(c *checker.Case) *tangramv1.LayoutDelta { return c.Plan.Flips[0].Delta }
 
 func TestARepairKeepsWhatLives(t *testing.T) {
-	for _, mode := range []string{"Expert", "Tensor"} {
+	for _, mode := range []string{"ExpertParallel", "TensorParallel"} {
 		t.Run(mode, func(t *testing.T) {
 			object(t, broken(t, mode), []spoilt{
 				{"a flip too many", func(c *checker.Case) { c.Plan.Flips = append(c.Plan.Flips, c.Plan.Flips[0]) }, "one of 2 flips", false},
@@ -49,7 +49,7 @@ func TestARepairKeepsWhatLives(t *testing.T) {
 }
 
 func TestARepairSharesEvenly(t *testing.T) {
-	object(t, broken(t, "Expert"), []spoilt{
+	object(t, broken(t, "ExpertParallel"), []spoilt{
 		{"all to one", func(c *checker.Case) {
 			g := delta(c).Layers[2].Experts
 			for i := 1; i < len(g); i++ {
@@ -79,7 +79,7 @@ func TestARepairSharesEvenly(t *testing.T) {
 			l.Experts = []*tangramv1.ExpertGroup{g}
 		}, "does not any more", true},
 	})
-	object(t, broken(t, "Tensor"), []spoilt{
+	object(t, broken(t, "TensorParallel"), []spoilt{
 		{"a position of one that lives", func(c *checker.Case) {
 			r := delta(c).Layers[2].Experts[0].Ranks
 			r[2] = r[0]

@@ -187,7 +187,7 @@ func TestBorrowed(t *testing.T) {
 	measure(kernels.Expert(4), w, 1.1)
 	require.InDelta(t, 1.1, factor(kernels.Expert(4), w), .02)
 	_, _, err := m.Borrowed(kernels.Expert(3), w)
-	require.ErrorContains(t, err, "no prior for shape Expert/3")
+	require.ErrorContains(t, err, "no prior for shape ExpertParallel/3")
 	_, _, err = m.Borrowed(kernels.Expert(4), Work{})
 	require.ErrorContains(t, err, "is none")
 }

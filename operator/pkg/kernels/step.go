@@ -12,7 +12,7 @@ import (
 // Shape of a world whose layers are all alike: docs/architecture.md, section 2. Both groups divide Ranks.
 type Shape struct {
 	Ranks          int // P
-	ExpertGroup    int // g: ranks that share an expert; 1 is mode Expert, P is mode Tensor
+	ExpertGroup    int // g: ranks that share an expert; 1 is mode ExpertParallel, P is mode TensorParallel
 	AttentionGroup int // t: ranks that share a request's heads
 }
 
@@ -22,7 +22,7 @@ func Expert(ranks int) Shape { return Shape{ranks, 1, 1} }
 // Tensor is the shape of mode Tensor.
 func Tensor(ranks int) Shape { return Shape{ranks, ranks, ranks} }
 
-// TensorByData is the shape of mode Tensor where the engines keep all heads of a request on one rank: experts are split, attention is not.
+// TensorByData is the shape of mode TensorParallel where the engines keep all heads of a request on one rank: experts are split, attention is not.
 func TensorByData(ranks int) Shape { return Shape{ranks, ranks, 1} }
 
 // Groups of ranks that hold the same requests: P / t.
@@ -34,7 +34,7 @@ const AllRanks = 0
 // Kind is what worlds of several widths have in common: their mode, or the groups of a hybrid; a group that is all ranks is AllRanks.
 type Kind struct{ ExpertGroup, AttentionGroup int }
 
-// Kind of a shape. One rank alone is of mode Tensor's, as it has all of everything.
+// Kind of a shape. One rank alone is of mode TensorParallel's, as it has all of everything.
 func (s Shape) Kind() Kind {
 	group := func(n int) int {
 		if n == s.Ranks {
@@ -67,9 +67,9 @@ func (s Shape) Check() error {
 func (s Shape) String() string {
 	switch s {
 	case Expert(s.Ranks):
-		return fmt.Sprintf("Expert/%d", s.Ranks)
+		return fmt.Sprintf("ExpertParallel/%d", s.Ranks)
 	case Tensor(s.Ranks):
-		return fmt.Sprintf("Tensor/%d", s.Ranks)
+		return fmt.Sprintf("TensorParallel/%d", s.Ranks)
 	}
 	return fmt.Sprintf("g%d,t%d/%d", s.ExpertGroup, s.AttentionGroup, s.Ranks)
 }

@@ -12,8 +12,8 @@ import (
 const Mixed = "Mixed"
 
 // Is says whether a layout is wholly in a mode: every layer is shared out as the mode says,
-// and over all members; in Tensor attention may be by data, if it is in all layers. (A world of one rank is in both modes; one in the middle of a chain
-// may be in none, and so is one after a repair in Tensor, where a rank stands at two positions.)
+// and over all members; in TensorParallel attention may be by data, if it is in all layers. (A world of one rank is in both modes; one in the middle of a chain
+// may be in none, and so is one after a repair in TensorParallel, where a rank stands at two positions.)
 // Where experts are, and whether some have copies, does not matter.
 func Is(l *tangramv1.Layout, m Mode) bool {
 	experts := func(layer *tangramv1.LayerLayout) bool { return len(layer.Experts) > 0 }

@@ -33,17 +33,17 @@ func TestModes(t *testing.T) {
 		mode         string
 	}{
 		"no layout":                  {nil, false, false, ""},
-		"expert":                     {world(2, expert, expert), true, false, "Expert"},
-		"tensor":                     {world(2, tensor, tensor), false, true, "Tensor"},
+		"expert":                     {world(2, expert, expert), true, false, "ExpertParallel"},
+		"tensor":                     {world(2, tensor, tensor), false, true, "TensorParallel"},
 		"in the middle of a switch":  {world(2, expert, tensor), false, false, "Mixed"},
 		"a joiner that owns nothing": {world(3, expert, expert), false, false, "Mixed"},
 		"the same in tensor":         {world(3, tensor, tensor), false, false, "Mixed"},
-		"one rank is both":           {world(1, layers(1, []uint32{0})), true, true, "Expert"},
-		"a layer without experts":    {world(2, &tangramv1.LayerLayout{AttentionGroupSize: 1, Attention: expert.Attention}), true, false, "Expert"},
-		"a doubled position":         {world(2, doubled, tensor), false, false, "Tensor"},
-		"one rank with all shards":   {world(1, alone), false, false, "Tensor"},
+		"one rank is both":           {world(1, layers(1, []uint32{0})), true, true, "ExpertParallel"},
+		"a layer without experts":    {world(2, &tangramv1.LayerLayout{AttentionGroupSize: 1, Attention: expert.Attention}), true, false, "ExpertParallel"},
+		"a doubled position":         {world(2, doubled, tensor), false, false, "TensorParallel"},
+		"one rank with all shards":   {world(1, alone), false, false, "TensorParallel"},
 		"doubled, and a joiner":      {world(3, doubled, doubled), false, false, "Mixed"},
-		"tensor, attention by data":  {world(2, bare, byData), false, true, "Tensor"},
+		"tensor, attention by data":  {world(2, bare, byData), false, true, "TensorParallel"},
 		"... in one layer alone":     {world(2, tensor, byData), false, false, "Mixed"},
 		"... on its way":             {world(2, expert, byData), false, false, "Mixed"},
 	} {
@@ -129,7 +129,7 @@ func TestWhatSharesEverythingIsTensor(t *testing.T) {
 		}}
 	}
 	require.False(t, Is(fresh(), Tensor))
-	require.Equal(t, "Tensor", ModeOf(fresh()))
+	require.Equal(t, "TensorParallel", ModeOf(fresh()))
 	for name, change := range map[string]func(l *tangramv1.LayerLayout){
 		"heads of two groups":   func(l *tangramv1.LayerLayout) { l.Attention = append(l.Attention, l.Attention[0]) },
 		"heads on one rank":     func(l *tangramv1.LayerLayout) { l.Attention[0].Ranks = all[:1] },

@@ -17,19 +17,19 @@ func TestRangesOnAModel(t *testing.T) {
 		want   []LayerShape
 		says   string
 	}{
-		"nothing said is as Expert":   {nil, 3, []LayerShape{{0, 1}, {1, 1}, {1, 1}}, ""},
-		"one range for all":           {Ranges{{0, ToTheEnd, 2, 4}}, 4, []LayerShape{{0, 4}, {2, 4}, {2, 4}}, ""},
-		"all ranks":                   {Ranges{{1, 1, AllRanks, AllRanks}}, 3, []LayerShape{{0, 1}, {3, 3}, {1, 1}}, ""},
-		"the same on one rank":        {Ranges{{1, 1, AllRanks, AllRanks}}, 1, []LayerShape{{0, 1}, {1, 1}, {1, 1}}, ""},
-		"two ranges, out of order":    {Ranges{{2, ToTheEnd, 2, 1}, {0, 1, 1, 2}}, 2, []LayerShape{{0, 2}, {1, 2}, {2, 1}}, ""},
-		"a layer that is not":         {Ranges{{3, ToTheEnd, 1, 1}}, 2, nil, "layers 3 to the last: the model has 3 layers, the last one is 2"},
-		"an end that is not":          {Ranges{{1, 3, 1, 1}}, 2, nil, "layers 1 to 3: the model has 3 layers, the last one is 2"},
-		"experts do not divide":       {Ranges{{1, 2, 2, 1}}, 3, nil, "layers 1 to 2: expert groups of 2 do not divide 3 ranks; groups of [1 3] do, and 2 or 4 ranks would"},
-		"heads do not divide":         {Ranges{{0, 0, 1, 4}}, 3, nil, "layer 0: attention groups of 4 do not divide 3 ranks; groups of [1 3] do, and 4 ranks would"},
-		"more ranks than heads":       {Ranges{{0, 0, 1, AllRanks}, {1, 2, 13, 1}}, 13, nil, "layer 0: 13 ranks share 12 query heads"},
-		"more ranks than granules":    {Ranges{{1, 2, 8, 1}}, 8, nil, "layer 1: 8 ranks share an expert of 6 granules of"},
-		"more groups than experts":    {Ranges{{0, 0, 1, 1}}, 4, nil, "layer 1: 4 expert groups of 1 ranks for 3 experts; at most 3 ranks can share them"},
-		"groups beyond the last rank": {Ranges{{0, ToTheEnd, 1, 2}}, 1, nil, "layers 0 to the last: attention groups of 2 do not divide 1 ranks; groups of [1] do, and 2 ranks would"},
+		"nothing said is as ExpertParallel": {nil, 3, []LayerShape{{0, 1}, {1, 1}, {1, 1}}, ""},
+		"one range for all":                 {Ranges{{0, ToTheEnd, 2, 4}}, 4, []LayerShape{{0, 4}, {2, 4}, {2, 4}}, ""},
+		"all ranks":                         {Ranges{{1, 1, AllRanks, AllRanks}}, 3, []LayerShape{{0, 1}, {3, 3}, {1, 1}}, ""},
+		"the same on one rank":              {Ranges{{1, 1, AllRanks, AllRanks}}, 1, []LayerShape{{0, 1}, {1, 1}, {1, 1}}, ""},
+		"two ranges, out of order":          {Ranges{{2, ToTheEnd, 2, 1}, {0, 1, 1, 2}}, 2, []LayerShape{{0, 2}, {1, 2}, {2, 1}}, ""},
+		"a layer that is not":               {Ranges{{3, ToTheEnd, 1, 1}}, 2, nil, "layers 3 to the last: the model has 3 layers, the last one is 2"},
+		"an end that is not":                {Ranges{{1, 3, 1, 1}}, 2, nil, "layers 1 to 3: the model has 3 layers, the last one is 2"},
+		"experts do not divide":             {Ranges{{1, 2, 2, 1}}, 3, nil, "layers 1 to 2: expert groups of 2 do not divide 3 ranks; groups of [1 3] do, and 2 or 4 ranks would"},
+		"heads do not divide":               {Ranges{{0, 0, 1, 4}}, 3, nil, "layer 0: attention groups of 4 do not divide 3 ranks; groups of [1 3] do, and 4 ranks would"},
+		"more ranks than heads":             {Ranges{{0, 0, 1, AllRanks}, {1, 2, 13, 1}}, 13, nil, "layer 0: 13 ranks share 12 query heads"},
+		"more ranks than granules":          {Ranges{{1, 2, 8, 1}}, 8, nil, "layer 1: 8 ranks share an expert of 6 granules of"},
+		"more groups than experts":          {Ranges{{0, 0, 1, 1}}, 4, nil, "layer 1: 4 expert groups of 1 ranks for 3 experts; at most 3 ranks can share them"},
+		"groups beyond the last rank":       {Ranges{{0, ToTheEnd, 1, 2}}, 1, nil, "layers 0 to the last: attention groups of 2 do not divide 1 ranks; groups of [1] do, and 2 ranks would"},
 	} {
 		s, err := c.ranges.On(v, c.ranks)
 		if c.says != "" {

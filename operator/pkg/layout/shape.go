@@ -24,23 +24,23 @@ const (
 func (m Mode) String() string {
 	switch m {
 	case Expert:
-		return "Expert"
+		return "ExpertParallel"
 	case Tensor:
-		return "Tensor"
+		return "TensorParallel"
 	case Hybrid:
 		return "Hybrid"
 	}
 	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
-// ParseMode reads "Expert", "Tensor" or "Hybrid".
+// ParseMode reads "ExpertParallel", "TensorParallel" or "Hybrid".
 func ParseMode(s string) (Mode, error) {
 	for _, m := range []Mode{Expert, Tensor, Hybrid} {
 		if s == m.String() {
 			return m, nil
 		}
 	}
-	return 0, fmt.Errorf("mode %q is neither Expert nor Tensor nor Hybrid", s)
+	return 0, fmt.Errorf("unknown mode %q: use ExpertParallel, TensorParallel or Hybrid", s)
 }
 
 // LayerShape is the sharding of one layer: g ranks share an expert, t ranks share a
@@ -52,7 +52,7 @@ type LayerShape struct{ ExpertGroup, AttentionGroup uint32 }
 type Shape struct {
 	Mode   Mode
 	Layers map[uint32]LayerShape // by model layer; layers not named follow Mode
-	// AttentionByData: layers that follow Mode keep a request's heads on one rank (t = 1), in Tensor too.
+	// AttentionByData: layers that follow Mode keep a request's heads on one rank (t = 1), in TensorParallel too.
 	AttentionByData bool
 	// Placement of whole experts, in layers of g = 1: [MoE ordinal][rank] experts, ascending, each once on a rank and
 	// on one rank at least. nil, or a nil layer: one copy of each, shared out so that as little as possible moves.
@@ -88,7 +88,7 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 			whole.AttentionGroup = 1
 		}
 	default:
-		return nil, fmt.Errorf("shape: %v is neither Expert nor Tensor nor Hybrid", s.Mode)
+		return nil, fmt.Errorf("shape: %v is neither ExpertParallel nor TensorParallel nor Hybrid", s.Mode)
 	}
 	for layer := range s.Layers {
 		if layer >= v.Proto.Layers {

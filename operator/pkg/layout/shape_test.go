@@ -56,7 +56,7 @@ func TestResolveSaysWhatDoesNotFit(t *testing.T) {
 		says  string
 	}{
 		{v, Shape{Mode: Expert}, 0, "width 0: a world needs at least one rank"},
-		{v, Shape{}, 2, "Mode(0) is neither Expert nor Tensor"},
+		{v, Shape{}, 2, "Mode(0) is neither ExpertParallel nor TensorParallel"},
 		{v, Shape{Mode: Expert, Layers: layers{3: {}}}, 2, "layer 3 of 3"},
 		{v, Shape{Mode: Expert, Layers: layers{1: {ExpertGroup: 2}}}, 3, "layer 1: expert groups of 2 do not divide 3 ranks"},
 		{v, Shape{Mode: Expert, Layers: layers{0: {AttentionGroup: 2}}}, 3, "layer 0: attention groups of 2 do not divide 3 ranks"},
@@ -138,9 +138,9 @@ func TestModesHaveNames(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, m, got)
 	}
-	require.Equal(t, []string{"Expert", "Tensor", "Mode(7)"}, []string{Expert.String(), Tensor.String(), Mode(7).String()})
+	require.Equal(t, []string{"ExpertParallel", "TensorParallel", "Mode(7)"}, []string{Expert.String(), Tensor.String(), Mode(7).String()})
 	_, err := ParseMode("expert")
-	require.ErrorContains(t, err, `mode "expert" is neither Expert nor Tensor`)
+	require.ErrorContains(t, err, `unknown mode "expert": use ExpertParallel, TensorParallel or Hybrid`)
 }
 
 func TestDivisors(t *testing.T) {

@@ -166,8 +166,8 @@ func TestPositionsAreTakenForTheMost(t *testing.T) {
 
 func TestNear(t *testing.T) {
 	w := &world{members: []*tangramv1.Member{{Pod: "a", Node: "x"}, {Pod: "a", Node: "x"}, {Pod: "b", Node: "x"}, {Pod: "a", Node: "y"},
-		{Pod: "a"}, {Pod: "a"}, {Node: "x"}, {Node: "x"}, {}, {Pod: "c", Node: "z", Fabric: "f", Rail: "r"}, {Pod: "d", Node: "z", Fabric: "g"},
-		{Pod: "e", Node: "u", Fabric: "f", Rail: "s"}, {Pod: "f", Node: "v", Fabric: "h", Rail: "r"}}}
+		{Pod: "a"}, {Pod: "a"}, {Node: "x"}, {Node: "x"}, {}, {Pod: "c", Node: "z", NvlinkDomain: "f", Rail: "r"}, {Pod: "d", Node: "z", NvlinkDomain: "g"},
+		{Pod: "e", Node: "u", NvlinkDomain: "f", Rail: "s"}, {Pod: "f", Node: "v", NvlinkDomain: "h", Rail: "r"}}}
 	for _, c := range []struct {
 		a, b uint32
 		want int

@@ -99,7 +99,7 @@ func makeGolden(t *testing.T) golden {
 		{"uneven", 10, 6, 3, 0, []goldenStep{{ranks: 3, shape: expertShape}, {ranks: 4, shape: expertShape}, {ranks: 4, shape: tensorShape}, {ranks: 3, shape: expertShape}}},
 		{"tail and groups", 7, 5, 4, 40, []goldenStep{{ranks: 4, shape: layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{1: {ExpertGroup: 2, AttentionGroup: 4}}}},
 			{ranks: 5, shape: tensorShape}, {ranks: 2, shape: expertShape}}},
-		// Rank 1 is lost in Tensor: positions are doubled; a new member takes them back in place. Then
+		// Rank 1 is lost in TensorParallel: positions are doubled; a new member takes them back in place. Then
 		// two are lost in Expert.
 		{"repaired", 9, 7, 4, 40, []goldenStep{{ranks: 4, shape: tensorShape}, {lose: []int{1}}, {ranks: 4, shape: tensorShape}, {ranks: 4, shape: expertShape}, {lose: []int{0, 2}},
 			{ranks: 3, shape: expertShape}}},

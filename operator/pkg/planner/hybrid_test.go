@@ -9,7 +9,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// What people write as ranges of layers is what the final layout has, by groups that are counted here: from Expert to Hybrid, to Tensor, to another Hybrid, to a
+// What people write as ranges of layers is what the final layout has, by groups that are counted here: from ExpertParallel to Hybrid, to TensorParallel, to another Hybrid, to a
 // width that nobody asked for, and back, with a death and its repair between. The checker plays each plan.
 func TestHybridsThatPeopleWrite(t *testing.T) {
 	r := source(t)

@@ -116,7 +116,7 @@ func (w *world) near(a, b uint32) int {
 		return 0
 	case x.Node != "" && x.Node == y.Node:
 		return 1
-	case x.Fabric != "" && x.Fabric == y.Fabric:
+	case x.NvlinkDomain != "" && x.NvlinkDomain == y.NvlinkDomain:
 		return 2
 	case x.Rail != "" && x.Rail == y.Rail:
 		return 3

@@ -33,7 +33,7 @@ func TestRefusalsNameTheNumbers(t *testing.T) {
 		{"experts", g, 6, expertShape, "6 expert groups of 1 ranks for 5 experts; at most 5 ranks"},
 		{"width 0", g, 0, expertShape, "width 0"},
 		{"even shards", even, 3, tensorShape, "10 granules do not divide by 3 ranks; possible widths: [1 2 5 10]"},
-		{"no mode", g, 2, layout.Shape{}, "neither Expert nor Tensor"},
+		{"no mode", g, 2, layout.Shape{}, "neither ExpertParallel nor TensorParallel"},
 		{"group", g, 4, layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{1: {ExpertGroup: 3}}},
 			"expert groups of 3 do not divide 4 ranks"},
 	} {

@@ -43,7 +43,7 @@ func TestADoubledPositionIsTakenInTurnAndGivenBackInPlace(t *testing.T) {
 	require.Equal(t, lost, result.Plan.Cost.CheckpointBytes)
 	require.Equal(t, lost, result.Plan.Cost.ExpertBytes)
 	require.Zero(t, result.Plan.Cost.LocalBytes)
-	require.Equal(t, "Tensor", layout.ModeOf(b.now))
+	require.Equal(t, "TensorParallel", layout.ModeOf(b.now))
 	require.False(t, layout.Is(b.now, layout.Tensor))
 	took := map[uint32]int{}
 	for _, l := range v.Proto.MoeLayers {
@@ -80,7 +80,7 @@ func TestMoreThanAThousandRanks(t *testing.T) {
 	require.Equal(t, v.ExpertBytes, result.Plan.Cost.CheckpointBytes, "the one expert that nobody else had")
 }
 
-// A member replaced in Tensor without a repair between is in place too.
+// A member replaced in TensorParallel without a repair between is in place too.
 func TestAReplacedMemberOfATensorWorldMovesOneShare(t *testing.T) {
 	v := view(t, shape(12, 8, 3, 0))
 	b := at(t, v, 4, tensorShape)
@@ -131,7 +131,7 @@ func TestExpertsOfALostRankGoToThoseWithTheFewest(t *testing.T) {
 		}
 	}
 	require.Equal(t, []int{22, 22, 22, 22}, total, "ties go to those with the fewest bytes over all layers")
-	require.Equal(t, "Expert", layout.ModeOf(b.now))
+	require.Equal(t, "ExpertParallel", layout.ModeOf(b.now))
 }
 
 // What a survivor staged or did not retire yet is used, and stays where it lies.
@@ -150,7 +150,7 @@ func TestPiecesThatNoLayoutNamesAreKeptInPlace(t *testing.T) {
 		require.Equal(t, layout.InventoryOf(wide, v, rank), layout.InventoryOf(b.now, v, rank))
 	}
 
-	// The same in Tensor: a member replaced a doubled position and died.
+	// The same in TensorParallel: a member replaced a doubled position and died.
 	b = at(t, view(t, shape(12, 8, 2, 0)), 3, tensorShape, 0)
 	b.repaired(t)
 	doubled := b.now
@@ -204,7 +204,7 @@ func TestARepairThatDoesNotFitNamesTheNumbers(t *testing.T) {
 
 func TestTheCheckerObjectsToSpoiltRepairs(t *testing.T) {
 	v := view(t, shape(11, 6, 3, 0))
-	for mode, s := range map[string]layout.Shape{"Expert": expertShape, "Tensor": tensorShape} {
+	for mode, s := range map[string]layout.Shape{"ExpertParallel": expertShape, "TensorParallel": tensorShape} {
 		b := at(t, v, 4, s, 1)
 		b.repaired(t)
 		sound := b.lastCase
@@ -240,7 +240,7 @@ func TestTheCheckerObjectsToSpoiltRepairs(t *testing.T) {
 			},
 			"given all to one": func(c *checker.Case) {
 				g := c.Plan.Flips[0].Delta.Layers[2].Experts
-				if mode == "Expert" {
+				if mode == "ExpertParallel" {
 					g[0].Slots, g[1].Slots = append(g[0].Slots, g[1].Slots[len(g[1].Slots)-1]), g[1].Slots[:len(g[1].Slots)-1]
 				} else {
 					g[0].Ranks[2] = g[0].Ranks[0]

@@ -150,8 +150,8 @@ func (c *widthChecker) mode(w *wide, d policy.Decision) {
 	require.Fail(c.t, "a mode that would not keep up", "%v keeps up, %v would not", w.s.Shape, d.To)
 }
 
-// A load that mode Tensor has no KV for, with as many ranks as there may be, grows the world in mode Expert; and the mode is changed before pods are waited for. Before
-// modes and widths were decided on with each other it grew in mode Tensor, to a width that did not hold the load either.
+// A load that mode TensorParallel has no KV for, with as many ranks as there may be, grows the world in mode ExpertParallel; and the mode is changed before pods are waited for. Before
+// modes and widths were decided on with each other it grew in mode TensorParallel, to a width that did not hold the load either.
 func TestJointDoesNotGrowInAModeWithoutKV(t *testing.T) {
 	priors := widthPriors(t)
 	w, p := newWide(5, 4, expert, tensor), newJoint(t, priors, expert, tensor)
@@ -179,10 +179,10 @@ func TestJointDoesNotGrowInAModeWithoutKV(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, said)
-	require.True(t, slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "Expert/8: ") }), "%v", said)
+	require.True(t, slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "ExpertParallel/8: ") }), "%v", said)
 	require.Equal(t, kernels.Expert(mostRanks), w.s.Shape)
 	use, _ := newWidthChecker(t, priors).steady(w, kernels.Tensor(mostRanks), 60, policy.WidthDefaults().Chunk)
-	require.Greater(t, use, 1.0, "mode Tensor has no KV for it at any width: else nothing was tested")
+	require.Greater(t, use, 1.0, "mode TensorParallel has no KV for it at any width: else nothing was tested")
 }
 
 // The width's policy changes the mode where the other one has the KV for what comes, since no pod has to come for that, and pods are decided on next.

@@ -234,7 +234,7 @@ func TestNotKnownYet(t *testing.T) {
 	require.Positive(t, unknown)
 }
 
-// Many requests want mode Expert, few mode Tensor, on kernels where that is so.
+// Many requests want mode ExpertParallel, few mode TensorParallel, on kernels where that is so.
 func TestFollowsTheLoad(t *testing.T) {
 	steps := priors(t)
 	for name := range trained(t, steps) {
@@ -278,7 +278,7 @@ func TestDryRun_WhenSwitchPays(t *testing.T) {
 	}
 }
 
-// Where engines keep the heads of a request on one rank, mode Tensor is another shape.
+// Where engines keep the heads of a request on one rank, mode TensorParallel is another shape.
 func TestThreshold_WhenAttentionStaysByData(t *testing.T) {
 	p, w := policy.NewThreshold(policy.Published()), newWorldly(1)
 	w.s.Options[1].Shape = kernels.TensorByData(8)

@@ -7,7 +7,7 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// Thresholds of requests in the world, between mode Tensor below and mode Expert above.
+// Thresholds of requests in the world, between mode TensorParallel below and mode ExpertParallel above.
 type Thresholds struct {
 	High     int     // Tensor -> Expert at once when more requests are there
 	Low      int     // Expert -> Tensor when the mean over the window is below
@@ -49,7 +49,7 @@ func (p *Threshold) Decide(t Telemetry, s State) Decision {
 		low = byData
 	}
 	if s.Shape != high && s.Shape != low {
-		return hold(s, "no decision: shape %v is neither mode Expert nor Tensor", s.Shape)
+		return hold(s, "no decision: shape %v is neither mode ExpertParallel nor TensorParallel", s.Shape)
 	}
 	if s.Busy {
 		return hold(s, "no decision: a transition is under way")

@@ -68,7 +68,7 @@ func (w *wide) pods() policy.Pods {
 
 const startup = 30.0
 
-// tokens of KV that fit: where it is scarce, in mode Tensor more ranks than two hold copies of the two heads that there are.
+// tokens of KV that fit: where it is scarce, in mode TensorParallel more ranks than two hold copies of the two heads that there are.
 func (w *wide) tokens(s kernels.Shape) int {
 	if w.scarce == 0 {
 		return 200000 * s.Ranks

@@ -10,7 +10,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Whole gives the layers, by MoE ordinal, whose experts are whole and spread over all ranks: those that are placed. In mode Expert they are all.
+// Whole gives the layers, by MoE ordinal, whose experts are whole and spread over all ranks: those that are placed. In mode ExpertParallel they are all.
 func Whole(l *tangramv1.Layout) []int {
 	var out []int
 	for o, ranks := range layout.PlacementOf(l) {
@@ -49,7 +49,7 @@ func FromLayers(l *tangramv1.Layout, v *geometry.View, ordinals []int, slots int
 	return placement.FromLists(lists, int(v.Proto.Experts), slots)
 }
 
-// FromLayout reads a layout in mode Expert as a placement: each rank has `slots` slots, or as many as its fullest layer
+// FromLayout reads a layout in mode ExpertParallel as a placement: each rank has `slots` slots, or as many as its fullest layer
 // has, if those are more.
 func FromLayout(l *tangramv1.Layout, v *geometry.View, slots int) (*placement.Placement, error) {
 	if len(l.GetMembers()) == 0 {
@@ -59,7 +59,7 @@ func FromLayout(l *tangramv1.Layout, v *geometry.View, slots int) (*placement.Pl
 	for o := range all {
 		all[o] = o
 		if number := v.Proto.MoeLayers[o]; l.Layers[number].ExpertGroupSize > 1 {
-			return nil, fmt.Errorf("rebalance: layer %d: an expert is shared by %d ranks; only whole experts are placed (mode Expert)", number, l.Layers[number].ExpertGroupSize)
+			return nil, fmt.Errorf("rebalance: layer %d: an expert is shared by %d ranks; only whole experts are placed (mode ExpertParallel)", number, l.Layers[number].ExpertGroupSize)
 		}
 	}
 	return FromLayers(l, v, all, slots)

@@ -50,7 +50,7 @@ type Decision struct {
 	Why string
 }
 
-// Decide from a layout and a forecast, tokens by [layer ordinal][expert]. Only layers whose experts are whole count (Whole): of a layout in mode Expert all, in
+// Decide from a layout and a forecast, tokens by [layer ordinal][expert]. Only layers whose experts are whole count (Whole): of a layout in mode ExpertParallel all, in
 // mode Hybrid some.
 func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Settings) (*Decision, error) {
 	if s.Redundant < 0 || s.MaxMoves < 0 || !(s.MinGain >= 0) {
@@ -64,7 +64,7 @@ func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Setti
 	}
 	w := within{v, l, Whole(l), nil}
 	if len(w.layers) == 0 {
-		return nil, fmt.Errorf("rebalance: experts are shared by ranks in every layer; only whole experts are placed (modes Expert and Hybrid)")
+		return nil, fmt.Errorf("rebalance: experts are shared by ranks in every layer; only whole experts are placed (modes ExpertParallel and Hybrid)")
 	}
 	w.forecast = Of(forecast, w.layers)
 	if !s.Automatic {

@@ -93,7 +93,7 @@ func Draw(to io.Writer, all []Played) error {
 		switch one.title {
 		case "mode":
 			p.Y.Min, p.Y.Max = -.5, 2.5
-			p.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "Tensor"}, {Value: 1, Label: "Expert"}, {Value: 2, Label: "other"}}
+			p.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "TensorParallel"}, {Value: 1, Label: "ExpertParallel"}, {Value: 2, Label: "other"}}
 		case "width, ranks":
 			p.Y.Max = math.Ceil(p.Y.Max + 1)
 		}
@@ -251,9 +251,9 @@ func shape(s string) (kind, width float64) {
 	name, after, _ := strings.Cut(s, "/")
 	kind = 2
 	switch name {
-	case "Tensor":
+	case "TensorParallel":
 		kind = 0
-	case "Expert":
+	case "ExpertParallel":
 		kind = 1
 	}
 	n, err := strconv.Atoi(after)

@@ -14,7 +14,7 @@ import (
 // played by hand: 100 s, two requests at 10 s and one at 90 s, a switch at 50 s and a wider world at 75 s.
 func played() Played {
 	return Played{Policy: "by hand", Result: simulator.Result{Makespan: 100,
-		Samples: []simulator.Sample{{At: 0, Mode: "Tensor/4", Running: 1, Waiting: 2}, {At: 50, Mode: "Expert/4", Running: 7}, {At: 75, Mode: "Expert/8"}, {At: 99, Mode: "Expert/8"}},
+		Samples: []simulator.Sample{{At: 0, Mode: "TensorParallel/4", Running: 1, Waiting: 2}, {At: 50, Mode: "ExpertParallel/4", Running: 7}, {At: 75, Mode: "ExpertParallel/8"}, {At: 99, Mode: "ExpertParallel/8"}},
 		Answers: []simulator.Answer{{Arrival: 10, First: 2, Rest: 9, Output: 10}, {Arrival: 10, First: 1, Output: 1}, {Arrival: 90, First: .5, Rest: 1, Output: 11}}}}
 }
 
@@ -45,7 +45,7 @@ func TestTheSameFileForTheSameResults(t *testing.T) {
 	require.NoError(t, Draw(&one, []Played{played(), played()}))
 	require.NoError(t, Draw(&two, []Played{played(), played()}))
 	require.Equal(t, one.String(), two.String())
-	for _, words := range []string{"<svg", "by hand", "time to first token", "Tensor", "width, ranks"} {
+	for _, words := range []string{"<svg", "by hand", "time to first token", "TensorParallel", "width, ranks"} {
 		require.Contains(t, one.String(), words)
 	}
 	require.Less(t, one.Len(), 100_000)

@@ -173,8 +173,8 @@ func (m *Merger) gateway(s *Sample, r *tangramv1.TelemetryReport, answers Latenc
 	if r.Silence > 0 && (s.Silence == 0 || r.Silence < s.Silence) {
 		s.Silence = r.Silence
 	}
-	s.Gauges.Homeless += int(r.Homeless)
-	s.Gauges.QueueAge = max(s.Gauges.QueueAge, r.HomelessAge)
+	s.Gauges.Homeless += int(r.Unassigned)
+	s.Gauges.QueueAge = max(s.Gauges.QueueAge, r.UnassignedAgeSeconds)
 	return ""
 }
 

@@ -69,7 +69,7 @@ func (p *play) work(seconds float64) (c Counters, answers uint64, steps uint64) 
 			t.Steps++
 			t.PacedSteps++
 			t.PaceOverruns += boolean(octave == 1)
-			t.PaceCut += boolean(octave == 2)
+			t.PacedStepsTruncated += boolean(octave == 2)
 			t.StepSeconds += .25
 			var cell *tangramv1.StepCell
 			for _, have := range t.Cells {

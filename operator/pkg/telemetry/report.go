@@ -29,6 +29,17 @@ type Gauges struct {
 	Ranks, Silent                   int // members in force; those of them that told nothing lately
 }
 
+// WaitingRequests are those that wait at an engine or without one.
+func (g *Gauges) WaitingRequests() int { return g.Waiting + g.Homeless }
+
+// KVUsage is the used part of the KV cache, 0 to 1.
+func (g *Gauges) KVUsage() float64 {
+	if g.KVPages == 0 {
+		return 0
+	}
+	return 1 - float64(g.KVFree)/float64(g.KVPages)
+}
+
 // StepKey names steps that are alike.
 type StepKey struct {
 	Epoch   uint64
@@ -63,10 +74,10 @@ func wrong(world string, r *tangramv1.TelemetryReport) string {
 		return "it names no gateway"
 	case !time(r.LongestGap) || !time(r.Silence):
 		return fmt.Sprintf("waits of %v, %v s are none", r.LongestGap, r.Silence)
-	case !time(r.At) || !time(r.HomelessAge):
-		return fmt.Sprintf("times %v, %v are none", r.At, r.HomelessAge)
-	case r.Homeless == 0 && r.HomelessAge > 0:
-		return fmt.Sprintf("nobody is without a rank, for %v s", r.HomelessAge)
+	case !time(r.At) || !time(r.UnassignedAgeSeconds):
+		return fmt.Sprintf("times %v, %v are none", r.At, r.UnassignedAgeSeconds)
+	case r.Unassigned == 0 && r.UnassignedAgeSeconds > 0:
+		return fmt.Sprintf("nobody is without a rank, for %v s", r.UnassignedAgeSeconds)
 	case r.Answered+r.Failed+r.Left > r.Arrived:
 		return fmt.Sprintf("%d requests came, and %d ended", r.Arrived, r.Answered+r.Failed+r.Left)
 	}
@@ -100,8 +111,8 @@ func wrongLoad(l *tangramv1.Load) string {
 		return fmt.Sprintf("%d of %d running requests decode", t.Decoding, l.Running)
 	case !time(t.QueueAge) || !time(t.StepSeconds):
 		return fmt.Sprintf("times %v, %v are none", t.QueueAge, t.StepSeconds)
-	case t.PaceOverruns+t.PaceCut > t.PacedSteps || t.PacedSteps > t.Steps:
-		return fmt.Sprintf("of %d steps %d were paced, %d too long and %d cut", t.Steps, t.PacedSteps, t.PaceOverruns, t.PaceCut)
+	case t.PaceOverruns+t.PacedStepsTruncated > t.PacedSteps || t.PacedSteps > t.Steps:
+		return fmt.Sprintf("of %d steps %d were paced, %d too long and %d cut", t.Steps, t.PacedSteps, t.PaceOverruns, t.PacedStepsTruncated)
 	case len(t.Cells) > 2*mostOctaves:
 		return fmt.Sprintf("%d kinds of steps", len(t.Cells))
 	}
@@ -120,7 +131,7 @@ func time(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 func of(t *tangramv1.RankTelemetry) Counters {
 	return Counters{Arrived: t.GetArrived(), PromptTokens: t.GetPromptTokens(), ReusedTokens: t.GetReusedTokens(), Finished: t.GetFinished(),
 		OutputTokens: t.GetOutputTokens(), PrefillTokens: t.GetPrefillTokens(), DecodeTokens: t.GetDecodeTokens(), Steps: t.GetSteps(),
-		PacedSteps: t.GetPacedSteps(), Overruns: t.GetPaceOverruns(), Cut: t.GetPaceCut(), StepSeconds: t.GetStepSeconds()}
+		PacedSteps: t.GetPacedSteps(), Overruns: t.GetPaceOverruns(), Cut: t.GetPacedStepsTruncated(), StepSeconds: t.GetStepSeconds()}
 }
 
 func ofGateway(r *tangramv1.TelemetryReport) Counters {

@@ -28,8 +28,8 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 		`world "v"`:               func(r *tangramv1.TelemetryReport) { r.World = "v" },
 		"names no gateway":        func(r *tangramv1.TelemetryReport) { r.Gateway = "" },
 		"times NaN":               func(r *tangramv1.TelemetryReport) { r.At = nan },
-		"times 1, +Inf":           func(r *tangramv1.TelemetryReport) { r.HomelessAge = inf },
-		"nobody is without":       func(r *tangramv1.TelemetryReport) { r.HomelessAge = 1 },
+		"times 1, +Inf":           func(r *tangramv1.TelemetryReport) { r.UnassignedAgeSeconds = inf },
+		"nobody is without":       func(r *tangramv1.TelemetryReport) { r.UnassignedAgeSeconds = 1 },
 		"9 requests came, and 22": func(r *tangramv1.TelemetryReport) { r.Answered = 20 },
 		"there twice":             func(r *tangramv1.TelemetryReport) { r.Ranks = append(r.Ranks, r.Ranks[0]) },
 		"an age of -1":            func(r *tangramv1.TelemetryReport) { r.Ranks[0].Age = -1 },
@@ -40,7 +40,9 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 		"of 7 steps 8 were paced": func(r *tangramv1.TelemetryReport) { load(r).Telemetry.PacedSteps = 8 },
 		"m: steps":                func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Seconds = nan },
 		`member "" is none`:       func(r *tangramv1.TelemetryReport) { r.Ranks[0].Member = "" },
-		"7 too long and 1 cut":    func(r *tangramv1.TelemetryReport) { load(r).Telemetry.PaceOverruns, load(r).Telemetry.PaceCut = 7, 1 },
+		"7 too long and 1 cut": func(r *tangramv1.TelemetryReport) {
+			load(r).Telemetry.PaceOverruns, load(r).Telemetry.PacedStepsTruncated = 7, 1
+		},
 		"65 kinds of steps": func(r *tangramv1.TelemetryReport) {
 			for len(load(r).Telemetry.Cells) < 65 {
 				load(r).Telemetry.Cells = append(load(r).Telemetry.Cells, load(r).Telemetry.Cells[0])
@@ -135,7 +137,7 @@ func TestSilenceIsTold(t *testing.T) {
 
 	// Another gateway hears them, and knows of a newer epoch, of which one is no member. What it did not hear yet, the first one did.
 	other := fine(50)
-	other.Gateway, other.Epoch, other.Homeless, other.HomelessAge = "h", 5, 2, 9
+	other.Gateway, other.Epoch, other.Unassigned, other.UnassignedAgeSeconds = "h", 5, 2, 9
 	other.Ranks = append(other.Ranks, &tangramv1.RankReport{Member: "late", Rank: 1, Load: proto.CloneOf(other.Ranks[0].Load)})
 	r = fine(2)
 	r.Ranks = append(r.Ranks, &tangramv1.RankReport{Member: "gone", Rank: 1, Load: r.Ranks[0].Load})
@@ -187,7 +189,7 @@ func TestProblemsHaveAnOrder(t *testing.T) {
 func TestFineReports(t *testing.T) {
 	r := fine(1)
 	l := r.Ranks[0].Load
-	l.KvFreePages, l.Telemetry.PaceOverruns, l.Telemetry.PaceCut, r.Left = l.KvPages, 3, 4, 3
+	l.KvFreePages, l.Telemetry.PaceOverruns, l.Telemetry.PacedStepsTruncated, r.Left = l.KvPages, 3, 4, 3
 	l.Telemetry.Cells = nil
 	for octave := range uint32(mostOctaves) {
 		l.Telemetry.Cells = append(l.Telemetry.Cells, &tangramv1.StepCell{Octave: octave, Steps: 1, Decode: 1, Context: 1},

@@ -95,9 +95,9 @@ func (Phase) EnumDescriptor() ([]byte, []int) {
 type Outcome int32
 
 const (
-	Outcome_OUTCOME_UNSPECIFIED Outcome = 0
-	Outcome_OUTCOME_STAY        Outcome = 1 // no survivor flipped: burn it, also where a word was given
-	Outcome_OUTCOME_FORWARD     Outcome = 2 // one flipped, so all had verified: flip what has not
+	Outcome_OUTCOME_UNSPECIFIED  Outcome = 0
+	Outcome_OUTCOME_ABORT        Outcome = 1 // no survivor flipped: the attempt ends, also if a vote was given
+	Outcome_OUTCOME_ROLL_FORWARD Outcome = 2 // one flipped, so all had verified: flip what has not
 	// Before a fence is decided: a repair does not flip any more until its outcome is told. What has
 	// flipped by then has; Status says so.
 	Outcome_OUTCOME_HOLD Outcome = 3
@@ -107,15 +107,15 @@ const (
 var (
 	Outcome_name = map[int32]string{
 		0: "OUTCOME_UNSPECIFIED",
-		1: "OUTCOME_STAY",
-		2: "OUTCOME_FORWARD",
+		1: "OUTCOME_ABORT",
+		2: "OUTCOME_ROLL_FORWARD",
 		3: "OUTCOME_HOLD",
 	}
 	Outcome_value = map[string]int32{
-		"OUTCOME_UNSPECIFIED": 0,
-		"OUTCOME_STAY":        1,
-		"OUTCOME_FORWARD":     2,
-		"OUTCOME_HOLD":        3,
+		"OUTCOME_UNSPECIFIED":  0,
+		"OUTCOME_ABORT":        1,
+		"OUTCOME_ROLL_FORWARD": 2,
+		"OUTCOME_HOLD":         3,
 	}
 )
 
@@ -467,15 +467,14 @@ type PeerAddress struct {
 	Member   string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
 	Agent    string                 `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`       // gRPC, host:port
 	Data     string                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`         // bulk TCP, host:port
-	Shared   string                 `protobuf:"bytes,5,opt,name=shared,proto3" json:"shared,omitempty"`     // socket in a shared directory, empty when not opted in
 	Engine   string                 `protobuf:"bytes,6,opt,name=engine,proto3" json:"engine,omitempty"`     // the engine's mesh endpoint, host:port
 	Frontend string                 `protobuf:"bytes,7,opt,name=frontend,proto3" json:"frontend,omitempty"` // the engine's Serve service, host:port
 	// Communication library and version by which bytes come from its memory, "nccl 2.28.9"; empty:
 	// none. Who has the same may use it.
-	Wire string `protobuf:"bytes,8,opt,name=wire,proto3" json:"wire,omitempty"`
+	CommLibrary string `protobuf:"bytes,8,opt,name=comm_library,json=commLibrary,proto3" json:"comm_library,omitempty"`
 	// As in Member: where it is, for who chooses the nearest.
 	Node          string `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`
-	Fabric        string `protobuf:"bytes,10,opt,name=fabric,proto3" json:"fabric,omitempty"`
+	NvlinkDomain  string `protobuf:"bytes,10,opt,name=nvlink_domain,json=nvlinkDomain,proto3" json:"nvlink_domain,omitempty"`
 	Rail          string `protobuf:"bytes,11,opt,name=rail,proto3" json:"rail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -539,13 +538,6 @@ func (x *PeerAddress) GetData() string {
 	return ""
 }
 
-func (x *PeerAddress) GetShared() string {
-	if x != nil {
-		return x.Shared
-	}
-	return ""
-}
-
 func (x *PeerAddress) GetEngine() string {
 	if x != nil {
 		return x.Engine
@@ -560,9 +552,9 @@ func (x *PeerAddress) GetFrontend() string {
 	return ""
 }
 
-func (x *PeerAddress) GetWire() string {
+func (x *PeerAddress) GetCommLibrary() string {
 	if x != nil {
-		return x.Wire
+		return x.CommLibrary
 	}
 	return ""
 }
@@ -574,9 +566,9 @@ func (x *PeerAddress) GetNode() string {
 	return ""
 }
 
-func (x *PeerAddress) GetFabric() string {
+func (x *PeerAddress) GetNvlinkDomain() string {
 	if x != nil {
-		return x.Fabric
+		return x.NvlinkDomain
 	}
 	return ""
 }
@@ -1476,8 +1468,8 @@ type EngineStatus struct {
 	// until a repair.
 	Stopped           bool              `protobuf:"varint,13,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	Unreachable       []uint32          `protobuf:"varint,14,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`                                                             // while stopped: ranks of its layout without a connection now
-	Fresh             bool              `protobuf:"varint,15,opt,name=fresh,proto3" json:"fresh,omitempty"`                                                                                // attached after the layout came into force: its peers do not know where it is
-	Turns             uint64            `protobuf:"varint,16,opt,name=turns,proto3" json:"turns,omitempty"`                                                                                // polls of the engine so far, not in Watch: one that hangs polls no more
+	AttachedAfterFlip bool              `protobuf:"varint,15,opt,name=attached_after_flip,json=attachedAfterFlip,proto3" json:"attached_after_flip,omitempty"`                             // attached after the layout came into force: its peers do not know where it is
+	Polls             uint64            `protobuf:"varint,16,opt,name=polls,proto3" json:"polls,omitempty"`                                                                                // polls of the engine so far, not in Watch: one that hangs polls no more
 	AttentionDataOnly bool              `protobuf:"varint,17,opt,name=attention_data_only,json=attentionDataOnly,proto3" json:"attention_data_only,omitempty"`                             // it takes layouts of t = 1 alone
 	Settings          map[string]string `protobuf:"bytes,18,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // as it declared them: EngineCapabilities
 	Missed            []*Missed         `protobuf:"bytes,19,rep,name=missed,proto3" json:"missed,omitempty"`                                                                               // while stopped: for whom it gave the step up, 8 at most
@@ -1613,16 +1605,16 @@ func (x *EngineStatus) GetUnreachable() []uint32 {
 	return nil
 }
 
-func (x *EngineStatus) GetFresh() bool {
+func (x *EngineStatus) GetAttachedAfterFlip() bool {
 	if x != nil {
-		return x.Fresh
+		return x.AttachedAfterFlip
 	}
 	return false
 }
 
-func (x *EngineStatus) GetTurns() uint64 {
+func (x *EngineStatus) GetPolls() uint64 {
 	if x != nil {
-		return x.Turns
+		return x.Polls
 	}
 	return 0
 }
@@ -1656,8 +1648,8 @@ type TransitionStatus struct {
 	TargetHash      []byte                 `protobuf:"bytes,4,opt,name=target_hash,json=targetHash,proto3" json:"target_hash,omitempty"`
 	BytesTotal      uint64                 `protobuf:"varint,5,opt,name=bytes_total,json=bytesTotal,proto3" json:"bytes_total,omitempty"` // to fetch
 	BytesDone       uint64                 `protobuf:"varint,6,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
-	BytesLocal      uint64                 `protobuf:"varint,7,opt,name=bytes_local,json=bytesLocal,proto3" json:"bytes_local,omitempty"` // moved by the source of each kind
-	BytesShared     uint64                 `protobuf:"varint,8,opt,name=bytes_shared,json=bytesShared,proto3" json:"bytes_shared,omitempty"`
+	BytesProcess    uint64                 `protobuf:"varint,7,opt,name=bytes_process,json=bytesProcess,proto3" json:"bytes_process,omitempty"` // moved by the source of each kind
+	BytesNode       uint64                 `protobuf:"varint,8,opt,name=bytes_node,json=bytesNode,proto3" json:"bytes_node,omitempty"`
 	BytesTcp        uint64                 `protobuf:"varint,9,opt,name=bytes_tcp,json=bytesTcp,proto3" json:"bytes_tcp,omitempty"`
 	BytesCheckpoint uint64                 `protobuf:"varint,10,opt,name=bytes_checkpoint,json=bytesCheckpoint,proto3" json:"bytes_checkpoint,omitempty"`
 	KvBytes         uint64                 `protobuf:"varint,11,opt,name=kv_bytes,json=kvBytes,proto3" json:"kv_bytes,omitempty"` // KV pulled in this attempt
@@ -1668,7 +1660,7 @@ type TransitionStatus struct {
 	StageSeconds   float64 `protobuf:"fixed64,15,opt,name=stage_seconds,json=stageSeconds,proto3" json:"stage_seconds,omitempty"`
 	FlipSeconds    float64 `protobuf:"fixed64,16,opt,name=flip_seconds,json=flipSeconds,proto3" json:"flip_seconds,omitempty"`     // permit -> flipped
 	Held           bool    `protobuf:"varint,17,opt,name=held,proto3" json:"held,omitempty"`                                       // OUTCOME_HOLD was told
-	BytesWire      uint64  `protobuf:"varint,18,opt,name=bytes_wire,json=bytesWire,proto3" json:"bytes_wire,omitempty"`            // as 7 to 10: by a communication library (PeerAddress.wire)
+	BytesComm      uint64  `protobuf:"varint,18,opt,name=bytes_comm,json=bytesComm,proto3" json:"bytes_comm,omitempty"`            // as 7 to 10: by a communication library (PeerAddress.comm_library)
 	KvAheadBytes   uint64  `protobuf:"varint,19,opt,name=kv_ahead_bytes,json=kvAheadBytes,proto3" json:"kv_ahead_bytes,omitempty"` // of kv_bytes, what came while engines stepped, before the flip
 	// Last attempt of the run (PrepareRequest.next) that goes on by itself from this one; 0: none does. Bytes and seconds are
 	// those of the run so far.
@@ -1750,16 +1742,16 @@ func (x *TransitionStatus) GetBytesDone() uint64 {
 	return 0
 }
 
-func (x *TransitionStatus) GetBytesLocal() uint64 {
+func (x *TransitionStatus) GetBytesProcess() uint64 {
 	if x != nil {
-		return x.BytesLocal
+		return x.BytesProcess
 	}
 	return 0
 }
 
-func (x *TransitionStatus) GetBytesShared() uint64 {
+func (x *TransitionStatus) GetBytesNode() uint64 {
 	if x != nil {
-		return x.BytesShared
+		return x.BytesNode
 	}
 	return 0
 }
@@ -1827,9 +1819,9 @@ func (x *TransitionStatus) GetHeld() bool {
 	return false
 }
 
-func (x *TransitionStatus) GetBytesWire() uint64 {
+func (x *TransitionStatus) GetBytesComm() uint64 {
 	if x != nil {
-		return x.BytesWire
+		return x.BytesComm
 	}
 	return 0
 }
@@ -2058,7 +2050,7 @@ func (x *MemoryInfo) GetDriver() string {
 }
 
 // By a name of the way: process (from a rank of the same one), or a transport's (agent/mover).
-type BytesByWay struct {
+type BytesByTransport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Weights       map[string]uint64      `protobuf:"bytes,1,rep,name=weights,proto3" json:"weights,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Kv            map[string]uint64      `protobuf:"bytes,2,rep,name=kv,proto3" json:"kv,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
@@ -2066,20 +2058,20 @@ type BytesByWay struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *BytesByWay) Reset() {
-	*x = BytesByWay{}
+func (x *BytesByTransport) Reset() {
+	*x = BytesByTransport{}
 	mi := &file_tangram_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *BytesByWay) String() string {
+func (x *BytesByTransport) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*BytesByWay) ProtoMessage() {}
+func (*BytesByTransport) ProtoMessage() {}
 
-func (x *BytesByWay) ProtoReflect() protoreflect.Message {
+func (x *BytesByTransport) ProtoReflect() protoreflect.Message {
 	mi := &file_tangram_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2091,19 +2083,19 @@ func (x *BytesByWay) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use BytesByWay.ProtoReflect.Descriptor instead.
-func (*BytesByWay) Descriptor() ([]byte, []int) {
+// Deprecated: Use BytesByTransport.ProtoReflect.Descriptor instead.
+func (*BytesByTransport) Descriptor() ([]byte, []int) {
 	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
-func (x *BytesByWay) GetWeights() map[string]uint64 {
+func (x *BytesByTransport) GetWeights() map[string]uint64 {
 	if x != nil {
 		return x.Weights
 	}
 	return nil
 }
 
-func (x *BytesByWay) GetKv() map[string]uint64 {
+func (x *BytesByTransport) GetKv() map[string]uint64 {
 	if x != nil {
 		return x.Kv
 	}
@@ -2124,7 +2116,7 @@ type StatusResponse struct {
 	CheckpointError string                 `protobuf:"bytes,10,opt,name=checkpoint_error,json=checkpointError,proto3" json:"checkpoint_error,omitempty"` // why the checkpoint cannot be read any more; empty: it can
 	Memory          string                 `protobuf:"bytes,11,opt,name=memory,proto3" json:"memory,omitempty"`                                          // of weights and KV, for people: platform and kind of pages
 	MemoryInfo      *MemoryInfo            `protobuf:"bytes,12,opt,name=memory_info,json=memoryInfo,proto3" json:"memory_info,omitempty"`
-	Moved           *BytesByWay            `protobuf:"bytes,13,opt,name=moved,proto3" json:"moved,omitempty"` // between ranks and to here, by attempts that ended since the start
+	Moved           *BytesByTransport      `protobuf:"bytes,13,opt,name=moved,proto3" json:"moved,omitempty"` // between ranks and to here, by attempts that ended since the start
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2243,34 +2235,34 @@ func (x *StatusResponse) GetMemoryInfo() *MemoryInfo {
 	return nil
 }
 
-func (x *StatusResponse) GetMoved() *BytesByWay {
+func (x *StatusResponse) GetMoved() *BytesByTransport {
 	if x != nil {
 		return x.Moved
 	}
 	return nil
 }
 
-type LoadRequest struct {
+type ExpertLoadRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	World         string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *LoadRequest) Reset() {
-	*x = LoadRequest{}
+func (x *ExpertLoadRequest) Reset() {
+	*x = ExpertLoadRequest{}
 	mi := &file_tangram_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *LoadRequest) String() string {
+func (x *ExpertLoadRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*LoadRequest) ProtoMessage() {}
+func (*ExpertLoadRequest) ProtoMessage() {}
 
-func (x *LoadRequest) ProtoReflect() protoreflect.Message {
+func (x *ExpertLoadRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_tangram_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2282,12 +2274,12 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
-func (*LoadRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ExpertLoadRequest.ProtoReflect.Descriptor instead.
+func (*ExpertLoadRequest) Descriptor() ([]byte, []int) {
 	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
-func (x *LoadRequest) GetWorld() string {
+func (x *ExpertLoadRequest) GetWorld() string {
 	if x != nil {
 		return x.World
 	}
@@ -2295,7 +2287,7 @@ func (x *LoadRequest) GetWorld() string {
 }
 
 // Tokens by expert: only what they grow by says anything. They grow as long as the member lives.
-type RankLoad struct {
+type RankExpertLoad struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
 	Tokens        []uint64               `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`     // it routed, as their source: of (MoE layer ordinal, expert), experts fastest
@@ -2304,20 +2296,20 @@ type RankLoad struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RankLoad) Reset() {
-	*x = RankLoad{}
+func (x *RankExpertLoad) Reset() {
+	*x = RankExpertLoad{}
 	mi := &file_tangram_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RankLoad) String() string {
+func (x *RankExpertLoad) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RankLoad) ProtoMessage() {}
+func (*RankExpertLoad) ProtoMessage() {}
 
-func (x *RankLoad) ProtoReflect() protoreflect.Message {
+func (x *RankExpertLoad) ProtoReflect() protoreflect.Message {
 	mi := &file_tangram_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2329,53 +2321,53 @@ func (x *RankLoad) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RankLoad.ProtoReflect.Descriptor instead.
-func (*RankLoad) Descriptor() ([]byte, []int) {
+// Deprecated: Use RankExpertLoad.ProtoReflect.Descriptor instead.
+func (*RankExpertLoad) Descriptor() ([]byte, []int) {
 	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
-func (x *RankLoad) GetMember() string {
+func (x *RankExpertLoad) GetMember() string {
 	if x != nil {
 		return x.Member
 	}
 	return ""
 }
 
-func (x *RankLoad) GetTokens() []uint64 {
+func (x *RankExpertLoad) GetTokens() []uint64 {
 	if x != nil {
 		return x.Tokens
 	}
 	return nil
 }
 
-func (x *RankLoad) GetExecuted() []uint64 {
+func (x *RankExpertLoad) GetExecuted() []uint64 {
 	if x != nil {
 		return x.Executed
 	}
 	return nil
 }
 
-type LoadResponse struct {
+type ExpertLoadResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ranks         []*RankLoad            `protobuf:"bytes,1,rep,name=ranks,proto3" json:"ranks,omitempty"`
+	Ranks         []*RankExpertLoad      `protobuf:"bytes,1,rep,name=ranks,proto3" json:"ranks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *LoadResponse) Reset() {
-	*x = LoadResponse{}
+func (x *ExpertLoadResponse) Reset() {
+	*x = ExpertLoadResponse{}
 	mi := &file_tangram_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *LoadResponse) String() string {
+func (x *ExpertLoadResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*LoadResponse) ProtoMessage() {}
+func (*ExpertLoadResponse) ProtoMessage() {}
 
-func (x *LoadResponse) ProtoReflect() protoreflect.Message {
+func (x *ExpertLoadResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_tangram_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2387,12 +2379,12 @@ func (x *LoadResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use LoadResponse.ProtoReflect.Descriptor instead.
-func (*LoadResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ExpertLoadResponse.ProtoReflect.Descriptor instead.
+func (*ExpertLoadResponse) Descriptor() ([]byte, []int) {
 	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
-func (x *LoadResponse) GetRanks() []*RankLoad {
+func (x *ExpertLoadResponse) GetRanks() []*RankExpertLoad {
 	if x != nil {
 		return x.Ranks
 	}
@@ -2541,7 +2533,7 @@ type QueryResponse struct {
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	LayoutHash    []byte                 `protobuf:"bytes,2,opt,name=layout_hash,json=layoutHash,proto3" json:"layout_hash,omitempty"`
 	Phase         Phase                  `protobuf:"varint,3,opt,name=phase,proto3,enum=tangram.v1.Phase" json:"phase,omitempty"` // of that attempt; UNSPECIFIED if unknown
-	Contributed   bool                   `protobuf:"varint,4,opt,name=contributed,proto3" json:"contributed,omitempty"`           // its word was given and not taken back
+	Voted         bool                   `protobuf:"varint,4,opt,name=voted,proto3" json:"voted,omitempty"`                       // its vote was given and not withdrawn
 	Flipped       bool                   `protobuf:"varint,5,opt,name=flipped,proto3" json:"flipped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2598,9 +2590,9 @@ func (x *QueryResponse) GetPhase() Phase {
 	return Phase_PHASE_UNSPECIFIED
 }
 
-func (x *QueryResponse) GetContributed() bool {
+func (x *QueryResponse) GetVoted() bool {
 	if x != nil {
-		return x.Contributed
+		return x.Voted
 	}
 	return false
 }
@@ -2615,7 +2607,7 @@ func (x *QueryResponse) GetFlipped() bool {
 // The words of the gate, while no engine carries them (FIRST, REPAIR): of all ranks of the pod that
 // calls. Each agent tells its own to each other one, and none passes on another's: a word is as good
 // as the certificate it came with.
-type WordRequest struct {
+type VoteRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
 	Ranks         []uint32               `protobuf:"varint,4,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
@@ -2624,20 +2616,20 @@ type WordRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WordRequest) Reset() {
-	*x = WordRequest{}
+func (x *VoteRequest) Reset() {
+	*x = VoteRequest{}
 	mi := &file_tangram_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WordRequest) String() string {
+func (x *VoteRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WordRequest) ProtoMessage() {}
+func (*VoteRequest) ProtoMessage() {}
 
-func (x *WordRequest) ProtoReflect() protoreflect.Message {
+func (x *VoteRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_tangram_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2649,52 +2641,52 @@ func (x *WordRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WordRequest.ProtoReflect.Descriptor instead.
-func (*WordRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use VoteRequest.ProtoReflect.Descriptor instead.
+func (*VoteRequest) Descriptor() ([]byte, []int) {
 	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
-func (x *WordRequest) GetHeader() *Header {
+func (x *VoteRequest) GetHeader() *Header {
 	if x != nil {
 		return x.Header
 	}
 	return nil
 }
 
-func (x *WordRequest) GetRanks() []uint32 {
+func (x *VoteRequest) GetRanks() []uint32 {
 	if x != nil {
 		return x.Ranks
 	}
 	return nil
 }
 
-func (x *WordRequest) GetTargetHash() []byte {
+func (x *VoteRequest) GetTargetHash() []byte {
 	if x != nil {
 		return x.TargetHash
 	}
 	return nil
 }
 
-type WordResponse struct {
+type VoteResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WordResponse) Reset() {
-	*x = WordResponse{}
+func (x *VoteResponse) Reset() {
+	*x = VoteResponse{}
 	mi := &file_tangram_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WordResponse) String() string {
+func (x *VoteResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WordResponse) ProtoMessage() {}
+func (*VoteResponse) ProtoMessage() {}
 
-func (x *WordResponse) ProtoReflect() protoreflect.Message {
+func (x *VoteResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_tangram_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2706,8 +2698,8 @@ func (x *WordResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WordResponse.ProtoReflect.Descriptor instead.
-func (*WordResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use VoteResponse.ProtoReflect.Descriptor instead.
+func (*VoteResponse) Descriptor() ([]byte, []int) {
 	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
@@ -2929,20 +2921,19 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x10CODE_WRONG_PHASE\x10\b\x12\x11\n" +
 	"\rCODE_NOT_HELD\x10\t\x12\x18\n" +
 	"\x14CODE_UNAUTHENTICATED\x10\n" +
-	"\"\x83\x02\n" +
+	"\"\x8d\x02\n" +
 	"\vPeerAddress\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12\x14\n" +
 	"\x05agent\x18\x03 \x01(\tR\x05agent\x12\x12\n" +
 	"\x04data\x18\x04 \x01(\tR\x04data\x12\x16\n" +
-	"\x06shared\x18\x05 \x01(\tR\x06shared\x12\x16\n" +
 	"\x06engine\x18\x06 \x01(\tR\x06engine\x12\x1a\n" +
-	"\bfrontend\x18\a \x01(\tR\bfrontend\x12\x12\n" +
-	"\x04wire\x18\b \x01(\tR\x04wire\x12\x12\n" +
-	"\x04node\x18\t \x01(\tR\x04node\x12\x16\n" +
-	"\x06fabric\x18\n" +
-	" \x01(\tR\x06fabric\x12\x12\n" +
-	"\x04rail\x18\v \x01(\tR\x04rail\"\xf1\x03\n" +
+	"\bfrontend\x18\a \x01(\tR\bfrontend\x12!\n" +
+	"\fcomm_library\x18\b \x01(\tR\vcommLibrary\x12\x12\n" +
+	"\x04node\x18\t \x01(\tR\x04node\x12#\n" +
+	"\rnvlink_domain\x18\n" +
+	" \x01(\tR\fnvlinkDomain\x12\x12\n" +
+	"\x04rail\x18\v \x01(\tR\x04railJ\x04\b\x05\x10\x06\"\xf1\x03\n" +
 	"\x0ePrepareRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x120\n" +
 	"\bgeometry\x18\x02 \x01(\v2\x14.tangram.v1.GeometryR\bgeometry\x12(\n" +
@@ -2998,7 +2989,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12'\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x11.tangram.v1.CauseR\x05cause\x12'\n" +
 	"\x05doing\x18\x03 \x01(\x0e2\x11.tangram.v1.DoingR\x05doing\x12\x14\n" +
-	"\x05layer\x18\x04 \x01(\rR\x05layer\"\xd2\x05\n" +
+	"\x05layer\x18\x04 \x01(\rR\x05layer\"\xec\x05\n" +
 	"\fEngineStatus\x12\x1a\n" +
 	"\battached\x18\x01 \x01(\bR\battached\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1a\n" +
@@ -3014,9 +3005,9 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\awaiting\x18\v \x01(\x04R\awaiting\x12\x14\n" +
 	"\x05steps\x18\f \x01(\x04R\x05steps\x12\x18\n" +
 	"\astopped\x18\r \x01(\bR\astopped\x12 \n" +
-	"\vunreachable\x18\x0e \x03(\rR\vunreachable\x12\x14\n" +
-	"\x05fresh\x18\x0f \x01(\bR\x05fresh\x12\x14\n" +
-	"\x05turns\x18\x10 \x01(\x04R\x05turns\x12.\n" +
+	"\vunreachable\x18\x0e \x03(\rR\vunreachable\x12.\n" +
+	"\x13attached_after_flip\x18\x0f \x01(\bR\x11attachedAfterFlip\x12\x14\n" +
+	"\x05polls\x18\x10 \x01(\x04R\x05polls\x12.\n" +
 	"\x13attention_data_only\x18\x11 \x01(\bR\x11attentionDataOnly\x12B\n" +
 	"\bsettings\x18\x12 \x03(\v2&.tangram.v1.EngineStatus.SettingsEntryR\bsettings\x12*\n" +
 	"\x06missed\x18\x13 \x03(\v2\x12.tangram.v1.MissedR\x06missed\x1a;\n" +
@@ -3032,10 +3023,10 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\vbytes_total\x18\x05 \x01(\x04R\n" +
 	"bytesTotal\x12\x1d\n" +
 	"\n" +
-	"bytes_done\x18\x06 \x01(\x04R\tbytesDone\x12\x1f\n" +
-	"\vbytes_local\x18\a \x01(\x04R\n" +
-	"bytesLocal\x12!\n" +
-	"\fbytes_shared\x18\b \x01(\x04R\vbytesShared\x12\x1b\n" +
+	"bytes_done\x18\x06 \x01(\x04R\tbytesDone\x12#\n" +
+	"\rbytes_process\x18\a \x01(\x04R\fbytesProcess\x12\x1d\n" +
+	"\n" +
+	"bytes_node\x18\b \x01(\x04R\tbytesNode\x12\x1b\n" +
 	"\tbytes_tcp\x18\t \x01(\x04R\bbytesTcp\x12)\n" +
 	"\x10bytes_checkpoint\x18\n" +
 	" \x01(\x04R\x0fbytesCheckpoint\x12\x19\n" +
@@ -3047,7 +3038,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\fflip_seconds\x18\x10 \x01(\x01R\vflipSeconds\x12\x12\n" +
 	"\x04held\x18\x11 \x01(\bR\x04held\x12\x1d\n" +
 	"\n" +
-	"bytes_wire\x18\x12 \x01(\x04R\tbytesWire\x12$\n" +
+	"bytes_comm\x18\x12 \x01(\x04R\tbytesComm\x12$\n" +
 	"\x0ekv_ahead_bytes\x18\x13 \x01(\x04R\fkvAheadBytes\x12\x19\n" +
 	"\brun_last\x18\x14 \x01(\x04R\arunLast\x12\x1d\n" +
 	"\n" +
@@ -3077,17 +3068,16 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"capability\x18\x04 \x01(\tR\n" +
 	"capability\x12\x16\n" +
-	"\x06driver\x18\x05 \x01(\tR\x06driver\"\xee\x01\n" +
-	"\n" +
-	"BytesByWay\x12=\n" +
-	"\aweights\x18\x01 \x03(\v2#.tangram.v1.BytesByWay.WeightsEntryR\aweights\x12.\n" +
-	"\x02kv\x18\x02 \x03(\v2\x1e.tangram.v1.BytesByWay.KvEntryR\x02kv\x1a:\n" +
+	"\x06driver\x18\x05 \x01(\tR\x06driver\"\x80\x02\n" +
+	"\x10BytesByTransport\x12C\n" +
+	"\aweights\x18\x01 \x03(\v2).tangram.v1.BytesByTransport.WeightsEntryR\aweights\x124\n" +
+	"\x02kv\x18\x02 \x03(\v2$.tangram.v1.BytesByTransport.KvEntryR\x02kv\x1a:\n" +
 	"\fWeightsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a5\n" +
 	"\aKvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x8b\x04\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x91\x04\n" +
 	"\x0eStatusResponse\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1f\n" +
@@ -3103,35 +3093,35 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	" \x01(\tR\x0fcheckpointError\x12\x16\n" +
 	"\x06memory\x18\v \x01(\tR\x06memory\x127\n" +
 	"\vmemory_info\x18\f \x01(\v2\x16.tangram.v1.MemoryInfoR\n" +
-	"memoryInfo\x12,\n" +
-	"\x05moved\x18\r \x01(\v2\x16.tangram.v1.BytesByWayR\x05moved\"#\n" +
-	"\vLoadRequest\x12\x14\n" +
-	"\x05world\x18\x01 \x01(\tR\x05world\"V\n" +
-	"\bRankLoad\x12\x16\n" +
+	"memoryInfo\x122\n" +
+	"\x05moved\x18\r \x01(\v2\x1c.tangram.v1.BytesByTransportR\x05moved\")\n" +
+	"\x11ExpertLoadRequest\x12\x14\n" +
+	"\x05world\x18\x01 \x01(\tR\x05world\"\\\n" +
+	"\x0eRankExpertLoad\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\x04R\x06tokens\x12\x1a\n" +
-	"\bexecuted\x18\x03 \x03(\x04R\bexecuted\":\n" +
-	"\fLoadResponse\x12*\n" +
-	"\x05ranks\x18\x01 \x03(\v2\x14.tangram.v1.RankLoadR\x05ranks\"$\n" +
+	"\bexecuted\x18\x03 \x03(\x04R\bexecuted\"F\n" +
+	"\x12ExpertLoadResponse\x120\n" +
+	"\x05ranks\x18\x01 \x03(\v2\x1a.tangram.v1.RankExpertLoadR\x05ranks\"$\n" +
 	"\fWatchRequest\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\"C\n" +
 	"\rWatchResponse\x122\n" +
 	"\x06status\x18\x01 \x01(\v2\x1a.tangram.v1.StatusResponseR\x06status\":\n" +
 	"\fQueryRequest\x12*\n" +
-	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\"\xab\x01\n" +
+	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\"\x9f\x01\n" +
 	"\rQueryResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vlayout_hash\x18\x02 \x01(\fR\n" +
 	"layoutHash\x12'\n" +
-	"\x05phase\x18\x03 \x01(\x0e2\x11.tangram.v1.PhaseR\x05phase\x12 \n" +
-	"\vcontributed\x18\x04 \x01(\bR\vcontributed\x12\x18\n" +
+	"\x05phase\x18\x03 \x01(\x0e2\x11.tangram.v1.PhaseR\x05phase\x12\x14\n" +
+	"\x05voted\x18\x04 \x01(\bR\x05voted\x12\x18\n" +
 	"\aflipped\x18\x05 \x01(\bR\aflipped\"v\n" +
-	"\vWordRequest\x12*\n" +
+	"\vVoteRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x14\n" +
 	"\x05ranks\x18\x04 \x03(\rR\x05ranks\x12\x1f\n" +
 	"\vtarget_hash\x18\x03 \x01(\fR\n" +
 	"targetHashJ\x04\b\x02\x10\x03\"\x0e\n" +
-	"\fWordResponse\"\x82\x02\n" +
+	"\fVoteResponse\"\x82\x02\n" +
 	"\x0fOpenPullRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x16\n" +
@@ -3161,11 +3151,11 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\fPHASE_STAGED\x10\x04\x12\x13\n" +
 	"\x0fPHASE_PERMITTED\x10\x05\x12\x11\n" +
 	"\rPHASE_FLIPPED\x10\x06\x12\x10\n" +
-	"\fPHASE_FAILED\x10\a*[\n" +
+	"\fPHASE_FAILED\x10\a*a\n" +
 	"\aOutcome\x12\x17\n" +
-	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
-	"\fOUTCOME_STAY\x10\x01\x12\x13\n" +
-	"\x0fOUTCOME_FORWARD\x10\x02\x12\x10\n" +
+	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rOUTCOME_ABORT\x10\x01\x12\x18\n" +
+	"\x14OUTCOME_ROLL_FORWARD\x10\x02\x12\x10\n" +
 	"\fOUTCOME_HOLD\x10\x03*\x87\x01\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\x0e\n" +
@@ -3184,7 +3174,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\rDOING_COMBINE\x10\x03\x12\x12\n" +
 	"\x0eDOING_EXCHANGE\x10\x04\x12\x0e\n" +
 	"\n" +
-	"DOING_FLIP\x10\x052\x8d\x05\n" +
+	"DOING_FLIP\x10\x052\x9f\x05\n" +
 	"\x05Agent\x12B\n" +
 	"\aPrepare\x12\x1a.tangram.v1.PrepareRequest\x1a\x1b.tangram.v1.PrepareResponse\x12<\n" +
 	"\x05Stage\x12\x18.tangram.v1.StageRequest\x1a\x19.tangram.v1.StageResponse\x12?\n" +
@@ -3193,12 +3183,13 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x06Retire\x12\x19.tangram.v1.RetireRequest\x1a\x1a.tangram.v1.RetireResponse\x12B\n" +
 	"\aResolve\x12\x1a.tangram.v1.ResolveRequest\x1a\x1b.tangram.v1.ResolveResponse\x12B\n" +
 	"\aRelease\x12\x1a.tangram.v1.ReleaseRequest\x1a\x1b.tangram.v1.ReleaseResponse\x12?\n" +
-	"\x06Status\x12\x19.tangram.v1.StatusRequest\x1a\x1a.tangram.v1.StatusResponse\x129\n" +
-	"\x04Load\x12\x17.tangram.v1.LoadRequest\x1a\x18.tangram.v1.LoadResponse\x12>\n" +
+	"\x06Status\x12\x19.tangram.v1.StatusRequest\x1a\x1a.tangram.v1.StatusResponse\x12K\n" +
+	"\n" +
+	"ExpertLoad\x12\x1d.tangram.v1.ExpertLoadRequest\x1a\x1e.tangram.v1.ExpertLoadResponse\x12>\n" +
 	"\x05Watch\x12\x18.tangram.v1.WatchRequest\x1a\x19.tangram.v1.WatchResponse0\x012\xc6\x01\n" +
 	"\x04Peer\x12<\n" +
 	"\x05Query\x12\x18.tangram.v1.QueryRequest\x1a\x19.tangram.v1.QueryResponse\x129\n" +
-	"\x04Word\x12\x17.tangram.v1.WordRequest\x1a\x18.tangram.v1.WordResponse\x12E\n" +
+	"\x04Vote\x12\x17.tangram.v1.VoteRequest\x1a\x18.tangram.v1.VoteResponse\x12E\n" +
 	"\bOpenPull\x12\x1b.tangram.v1.OpenPullRequest\x1a\x1c.tangram.v1.OpenPullResponseB(Z&tangram.dev/proto/tangram/v1;tangramv1b\x06proto3"
 
 var (
@@ -3216,59 +3207,59 @@ func file_tangram_v1_agent_proto_rawDescGZIP() []byte {
 var file_tangram_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_tangram_v1_agent_proto_goTypes = []any{
-	(Phase)(0),               // 0: tangram.v1.Phase
-	(Outcome)(0),             // 1: tangram.v1.Outcome
-	(Cause)(0),               // 2: tangram.v1.Cause
-	(Doing)(0),               // 3: tangram.v1.Doing
-	(Refusal_Code)(0),        // 4: tangram.v1.Refusal.Code
-	(*Header)(nil),           // 5: tangram.v1.Header
-	(*Refusal)(nil),          // 6: tangram.v1.Refusal
-	(*PeerAddress)(nil),      // 7: tangram.v1.PeerAddress
-	(*PrepareRequest)(nil),   // 8: tangram.v1.PrepareRequest
-	(*PrepareResponse)(nil),  // 9: tangram.v1.PrepareResponse
-	(*StageRequest)(nil),     // 10: tangram.v1.StageRequest
-	(*StageResponse)(nil),    // 11: tangram.v1.StageResponse
-	(*PermitRequest)(nil),    // 12: tangram.v1.PermitRequest
-	(*PermitResponse)(nil),   // 13: tangram.v1.PermitResponse
-	(*AbortRequest)(nil),     // 14: tangram.v1.AbortRequest
-	(*AbortResponse)(nil),    // 15: tangram.v1.AbortResponse
-	(*ResolveRequest)(nil),   // 16: tangram.v1.ResolveRequest
-	(*ResolveResponse)(nil),  // 17: tangram.v1.ResolveResponse
-	(*ReleaseRequest)(nil),   // 18: tangram.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),  // 19: tangram.v1.ReleaseResponse
-	(*RetireRequest)(nil),    // 20: tangram.v1.RetireRequest
-	(*RetireResponse)(nil),   // 21: tangram.v1.RetireResponse
-	(*StatusRequest)(nil),    // 22: tangram.v1.StatusRequest
-	(*Missed)(nil),           // 23: tangram.v1.Missed
-	(*EngineStatus)(nil),     // 24: tangram.v1.EngineStatus
-	(*TransitionStatus)(nil), // 25: tangram.v1.TransitionStatus
-	(*RankStatus)(nil),       // 26: tangram.v1.RankStatus
-	(*MemoryInfo)(nil),       // 27: tangram.v1.MemoryInfo
-	(*BytesByWay)(nil),       // 28: tangram.v1.BytesByWay
-	(*StatusResponse)(nil),   // 29: tangram.v1.StatusResponse
-	(*LoadRequest)(nil),      // 30: tangram.v1.LoadRequest
-	(*RankLoad)(nil),         // 31: tangram.v1.RankLoad
-	(*LoadResponse)(nil),     // 32: tangram.v1.LoadResponse
-	(*WatchRequest)(nil),     // 33: tangram.v1.WatchRequest
-	(*WatchResponse)(nil),    // 34: tangram.v1.WatchResponse
-	(*QueryRequest)(nil),     // 35: tangram.v1.QueryRequest
-	(*QueryResponse)(nil),    // 36: tangram.v1.QueryResponse
-	(*WordRequest)(nil),      // 37: tangram.v1.WordRequest
-	(*WordResponse)(nil),     // 38: tangram.v1.WordResponse
-	(*OpenPullRequest)(nil),  // 39: tangram.v1.OpenPullRequest
-	(*OpenPullResponse)(nil), // 40: tangram.v1.OpenPullResponse
-	nil,                      // 41: tangram.v1.StatusRequest.KnownInventoriesEntry
-	nil,                      // 42: tangram.v1.EngineStatus.SettingsEntry
-	nil,                      // 43: tangram.v1.BytesByWay.WeightsEntry
-	nil,                      // 44: tangram.v1.BytesByWay.KvEntry
-	(*Geometry)(nil),         // 45: tangram.v1.Geometry
-	(FlipKind)(0),            // 46: tangram.v1.FlipKind
-	(*LayoutDelta)(nil),      // 47: tangram.v1.LayoutDelta
-	(*Layout)(nil),           // 48: tangram.v1.Layout
-	(*RankPart)(nil),         // 49: tangram.v1.RankPart
-	(*Member)(nil),           // 50: tangram.v1.Member
-	(*Inventory)(nil),        // 51: tangram.v1.Inventory
-	(*Fetches)(nil),          // 52: tangram.v1.Fetches
+	(Phase)(0),                 // 0: tangram.v1.Phase
+	(Outcome)(0),               // 1: tangram.v1.Outcome
+	(Cause)(0),                 // 2: tangram.v1.Cause
+	(Doing)(0),                 // 3: tangram.v1.Doing
+	(Refusal_Code)(0),          // 4: tangram.v1.Refusal.Code
+	(*Header)(nil),             // 5: tangram.v1.Header
+	(*Refusal)(nil),            // 6: tangram.v1.Refusal
+	(*PeerAddress)(nil),        // 7: tangram.v1.PeerAddress
+	(*PrepareRequest)(nil),     // 8: tangram.v1.PrepareRequest
+	(*PrepareResponse)(nil),    // 9: tangram.v1.PrepareResponse
+	(*StageRequest)(nil),       // 10: tangram.v1.StageRequest
+	(*StageResponse)(nil),      // 11: tangram.v1.StageResponse
+	(*PermitRequest)(nil),      // 12: tangram.v1.PermitRequest
+	(*PermitResponse)(nil),     // 13: tangram.v1.PermitResponse
+	(*AbortRequest)(nil),       // 14: tangram.v1.AbortRequest
+	(*AbortResponse)(nil),      // 15: tangram.v1.AbortResponse
+	(*ResolveRequest)(nil),     // 16: tangram.v1.ResolveRequest
+	(*ResolveResponse)(nil),    // 17: tangram.v1.ResolveResponse
+	(*ReleaseRequest)(nil),     // 18: tangram.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),    // 19: tangram.v1.ReleaseResponse
+	(*RetireRequest)(nil),      // 20: tangram.v1.RetireRequest
+	(*RetireResponse)(nil),     // 21: tangram.v1.RetireResponse
+	(*StatusRequest)(nil),      // 22: tangram.v1.StatusRequest
+	(*Missed)(nil),             // 23: tangram.v1.Missed
+	(*EngineStatus)(nil),       // 24: tangram.v1.EngineStatus
+	(*TransitionStatus)(nil),   // 25: tangram.v1.TransitionStatus
+	(*RankStatus)(nil),         // 26: tangram.v1.RankStatus
+	(*MemoryInfo)(nil),         // 27: tangram.v1.MemoryInfo
+	(*BytesByTransport)(nil),   // 28: tangram.v1.BytesByTransport
+	(*StatusResponse)(nil),     // 29: tangram.v1.StatusResponse
+	(*ExpertLoadRequest)(nil),  // 30: tangram.v1.ExpertLoadRequest
+	(*RankExpertLoad)(nil),     // 31: tangram.v1.RankExpertLoad
+	(*ExpertLoadResponse)(nil), // 32: tangram.v1.ExpertLoadResponse
+	(*WatchRequest)(nil),       // 33: tangram.v1.WatchRequest
+	(*WatchResponse)(nil),      // 34: tangram.v1.WatchResponse
+	(*QueryRequest)(nil),       // 35: tangram.v1.QueryRequest
+	(*QueryResponse)(nil),      // 36: tangram.v1.QueryResponse
+	(*VoteRequest)(nil),        // 37: tangram.v1.VoteRequest
+	(*VoteResponse)(nil),       // 38: tangram.v1.VoteResponse
+	(*OpenPullRequest)(nil),    // 39: tangram.v1.OpenPullRequest
+	(*OpenPullResponse)(nil),   // 40: tangram.v1.OpenPullResponse
+	nil,                        // 41: tangram.v1.StatusRequest.KnownInventoriesEntry
+	nil,                        // 42: tangram.v1.EngineStatus.SettingsEntry
+	nil,                        // 43: tangram.v1.BytesByTransport.WeightsEntry
+	nil,                        // 44: tangram.v1.BytesByTransport.KvEntry
+	(*Geometry)(nil),           // 45: tangram.v1.Geometry
+	(FlipKind)(0),              // 46: tangram.v1.FlipKind
+	(*LayoutDelta)(nil),        // 47: tangram.v1.LayoutDelta
+	(*Layout)(nil),             // 48: tangram.v1.Layout
+	(*RankPart)(nil),           // 49: tangram.v1.RankPart
+	(*Member)(nil),             // 50: tangram.v1.Member
+	(*Inventory)(nil),          // 51: tangram.v1.Inventory
+	(*Fetches)(nil),            // 52: tangram.v1.Fetches
 }
 var file_tangram_v1_agent_proto_depIdxs = []int32{
 	4,  // 0: tangram.v1.Refusal.code:type_name -> tangram.v1.Refusal.Code
@@ -3298,19 +3289,19 @@ var file_tangram_v1_agent_proto_depIdxs = []int32{
 	51, // 24: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
 	24, // 25: tangram.v1.RankStatus.engine:type_name -> tangram.v1.EngineStatus
 	25, // 26: tangram.v1.RankStatus.transition:type_name -> tangram.v1.TransitionStatus
-	43, // 27: tangram.v1.BytesByWay.weights:type_name -> tangram.v1.BytesByWay.WeightsEntry
-	44, // 28: tangram.v1.BytesByWay.kv:type_name -> tangram.v1.BytesByWay.KvEntry
+	43, // 27: tangram.v1.BytesByTransport.weights:type_name -> tangram.v1.BytesByTransport.WeightsEntry
+	44, // 28: tangram.v1.BytesByTransport.kv:type_name -> tangram.v1.BytesByTransport.KvEntry
 	48, // 29: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
 	26, // 30: tangram.v1.StatusResponse.ranks:type_name -> tangram.v1.RankStatus
 	7,  // 31: tangram.v1.StatusResponse.address:type_name -> tangram.v1.PeerAddress
 	45, // 32: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
 	27, // 33: tangram.v1.StatusResponse.memory_info:type_name -> tangram.v1.MemoryInfo
-	28, // 34: tangram.v1.StatusResponse.moved:type_name -> tangram.v1.BytesByWay
-	31, // 35: tangram.v1.LoadResponse.ranks:type_name -> tangram.v1.RankLoad
+	28, // 34: tangram.v1.StatusResponse.moved:type_name -> tangram.v1.BytesByTransport
+	31, // 35: tangram.v1.ExpertLoadResponse.ranks:type_name -> tangram.v1.RankExpertLoad
 	29, // 36: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
 	5,  // 37: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
 	0,  // 38: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
-	5,  // 39: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
+	5,  // 39: tangram.v1.VoteRequest.header:type_name -> tangram.v1.Header
 	5,  // 40: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
 	52, // 41: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
 	8,  // 42: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
@@ -3321,10 +3312,10 @@ var file_tangram_v1_agent_proto_depIdxs = []int32{
 	16, // 47: tangram.v1.Agent.Resolve:input_type -> tangram.v1.ResolveRequest
 	18, // 48: tangram.v1.Agent.Release:input_type -> tangram.v1.ReleaseRequest
 	22, // 49: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
-	30, // 50: tangram.v1.Agent.Load:input_type -> tangram.v1.LoadRequest
+	30, // 50: tangram.v1.Agent.ExpertLoad:input_type -> tangram.v1.ExpertLoadRequest
 	33, // 51: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
 	35, // 52: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
-	37, // 53: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
+	37, // 53: tangram.v1.Peer.Vote:input_type -> tangram.v1.VoteRequest
 	39, // 54: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
 	9,  // 55: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
 	11, // 56: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
@@ -3334,10 +3325,10 @@ var file_tangram_v1_agent_proto_depIdxs = []int32{
 	17, // 60: tangram.v1.Agent.Resolve:output_type -> tangram.v1.ResolveResponse
 	19, // 61: tangram.v1.Agent.Release:output_type -> tangram.v1.ReleaseResponse
 	29, // 62: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
-	32, // 63: tangram.v1.Agent.Load:output_type -> tangram.v1.LoadResponse
+	32, // 63: tangram.v1.Agent.ExpertLoad:output_type -> tangram.v1.ExpertLoadResponse
 	34, // 64: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
 	36, // 65: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
-	38, // 66: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
+	38, // 66: tangram.v1.Peer.Vote:output_type -> tangram.v1.VoteResponse
 	40, // 67: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
 	55, // [55:68] is the sub-list for method output_type
 	42, // [42:55] is the sub-list for method input_type

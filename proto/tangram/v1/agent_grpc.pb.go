@@ -25,16 +25,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Agent_Prepare_FullMethodName = "/tangram.v1.Agent/Prepare"
-	Agent_Stage_FullMethodName   = "/tangram.v1.Agent/Stage"
-	Agent_Permit_FullMethodName  = "/tangram.v1.Agent/Permit"
-	Agent_Abort_FullMethodName   = "/tangram.v1.Agent/Abort"
-	Agent_Retire_FullMethodName  = "/tangram.v1.Agent/Retire"
-	Agent_Resolve_FullMethodName = "/tangram.v1.Agent/Resolve"
-	Agent_Release_FullMethodName = "/tangram.v1.Agent/Release"
-	Agent_Status_FullMethodName  = "/tangram.v1.Agent/Status"
-	Agent_Load_FullMethodName    = "/tangram.v1.Agent/Load"
-	Agent_Watch_FullMethodName   = "/tangram.v1.Agent/Watch"
+	Agent_Prepare_FullMethodName    = "/tangram.v1.Agent/Prepare"
+	Agent_Stage_FullMethodName      = "/tangram.v1.Agent/Stage"
+	Agent_Permit_FullMethodName     = "/tangram.v1.Agent/Permit"
+	Agent_Abort_FullMethodName      = "/tangram.v1.Agent/Abort"
+	Agent_Retire_FullMethodName     = "/tangram.v1.Agent/Retire"
+	Agent_Resolve_FullMethodName    = "/tangram.v1.Agent/Resolve"
+	Agent_Release_FullMethodName    = "/tangram.v1.Agent/Release"
+	Agent_Status_FullMethodName     = "/tangram.v1.Agent/Status"
+	Agent_ExpertLoad_FullMethodName = "/tangram.v1.Agent/ExpertLoad"
+	Agent_Watch_FullMethodName      = "/tangram.v1.Agent/Watch"
 )
 
 // AgentClient is the client API for Agent service.
@@ -49,7 +49,7 @@ type AgentClient interface {
 	Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error)
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
-	Load(ctx context.Context, in *LoadRequest, opts ...grpc.CallOption) (*LoadResponse, error)
+	ExpertLoad(ctx context.Context, in *ExpertLoadRequest, opts ...grpc.CallOption) (*ExpertLoadResponse, error)
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
 
@@ -141,10 +141,10 @@ func (c *agentClient) Status(ctx context.Context, in *StatusRequest, opts ...grp
 	return out, nil
 }
 
-func (c *agentClient) Load(ctx context.Context, in *LoadRequest, opts ...grpc.CallOption) (*LoadResponse, error) {
+func (c *agentClient) ExpertLoad(ctx context.Context, in *ExpertLoadRequest, opts ...grpc.CallOption) (*ExpertLoadResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(LoadResponse)
-	err := c.cc.Invoke(ctx, Agent_Load_FullMethodName, in, out, cOpts...)
+	out := new(ExpertLoadResponse)
+	err := c.cc.Invoke(ctx, Agent_ExpertLoad_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ type AgentServer interface {
 	Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error)
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
-	Load(context.Context, *LoadRequest) (*LoadResponse, error)
+	ExpertLoad(context.Context, *ExpertLoadRequest) (*ExpertLoadResponse, error)
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedAgentServer()
 }
@@ -218,8 +218,8 @@ func (UnimplementedAgentServer) Release(context.Context, *ReleaseRequest) (*Rele
 func (UnimplementedAgentServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
 }
-func (UnimplementedAgentServer) Load(context.Context, *LoadRequest) (*LoadResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Load not implemented")
+func (UnimplementedAgentServer) ExpertLoad(context.Context, *ExpertLoadRequest) (*ExpertLoadResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExpertLoad not implemented")
 }
 func (UnimplementedAgentServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
@@ -389,20 +389,20 @@ func _Agent_Status_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Agent_Load_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(LoadRequest)
+func _Agent_ExpertLoad_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExpertLoadRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(AgentServer).Load(ctx, in)
+		return srv.(AgentServer).ExpertLoad(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Agent_Load_FullMethodName,
+		FullMethod: Agent_ExpertLoad_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServer).Load(ctx, req.(*LoadRequest))
+		return srv.(AgentServer).ExpertLoad(ctx, req.(*ExpertLoadRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -458,8 +458,8 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Agent_Status_Handler,
 		},
 		{
-			MethodName: "Load",
-			Handler:    _Agent_Load_Handler,
+			MethodName: "ExpertLoad",
+			Handler:    _Agent_ExpertLoad_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
@@ -474,7 +474,7 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	Peer_Query_FullMethodName    = "/tangram.v1.Peer/Query"
-	Peer_Word_FullMethodName     = "/tangram.v1.Peer/Word"
+	Peer_Vote_FullMethodName     = "/tangram.v1.Peer/Vote"
 	Peer_OpenPull_FullMethodName = "/tangram.v1.Peer/OpenPull"
 )
 
@@ -483,7 +483,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type PeerClient interface {
 	Query(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (*QueryResponse, error)
-	Word(ctx context.Context, in *WordRequest, opts ...grpc.CallOption) (*WordResponse, error)
+	Vote(ctx context.Context, in *VoteRequest, opts ...grpc.CallOption) (*VoteResponse, error)
 	OpenPull(ctx context.Context, in *OpenPullRequest, opts ...grpc.CallOption) (*OpenPullResponse, error)
 }
 
@@ -505,10 +505,10 @@ func (c *peerClient) Query(ctx context.Context, in *QueryRequest, opts ...grpc.C
 	return out, nil
 }
 
-func (c *peerClient) Word(ctx context.Context, in *WordRequest, opts ...grpc.CallOption) (*WordResponse, error) {
+func (c *peerClient) Vote(ctx context.Context, in *VoteRequest, opts ...grpc.CallOption) (*VoteResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(WordResponse)
-	err := c.cc.Invoke(ctx, Peer_Word_FullMethodName, in, out, cOpts...)
+	out := new(VoteResponse)
+	err := c.cc.Invoke(ctx, Peer_Vote_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -530,7 +530,7 @@ func (c *peerClient) OpenPull(ctx context.Context, in *OpenPullRequest, opts ...
 // for forward compatibility.
 type PeerServer interface {
 	Query(context.Context, *QueryRequest) (*QueryResponse, error)
-	Word(context.Context, *WordRequest) (*WordResponse, error)
+	Vote(context.Context, *VoteRequest) (*VoteResponse, error)
 	OpenPull(context.Context, *OpenPullRequest) (*OpenPullResponse, error)
 	mustEmbedUnimplementedPeerServer()
 }
@@ -545,8 +545,8 @@ type UnimplementedPeerServer struct{}
 func (UnimplementedPeerServer) Query(context.Context, *QueryRequest) (*QueryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Query not implemented")
 }
-func (UnimplementedPeerServer) Word(context.Context, *WordRequest) (*WordResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Word not implemented")
+func (UnimplementedPeerServer) Vote(context.Context, *VoteRequest) (*VoteResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Vote not implemented")
 }
 func (UnimplementedPeerServer) OpenPull(context.Context, *OpenPullRequest) (*OpenPullResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method OpenPull not implemented")
@@ -590,20 +590,20 @@ func _Peer_Query_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Peer_Word_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(WordRequest)
+func _Peer_Vote_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VoteRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PeerServer).Word(ctx, in)
+		return srv.(PeerServer).Vote(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Peer_Word_FullMethodName,
+		FullMethod: Peer_Vote_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PeerServer).Word(ctx, req.(*WordRequest))
+		return srv.(PeerServer).Vote(ctx, req.(*VoteRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -638,8 +638,8 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Peer_Query_Handler,
 		},
 		{
-			MethodName: "Word",
-			Handler:    _Peer_Word_Handler,
+			MethodName: "Vote",
+			Handler:    _Peer_Vote_Handler,
 		},
 		{
 			MethodName: "OpenPull",

@@ -231,14 +231,14 @@ type TelemetryReport struct {
 	Epoch       uint64                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`              // in force
 	Ranks       []*RankReport          `protobuf:"bytes,6,rep,name=ranks,proto3" json:"ranks,omitempty"`               // members of it
 	// Of this gateway's clients.
-	Homeless     uint32         `protobuf:"varint,7,opt,name=homeless,proto3" json:"homeless,omitempty"`                              // requests that no rank has
-	HomelessAge  float64        `protobuf:"fixed64,8,opt,name=homeless_age,json=homelessAge,proto3" json:"homeless_age,omitempty"`    // seconds that the oldest of these is without one
-	Arrived      uint64         `protobuf:"varint,9,opt,name=arrived,proto3" json:"arrived,omitempty"`                                // counters: requests that were sent to a rank
-	Answered     uint64         `protobuf:"varint,10,opt,name=answered,proto3" json:"answered,omitempty"`                             // to the last token
-	Failed       uint64         `protobuf:"varint,11,opt,name=failed,proto3" json:"failed,omitempty"`                                 // refused or lost
-	Left         uint64         `protobuf:"varint,12,opt,name=left,proto3" json:"left,omitempty"`                                     // whose client left
-	OutputTokens uint64         `protobuf:"varint,13,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"` // delivered
-	Latencies    []*LatencyCell `protobuf:"bytes,14,rep,name=latencies,proto3" json:"latencies,omitempty"`                            // of `answered`
+	Unassigned           uint32         `protobuf:"varint,7,opt,name=unassigned,proto3" json:"unassigned,omitempty"`                                                    // requests that no rank has
+	UnassignedAgeSeconds float64        `protobuf:"fixed64,8,opt,name=unassigned_age_seconds,json=unassignedAgeSeconds,proto3" json:"unassigned_age_seconds,omitempty"` // seconds that the oldest of these is without one
+	Arrived              uint64         `protobuf:"varint,9,opt,name=arrived,proto3" json:"arrived,omitempty"`                                                          // counters: requests that were sent to a rank
+	Answered             uint64         `protobuf:"varint,10,opt,name=answered,proto3" json:"answered,omitempty"`                                                       // to the last token
+	Failed               uint64         `protobuf:"varint,11,opt,name=failed,proto3" json:"failed,omitempty"`                                                           // refused or lost
+	Left                 uint64         `protobuf:"varint,12,opt,name=left,proto3" json:"left,omitempty"`                                                               // whose client left
+	OutputTokens         uint64         `protobuf:"varint,13,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`                           // delivered
+	Latencies            []*LatencyCell `protobuf:"bytes,14,rep,name=latencies,proto3" json:"latencies,omitempty"`                                                      // of `answered`
 	// Of the last two seconds and the one that runs; 0: nothing ended in them.
 	LongestGap    float64 `protobuf:"fixed64,15,opt,name=longest_gap,json=longestGap,proto3" json:"longest_gap,omitempty"` // seconds between two tokens of one request
 	Silence       float64 `protobuf:"fixed64,16,opt,name=silence,proto3" json:"silence,omitempty"`                         // seconds in which somebody who had a token waited, and nobody got one
@@ -318,16 +318,16 @@ func (x *TelemetryReport) GetRanks() []*RankReport {
 	return nil
 }
 
-func (x *TelemetryReport) GetHomeless() uint32 {
+func (x *TelemetryReport) GetUnassigned() uint32 {
 	if x != nil {
-		return x.Homeless
+		return x.Unassigned
 	}
 	return 0
 }
 
-func (x *TelemetryReport) GetHomelessAge() float64 {
+func (x *TelemetryReport) GetUnassignedAgeSeconds() float64 {
 	if x != nil {
-		return x.HomelessAge
+		return x.UnassignedAgeSeconds
 	}
 	return 0
 }
@@ -408,16 +408,18 @@ const file_tangram_v1_gateway_proto_rawDesc = "" +
 	"\x04load\x18\x04 \x01(\v2\x10.tangram.v1.LoadR\x04load\x12\x1a\n" +
 	"\bflapping\x18\x05 \x01(\bR\bflapping\"(\n" +
 	"\x10TelemetryRequest\x12\x14\n" +
-	"\x05world\x18\x01 \x01(\tR\x05world\"\xef\x03\n" +
+	"\x05world\x18\x01 \x01(\tR\x05world\"\x86\x04\n" +
 	"\x0fTelemetryReport\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\x06R\vincarnation\x12\x0e\n" +
 	"\x02at\x18\x04 \x01(\x01R\x02at\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12,\n" +
-	"\x05ranks\x18\x06 \x03(\v2\x16.tangram.v1.RankReportR\x05ranks\x12\x1a\n" +
-	"\bhomeless\x18\a \x01(\rR\bhomeless\x12!\n" +
-	"\fhomeless_age\x18\b \x01(\x01R\vhomelessAge\x12\x18\n" +
+	"\x05ranks\x18\x06 \x03(\v2\x16.tangram.v1.RankReportR\x05ranks\x12\x1e\n" +
+	"\n" +
+	"unassigned\x18\a \x01(\rR\n" +
+	"unassigned\x124\n" +
+	"\x16unassigned_age_seconds\x18\b \x01(\x01R\x14unassignedAgeSeconds\x12\x18\n" +
 	"\aarrived\x18\t \x01(\x04R\aarrived\x12\x1a\n" +
 	"\banswered\x18\n" +
 	" \x01(\x04R\banswered\x12\x16\n" +

@@ -395,7 +395,7 @@ type Member struct {
 	Link  string                 `protobuf:"bytes,4,opt,name=link,proto3" json:"link,omitempty"` // class of the link that leaves the node, e.g. "tcp", "rdma"
 	// Devices that reach each other's memory although they are on several nodes: the NVLink domain
 	// as the driver names it, or as somebody configured it; empty: none, or not known.
-	Fabric        string `protobuf:"bytes,5,opt,name=fabric,proto3" json:"fabric,omitempty"`
+	NvlinkDomain  string `protobuf:"bytes,5,opt,name=nvlink_domain,json=nvlinkDomain,proto3" json:"nvlink_domain,omitempty"`
 	Rail          string `protobuf:"bytes,6,opt,name=rail,proto3" json:"rail,omitempty"` // the network of its NIC, where a node has several that do not meet; or empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -459,9 +459,9 @@ func (x *Member) GetLink() string {
 	return ""
 }
 
-func (x *Member) GetFabric() string {
+func (x *Member) GetNvlinkDomain() string {
 	if x != nil {
-		return x.Fabric
+		return x.NvlinkDomain
 	}
 	return ""
 }
@@ -1019,13 +1019,13 @@ const file_tangram_v1_layout_proto_rawDesc = "" +
 	"\bsections\x18\x14 \x03(\v2\x13.tangram.v1.SectionR\bsections\"5\n" +
 	"\aSection\x12\x14\n" +
 	"\x05lines\x18\x01 \x01(\x04R\x05lines\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"~\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\x8b\x01\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x10\n" +
 	"\x03pod\x18\x03 \x01(\tR\x03pod\x12\x12\n" +
-	"\x04link\x18\x04 \x01(\tR\x04link\x12\x16\n" +
-	"\x06fabric\x18\x05 \x01(\tR\x06fabric\x12\x12\n" +
+	"\x04link\x18\x04 \x01(\tR\x04link\x12#\n" +
+	"\rnvlink_domain\x18\x05 \x01(\tR\fnvlinkDomain\x12\x12\n" +
 	"\x04rail\x18\x06 \x01(\tR\x04rail\"9\n" +
 	"\vExpertGroup\x12\x14\n" +
 	"\x05ranks\x18\x01 \x03(\rR\x05ranks\x12\x14\n" +

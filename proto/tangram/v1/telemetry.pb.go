@@ -136,18 +136,18 @@ type RankTelemetry struct {
 	WaitingTokens   uint64  `protobuf:"varint,6,opt,name=waiting_tokens,json=waitingTokens,proto3" json:"waiting_tokens,omitempty"`       // of KV, that waiting ones may come to need
 	QueueAge        float64 `protobuf:"fixed64,7,opt,name=queue_age,json=queueAge,proto3" json:"queue_age,omitempty"`                     // seconds that the oldest waiting one waits; 0: none waits
 	// Counters since the engine began.
-	Arrived       uint64  `protobuf:"varint,8,opt,name=arrived,proto3" json:"arrived,omitempty"`                                   // requests
-	PromptTokens  uint64  `protobuf:"varint,9,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`     // of these
-	ReusedTokens  uint64  `protobuf:"varint,10,opt,name=reused_tokens,json=reusedTokens,proto3" json:"reused_tokens,omitempty"`    // of prompts, found in the cache
-	Finished      uint64  `protobuf:"varint,11,opt,name=finished,proto3" json:"finished,omitempty"`                                // requests
-	OutputTokens  uint64  `protobuf:"varint,12,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`    // of these
-	PrefillTokens uint64  `protobuf:"varint,13,opt,name=prefill_tokens,json=prefillTokens,proto3" json:"prefill_tokens,omitempty"` // computed for prompts
-	DecodeTokens  uint64  `protobuf:"varint,14,opt,name=decode_tokens,json=decodeTokens,proto3" json:"decode_tokens,omitempty"`    // computed for answers
-	Steps         uint64  `protobuf:"varint,15,opt,name=steps,proto3" json:"steps,omitempty"`                                      // with work of anybody
-	StepSeconds   float64 `protobuf:"fixed64,16,opt,name=step_seconds,json=stepSeconds,proto3" json:"step_seconds,omitempty"`      // of these
-	PacedSteps    uint64  `protobuf:"varint,17,opt,name=paced_steps,json=pacedSteps,proto3" json:"paced_steps,omitempty"`          // of steps, those that a table had a time for
-	PaceOverruns  uint64  `protobuf:"varint,18,opt,name=pace_overruns,json=paceOverruns,proto3" json:"pace_overruns,omitempty"`    // of these, those that took longer
-	PaceCut       uint64  `protobuf:"varint,19,opt,name=pace_cut,json=paceCut,proto3" json:"pace_cut,omitempty"`                   // of these, those that ended early for a permit or the end
+	Arrived             uint64  `protobuf:"varint,8,opt,name=arrived,proto3" json:"arrived,omitempty"`                                                       // requests
+	PromptTokens        uint64  `protobuf:"varint,9,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`                         // of these
+	ReusedTokens        uint64  `protobuf:"varint,10,opt,name=reused_tokens,json=reusedTokens,proto3" json:"reused_tokens,omitempty"`                        // of prompts, found in the cache
+	Finished            uint64  `protobuf:"varint,11,opt,name=finished,proto3" json:"finished,omitempty"`                                                    // requests
+	OutputTokens        uint64  `protobuf:"varint,12,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`                        // of these
+	PrefillTokens       uint64  `protobuf:"varint,13,opt,name=prefill_tokens,json=prefillTokens,proto3" json:"prefill_tokens,omitempty"`                     // computed for prompts
+	DecodeTokens        uint64  `protobuf:"varint,14,opt,name=decode_tokens,json=decodeTokens,proto3" json:"decode_tokens,omitempty"`                        // computed for answers
+	Steps               uint64  `protobuf:"varint,15,opt,name=steps,proto3" json:"steps,omitempty"`                                                          // with work of anybody
+	StepSeconds         float64 `protobuf:"fixed64,16,opt,name=step_seconds,json=stepSeconds,proto3" json:"step_seconds,omitempty"`                          // of these
+	PacedSteps          uint64  `protobuf:"varint,17,opt,name=paced_steps,json=pacedSteps,proto3" json:"paced_steps,omitempty"`                              // of steps, those that a table had a time for
+	PaceOverruns        uint64  `protobuf:"varint,18,opt,name=pace_overruns,json=paceOverruns,proto3" json:"pace_overruns,omitempty"`                        // of these, those that took longer
+	PacedStepsTruncated uint64  `protobuf:"varint,19,opt,name=paced_steps_truncated,json=pacedStepsTruncated,proto3" json:"paced_steps_truncated,omitempty"` // of these, those that ended early for a permit or the end
 	// Steps of the world in this epoch, as every rank of it measures them.
 	Epoch         uint64      `protobuf:"varint,20,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Cells         []*StepCell `protobuf:"bytes,21,rep,name=cells,proto3" json:"cells,omitempty"`
@@ -311,9 +311,9 @@ func (x *RankTelemetry) GetPaceOverruns() uint64 {
 	return 0
 }
 
-func (x *RankTelemetry) GetPaceCut() uint64 {
+func (x *RankTelemetry) GetPacedStepsTruncated() uint64 {
 	if x != nil {
-		return x.PaceCut
+		return x.PacedStepsTruncated
 	}
 	return 0
 }
@@ -346,7 +346,7 @@ const file_tangram_v1_telemetry_proto_rawDesc = "" +
 	"\x06decode\x18\x05 \x01(\x04R\x06decode\x12\x18\n" +
 	"\acontext\x18\x06 \x01(\x04R\acontext\x12#\n" +
 	"\rprompt_tokens\x18\a \x01(\x04R\fpromptTokens\x12\x16\n" +
-	"\x06before\x18\b \x01(\x04R\x06before\"\xdc\x05\n" +
+	"\x06before\x18\b \x01(\x04R\x06before\"\xf5\x05\n" +
 	"\rRankTelemetry\x12\x1a\n" +
 	"\bdecoding\x18\x01 \x01(\rR\bdecoding\x12#\n" +
 	"\rqueued_tokens\x18\x02 \x01(\x04R\fqueuedTokens\x12%\n" +
@@ -367,8 +367,8 @@ const file_tangram_v1_telemetry_proto_rawDesc = "" +
 	"\fstep_seconds\x18\x10 \x01(\x01R\vstepSeconds\x12\x1f\n" +
 	"\vpaced_steps\x18\x11 \x01(\x04R\n" +
 	"pacedSteps\x12#\n" +
-	"\rpace_overruns\x18\x12 \x01(\x04R\fpaceOverruns\x12\x19\n" +
-	"\bpace_cut\x18\x13 \x01(\x04R\apaceCut\x12\x14\n" +
+	"\rpace_overruns\x18\x12 \x01(\x04R\fpaceOverruns\x122\n" +
+	"\x15paced_steps_truncated\x18\x13 \x01(\x04R\x13pacedStepsTruncated\x12\x14\n" +
 	"\x05epoch\x18\x14 \x01(\x04R\x05epoch\x12*\n" +
 	"\x05cells\x18\x15 \x03(\v2\x14.tangram.v1.StepCellR\x05cellsB(Z&tangram.dev/proto/tangram/v1;tangramv1b\x06proto3"
 

@@ -3,7 +3,7 @@
  * and what a step reads stays where it is. It does not live on in a child after fork.
  *
  * Order of life: tg_attach -> poll until TG_EVENT_FLIPPED (first layout) -> steps. At
- * the boundary of every step: tg_poll, tg_gate_word, exchange words with the members
+ * the boundary of every step: tg_poll, tg_gate_vote, exchange votes with the members
  * in the control exchange, tg_gate_decide; on TG_GATE_GO carry the KV (tg_kv_plan in
  * kv_plan.h, tg_kv_byte_moves_of in kv_format.h, tg_kv_pull), then tg_gate_commit; at the end
  * of the step tg_step_done.
@@ -209,12 +209,12 @@ typedef struct {
   uint64_t pause_steps;  /* PREPARE: 1: compute no step until the attempt is over */
 } tg_event;
 
-/* The word of a step: equal words of all members of the epoch are the only way to flip.
+/* The vote of a step: equal votes of all members of the epoch are the only way to flip.
  * Engines send it to each other: it never changes. */
 typedef struct {
   uint64_t epoch; /* current epoch, or the target's when armed */
   uint64_t hash;  /* first 8 bytes of the target hash; 0 when not armed */
-} tg_word;
+} tg_vote;
 
 typedef enum { TG_GATE_STAY = 0, TG_GATE_GO = 1 } tg_gate;
 
@@ -250,19 +250,19 @@ int tg_poll_fd(const tg_client* client);
 tg_code tg_prepared(tg_client* client, uint64_t attempt, int ok, const char* message,
                     tg_error* error);
 
-/* My word for this step; latches if a flip is armed. */
-tg_word tg_gate_word(tg_client* client);
-/* All members' words (mine among them), in rank order. STAY unlatches. */
-tg_gate tg_gate_decide(tg_client* client, const tg_word* words, size_t count);
+/* The vote of this rank for this step; latches if a flip is armed. */
+tg_vote tg_gate_vote(tg_client* client);
+/* The votes of all members (this rank among them), in rank order. STAY unlatches. */
+tg_gate tg_gate_decide(tg_client* client, const tg_vote* votes, size_t count);
 /* After GO: this rank cannot (KV does not fit). All members decide so on the same
  * data, or the world is broken. Unlatches. */
 void tg_gate_decline(tg_client* client, const char* reason);
-/* The step is given up for good: an exchange broke. Takes the word back, unless keep_word:
+/* The step is given up for good: an exchange broke. Withdraws the vote, unless keep_vote:
  * the others were told that everything is in place and may have flipped. From now on only
  * events count, until one says FLIPPED and tg_stopped is 0 again. Once for each step that is given
  * up: agents flip who stands still before it hears of that, and a second call would stop it in the
  * new epoch. */
-void tg_stop(tg_client* client, int keep_word);
+void tg_stop(tg_client* client, int keep_vote);
 int tg_stopped(const tg_client* client);
 /* What was found of a rank of the layout for which a step is given up. */
 typedef enum {
@@ -275,7 +275,7 @@ typedef enum {
 } tg_cause;
 /* What this rank was doing with it. */
 typedef enum {
-  TG_IN_WORDS = 1,
+  TG_IN_VOTE = 1,
   TG_IN_DISPATCH = 2,
   TG_IN_COMBINE = 3,
   TG_IN_EXCHANGE = 4, /* of a step, the engine's own */

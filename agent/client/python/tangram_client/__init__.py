@@ -7,7 +7,7 @@ calls them, is told in ``tangram/client.h``. Weights and KV are not copied: a vi
         event = client.poll(1000)
 """
 
-from .client import Client, EngineStats, GateWord, library_version
+from .client import Client, EngineStats, GateVote, library_version
 from .errors import (
     AgainError,
     DisconnectedError,
@@ -56,7 +56,7 @@ __all__ = [
     "Event",
     "EventKind",
     "Expert",
-    "GateWord",
+    "GateVote",
     "Group",
     "InvalidError",
     "Kept",

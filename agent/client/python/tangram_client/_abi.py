@@ -136,7 +136,7 @@ class Event(ctypes.Structure):
     ]
 
 
-class Word(ctypes.Structure):
+class Vote(ctypes.Structure):
     _fields_ = _names(c_uint64, "epoch hash")
 
 
@@ -282,8 +282,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "tg_poll": (c_int, [client, c_int, POINTER(Event), error]),
         "tg_poll_fd": (c_int, [client]),
         "tg_prepared": (c_int, [client, c_uint64, c_int, c_char_p, error]),
-        "tg_gate_word": (Word, [client]),
-        "tg_gate_decide": (c_int, [client, POINTER(Word), c_size_t]),
+        "tg_gate_vote": (Vote, [client]),
+        "tg_gate_decide": (c_int, [client, POINTER(Vote), c_size_t]),
         "tg_gate_decline": (None, [client, c_char_p]),
         "tg_stop": (None, [client, c_int]),
         "tg_stopped": (c_int, [client]),

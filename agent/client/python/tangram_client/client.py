@@ -17,7 +17,7 @@ from .maps import Event, EventKind, Maps, Model, Piece, SlabFormat, maps_of, mod
 from .views import DType, Exports, View, element_bytes
 
 
-class GateWord(NamedTuple):
+class GateVote(NamedTuple):
     """The word of a step: 16 bytes that engines send to each other."""
 
     epoch: int
@@ -255,14 +255,14 @@ class Client:
 
     # The gate.
 
-    def gate_word(self) -> GateWord:
+    def gate_vote(self) -> GateVote:
         """My word for this step; latches if a flip is armed."""
-        raw = _abi.lib.tg_gate_word(self.handle)
-        return GateWord(raw.epoch, raw.hash)
+        raw = _abi.lib.tg_gate_vote(self.handle)
+        return GateVote(raw.epoch, raw.hash)
 
-    def gate_decide(self, words: Sequence[GateWord]) -> bool:
+    def gate_decide(self, words: Sequence[GateVote]) -> bool:
         """Whether to flip now: the words of all members, mine among them, in order of rank. False unlatches."""
-        raw = (_abi.Word * len(words))(*(_abi.Word(*w) for w in words))
+        raw = (_abi.Vote * len(words))(*(_abi.Vote(*w) for w in words))
         return bool(_abi.lib.tg_gate_decide(self.handle, raw, len(words)))
 
     def gate_decline(self, reason: str) -> None:
@@ -288,9 +288,9 @@ class Client:
         assert maps is not None
         return maps
 
-    def stop(self, keep_word: bool = False) -> None:
+    def stop(self, keep_vote: bool = False) -> None:
         """The step is given up for good: an exchange broke. Only events count from now on."""
-        _abi.lib.tg_stop(self.handle, keep_word)
+        _abi.lib.tg_stop(self.handle, keep_vote)
 
     @property
     def stopped(self) -> bool:

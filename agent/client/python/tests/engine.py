@@ -17,7 +17,7 @@ from checkpoint import Checkpoint
 from mesh import PULLED, WORD, Mesh
 
 from tangram_client import (
-    AgainError, Client, EngineStats, Event, EventKind, GateWord, KvElement, KvFormat, Maps, Model, PageCopy, Piece, SlabFormat, View, kv_moves,
+    AgainError, Client, EngineStats, Event, EventKind, GateVote, KvElement, KvFormat, Maps, Model, PageCopy, Piece, SlabFormat, View, kv_moves,
 )
 
 KV_BYTES = 4096  # of a rank's pattern
@@ -74,9 +74,9 @@ class Engine:
             pass  # no permit yet
 
     def take_step(self, maps: Maps, rank: int) -> None:
-        word = self.client.gate_word()
+        word = self.client.gate_vote()
         words = self.mesh.gather(maps.epoch, self.step, WORD, rank, maps.mesh, word)
-        if self.client.gate_decide([GateWord(*w) for w in words]):
+        if self.client.gate_decide([GateVote(*w) for w in words]):
             self.flip(maps, rank)
             return
         self.client.count(0, self.step % self.model.experts, 1)

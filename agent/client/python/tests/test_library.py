@@ -18,7 +18,7 @@ class Structs(unittest.TestCase):
         # agent/client/abi_test.c has the same numbers.
         sizes = {
             _abi.Error: 512, _abi.Options: 80, _abi.Model: 192, _abi.Section: 16, _abi.Maps: 128, _abi.Event: 64, _abi.EngineStats: 48,
-            _abi.Word: 16, _abi.KvManifest: 144, _abi.KvPlanned: 144, _abi.KvFormat: 96,
+            _abi.Vote: 16, _abi.KvManifest: 144, _abi.KvPlanned: 144, _abi.KvFormat: 96,
             _abi.KvPageCopy: 28, _abi.KvByteMoves: 40,
         }
         self.assertEqual({s: ctypes.sizeof(s) for s in sizes}, sizes)

@@ -26,8 +26,8 @@ class FakeWorld : public WorldView {
   device::Device& device() override { std::abort(); }
   Result<tg_event> Poll(int) override { return tg_event{}; }
   Status Prepared(uint64_t, bool, const std::string&) override { return OkStatus(); }
-  tg_word Word() override { return {}; }
-  bool Decide(std::span<const tg_word>) override { return false; }
+  tg_vote Word() override { return {}; }
+  bool Decide(std::span<const tg_vote>) override { return false; }
   void Decline(const std::string&) override {}
   Status Commit() override { return OkStatus(); }
   void Stop(bool) override {}

@@ -39,10 +39,10 @@ typedef struct {
   uint32_t block_tokens;  /* needed; positions of a KV block */
   uint32_t slab_formats;  /* TG_SLAB_* or'ed */
   int even_shards_only;
-  uint32_t most_silence_ms, least_silence_ms; /* of a peer; 0: 10000 and 1000 */
-  uint32_t idle_pause_ms;                     /* longest pause of a world without work; 0: 4 */
-  const char* log_level;                      /* NULL: info */
-  uint32_t least_step_ms; /* a step with work takes at least so long; 0: as long as it takes */
+  uint32_t max_peer_timeout_ms, min_peer_timeout_ms; /* of a peer; 0: 10000 and 1000 */
+  uint32_t idle_pause_ms; /* longest pause of a world without work; 0: 4 */
+  const char* log_level;  /* NULL: info */
+  uint32_t min_step_ms;   /* a step with work takes at least so long; 0: as long as it takes */
   const char* fault_dir;  /* for tests: a directory that arms faults meanwhile; NULL: none */
   const char* settings;   /* as in tg_options; NULL: none */
   /* A flip whose KV is not copied ahead yet waits for it at most so long, while steps go on; 0:
@@ -140,10 +140,10 @@ typedef struct {
 } tge_step;
 
 typedef enum {
-  TGE_EMPTY = 0,    /* this rank was in no world */
-  TGE_KEPT = 1,     /* all requests stay */
-  TGE_CARRIED = 2,  /* what was adopted is here, what is gone was told */
-  TGE_REPAIRED = 3, /* somebody died; requests here stay */
+  TGE_ENTRY_FRESH = 0,     /* this rank was in no world */
+  TGE_ENTRY_UNCHANGED = 1, /* all requests stay */
+  TGE_ENTRY_MIGRATED = 2,  /* adopted requests are here, released ones were reported */
+  TGE_ENTRY_REPAIRED = 3,  /* a rank died; requests here stay */
 } tge_entry;
 
 /* Called from tge_run's thread. `why` may be written where a call can fail. */
@@ -225,17 +225,17 @@ tg_code tge_exchange(tge_engine* engine, uint64_t sequence, const tge_bytes* sen
  * computes what came, and calls tge_combine. Sums have the order of ranks, whatever came first.
  * Sequence numbers are the kit's, apart from those of tge_exchange. */
 
-/* A run of granules of an expert that lies on this rank. A choice is one alternative of an expert
+/* A run of granules of an expert that lies on this rank. A replica is one copy of an expert
  * (a redundant copy): one id for all that a rank has of it. */
 typedef struct {
   const void* data;
-  uint32_t choice; /* as in tge_arrived.choices */
+  uint32_t replica; /* as in tge_dispatched.replicas */
   uint32_t expert;
   uint32_t granule_start, granule_count;
 } tge_piece;
 
-/* Those of a model layer in the layout in force, in order of choice; they stay until the next enter
- * or leave. TG_INVALID: a layer without experts, or no layout. Also outside of compute, from
+/* Those of a model layer in the layout in force, in order of replicas; they stay until the next
+ * enter or leave. TG_INVALID: a layer without experts, or no layout. Also outside of compute, from
  * enter on. */
 tg_code tge_pieces(const tge_engine* engine, uint32_t layer, const tge_piece** out, size_t* count,
                    size_t* piece_size, tg_error* error);
@@ -255,17 +255,17 @@ typedef struct {
 } tge_rows;
 
 /* What is to be computed here, of all ranks: result i is the sum, over k and the pieces here of
- * choices[i][k] (-1: none), of weights[i][k] * expert(x[i]). Stays until the next dispatch. */
+ * replicas[i][k] (-1: none), of weights[i][k] * expert(x[i]). Stays until the next dispatch. */
 typedef struct {
   size_t struct_size;
   uint32_t rows, top_k;
-  const float* x;         /* [rows, hidden] */
-  const int32_t* choices; /* [rows, top_k] */
-  const float* weights;   /* [rows, top_k] */
-} tge_arrived;
+  const float* x;          /* [rows, hidden] */
+  const int32_t* replicas; /* [rows, top_k] */
+  const float* weights;    /* [rows, top_k] */
+} tge_dispatched;
 
-/* TG_AGAIN: see above; also if an expert has no alternative without a rank that takes no part. */
-tg_code tge_dispatch(tge_engine* engine, const tge_rows* rows, tge_arrived* arrived,
+/* TG_AGAIN: see above; also if an expert has no replica without a rank that takes no part. */
+tg_code tge_dispatch(tge_engine* engine, const tge_rows* rows, tge_dispatched* arrived,
                      tg_error* error);
 /* results [arrived.rows, hidden], of what the last dispatch brought; y [rows, hidden], of the rows
  * that it was given, is written. Once after each tge_dispatch, else TG_INVALID. */

@@ -20,8 +20,8 @@ class Options(ctypes.Structure):
         ("struct_size", c_size_t), ("agent_socket", c_char_p), ("token_file", c_char_p), ("device", c_uint32), ("agent_wait_seconds", c_uint32),
         ("mesh_listen", c_char_p), ("serve_listen", c_char_p), ("advertise", c_char_p), ("tls_ca", c_char_p), ("tls_cert", c_char_p),
         ("tls_key", c_char_p), ("insecure_fabric", c_int), ("ready_file", c_char_p), ("block_tokens", c_uint32), ("slab_formats", c_uint32),
-        ("even_shards_only", c_int), ("most_silence_ms", c_uint32), ("least_silence_ms", c_uint32), ("idle_pause_ms", c_uint32),
-        ("log_level", c_char_p), ("least_step_ms", c_uint32), ("fault_dir", c_char_p), ("settings", c_char_p),
+        ("even_shards_only", c_int), ("max_peer_timeout_ms", c_uint32), ("min_peer_timeout_ms", c_uint32), ("idle_pause_ms", c_uint32),
+        ("log_level", c_char_p), ("min_step_ms", c_uint32), ("fault_dir", c_char_p), ("settings", c_char_p),
         ("kv_ahead_ms", c_int32),
     ]
 
@@ -69,7 +69,7 @@ class Bytes(ctypes.Structure):
 
 
 class Piece(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("choice", c_uint32), ("expert", c_uint32), ("granule_start", c_uint32), ("granule_count", c_uint32)]
+    _fields_ = [("data", c_void_p), ("replica", c_uint32), ("expert", c_uint32), ("granule_start", c_uint32), ("granule_count", c_uint32)]
 
 
 class Rows(ctypes.Structure):
@@ -80,7 +80,7 @@ class Rows(ctypes.Structure):
 
 
 class Arrived(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("rows", c_uint32), ("top_k", c_uint32), ("x", c_void_p), ("choices", c_void_p), ("weights", c_void_p)]
+    _fields_ = [("struct_size", c_size_t), ("rows", c_uint32), ("top_k", c_uint32), ("x", c_void_p), ("replicas", c_void_p), ("weights", c_void_p)]
 
 
 SELF = c_void_p

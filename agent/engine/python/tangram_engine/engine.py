@@ -19,9 +19,9 @@ from . import _abi
 class Entry(enum.IntEnum):
     """What an epoch begins with."""
 
-    EMPTY = 0
-    KEPT = 1
-    CARRIED = 2
+    FRESH = 0
+    UNCHANGED = 1
+    MIGRATED = 2
     REPAIRED = 3
 
 
@@ -150,11 +150,11 @@ class Element(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrived:
-    """Rows to be computed here, of all ranks (tge_arrived). Addresses, which stay good until the next dispatch."""
+    """Rows to be computed here, of all ranks (tge_dispatched). Addresses, which stay good until the next dispatch."""
 
     rows: int
     x: int  # float32 [rows, hidden]
-    choices: int  # int32 [rows, top_k]; -1: none
+    replicas: int  # int32 [rows, top_k]; -1: none
     weights: int  # float32 [rows, top_k]
 
 
@@ -213,8 +213,8 @@ class Kit:
     @classmethod
     def open(cls, *, agent_socket: str, token_file: str, mesh_listen: str, serve_listen: str, tls_ca: str, tls_cert: str, tls_key: str, block_tokens: int,
              device: int = 0, agent_wait_seconds: int = 60, advertise: str = "", insecure_fabric: bool = False, ready_file: str = "",
-             slab_formats: SlabFormat = SlabFormat.GRANULE_MAJOR, even_shards_only: bool = False, most_silence_ms: int = 0, least_silence_ms: int = 0,
-             idle_pause_ms: int = 0, log_level: str = "info", least_step_ms: int = 0, fault_dir: str = "", kv_ahead_ms: int = 0,
+             slab_formats: SlabFormat = SlabFormat.GRANULE_MAJOR, even_shards_only: bool = False, max_peer_timeout_ms: int = 0, min_peer_timeout_ms: int = 0,
+             idle_pause_ms: int = 0, log_level: str = "info", min_step_ms: int = 0, fault_dir: str = "", kv_ahead_ms: int = 0,
              settings: Mapping[str, object] | None = None) -> Kit:
         """Listens, waits for the agent, attaches. Raises the classes of tangram_client.errors, which say which option is wrong. `fault_dir` is for tests.
 
@@ -277,7 +277,7 @@ class Kit:
         raw, out, error = _abi.sized(_abi.Rows), _abi.sized(_abi.Arrived), _abi.sized(_abi.Error)
         raw.layer, raw.element, raw.rows, raw.top_k, raw.x, raw.expert, raw.weights, raw.active = layer, element, rows, top_k, x, experts, weights, active
         self._peers(_abi.lib.tge_dispatch(self._handle, ctypes.byref(raw), ctypes.byref(out), ctypes.byref(error)), error)
-        return Arrived(out.rows, out.x or 0, out.choices or 0, out.weights or 0)
+        return Arrived(out.rows, out.x or 0, out.replicas or 0, out.weights or 0)
 
     def combine(self, results: int, y: int) -> None:
         """The results back, and summed: addresses of float32 [rows that arrived, hidden], and [rows of the dispatch, hidden], which is written. PeerGone."""

@@ -229,14 +229,14 @@ def main() -> int:
     parser.add_argument("--block-tokens", type=int, default=16)
     parser.add_argument("--max-batch-tokens", type=int, default=64)
     parser.add_argument("--draft-layers", type=int, default=0)
-    parser.add_argument("--least-step-ms", type=int, default=0)
-    parser.add_argument("--exchange-timeout-ms", type=int, default=0)
-    parser.add_argument("--least-timeout-ms", type=int, default=0)
+    parser.add_argument("--min-step-ms", type=int, default=0)
+    parser.add_argument("--max-peer-timeout-ms", type=int, default=0)
+    parser.add_argument("--min-peer-timeout-ms", type=int, default=0)
     parser.add_argument("--fault-dir", default="")
     args, _ = parser.parse_known_args()
     kit = Kit.open(**{flag.replace("-", "_"): getattr(args, flag.replace("-", "_")) for flag in flags}, device=args.device, block_tokens=args.block_tokens,
-                   slab_formats=SlabFormat.GRANULE_MAJOR | SlabFormat.ROW_MAJOR, most_silence_ms=args.exchange_timeout_ms,
-                   least_silence_ms=args.least_timeout_ms, least_step_ms=args.least_step_ms, fault_dir=args.fault_dir,
+                   slab_formats=SlabFormat.GRANULE_MAJOR | SlabFormat.ROW_MAJOR, max_peer_timeout_ms=args.max_peer_timeout_ms,
+                   min_peer_timeout_ms=args.min_peer_timeout_ms, min_step_ms=args.min_step_ms, fault_dir=args.fault_dir,
                    settings={"engine": "echo", "max_batch_tokens": args.max_batch_tokens, "draft_layers": args.draft_layers})
     signal.signal(signal.SIGTERM, lambda *_: kit.stop())
     kit.run(Echo(kit, args.step_ms / 1000, args.block_tokens, args.max_batch_tokens, args.draft_layers))

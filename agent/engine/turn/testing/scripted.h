@@ -106,20 +106,20 @@ class ScriptedWorld final : public WorldView {
     prepared_ = ok;
     return OkStatus();
   }
-  tg_word Word() override {
-    return prepared_ ? tg_word{target_->epoch, 7} : tg_word{now_->epoch, 0};
+  tg_vote Word() override {
+    return prepared_ ? tg_vote{target_->epoch, 7} : tg_vote{now_->epoch, 0};
   }
-  bool Decide(std::span<const tg_word> words) override {
-    return std::ranges::all_of(words, [&](const tg_word& w) { return w.epoch > now_->epoch; });
+  bool Decide(std::span<const tg_vote> words) override {
+    return std::ranges::all_of(words, [&](const tg_vote& w) { return w.epoch > now_->epoch; });
   }
   void Decline(const std::string& reason) override { declined = reason; }
   Status Commit() override {
     now_ = target_;
     return OkStatus();
   }
-  void Stop(bool keep_word) override {
+  void Stop(bool keep_vote) override {
     stopped_ = true;
-    kept_word = keep_word;
+    kept_word = keep_vote;
   }
   void Missed(std::span<const tg_missed> those) override {
     missed.assign(those.begin(), those.end());

@@ -95,7 +95,7 @@ func Gaps(throughput io.Reader, dir string) error {
 		return err
 	}
 	p := plot.New()
-	p.Title.Text = "A switch from Expert to Tensor: each token of four streams, two ranks, steps of 50 ms"
+	p.Title.Text = "A switch from ExpertParallel to TensorParallel: each token of four streams, two ranks, steps of 50 ms"
 	p.X.Label.Text, p.Y.Label.Text = "seconds after the command", "milliseconds since the token before"
 	p.Y.Min = 0
 	p.Add(plotter.NewGrid())

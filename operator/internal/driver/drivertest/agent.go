@@ -238,7 +238,7 @@ func (a *Agent) rankLocked(device int) *tangramv1.RankStatus {
 	}
 	id, e := a.Member(device), a.engines[device]
 	r := &tangramv1.RankStatus{Device: uint32(device), Member: &tangramv1.Member{Id: id, Node: a.pod.Node, Pod: a.pod.Name}, MemoryBytes: a.w.memory,
-		Engine: &tangramv1.EngineStatus{Attached: !e.detached, Stopped: e.stopped, Fresh: e.fresh, AttentionDataOnly: a.whole, KvBlockTokens: a.block,
+		Engine: &tangramv1.EngineStatus{Attached: !e.detached, Stopped: e.stopped, AttachedAfterFlip: e.fresh, AttentionDataOnly: a.whole, KvBlockTokens: a.block,
 			Settings: a.settings}, Inventory: &tangramv1.Inventory{}, Transition: t}
 	rank := layout.RankOf(a.layout, id)
 	if rank < 0 {

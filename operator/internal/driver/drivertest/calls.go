@@ -233,7 +233,7 @@ func (a *Agent) Resolve(_ context.Context, h *tangramv1.Header, outcome tangramv
 	}
 	mine := h.Attempt == a.attempt
 	switch outcome {
-	case tangramv1.Outcome_OUTCOME_STAY:
+	case tangramv1.Outcome_OUTCOME_ABORT:
 		if mine && a.phase == tangramv1.Phase_PHASE_FLIPPED {
 			return a.no(tangramv1.Refusal_CODE_WRONG_PHASE, "flipped")
 		}
@@ -243,7 +243,7 @@ func (a *Agent) Resolve(_ context.Context, h *tangramv1.Header, outcome tangramv
 			a.burnLocked()
 		}
 		return nil
-	case tangramv1.Outcome_OUTCOME_FORWARD:
+	case tangramv1.Outcome_OUTCOME_ROLL_FORWARD:
 		if mine && a.phase == tangramv1.Phase_PHASE_FLIPPED {
 			return nil
 		}

@@ -30,7 +30,7 @@ func (w *World) Skew() []uint64 {
 
 // Load of the experts by the ranks of this agent: as sources, and as it executed them in the layout in force, where the
 // copies of an expert are used evenly.
-func (a *Agent) Load(context.Context, string) (*tangramv1.LoadResponse, error) {
+func (a *Agent) Load(context.Context, string) (*tangramv1.ExpertLoadResponse, error) {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
 	if a.stopped || a.deaf {
@@ -42,10 +42,10 @@ func (a *Agent) Load(context.Context, string) (*tangramv1.LoadResponse, error) {
 	for i, n := range a.w.routes {
 		a.routed[i] += n
 	}
-	out := &tangramv1.LoadResponse{}
+	out := &tangramv1.ExpertLoadResponse{}
 	for device := range a.engines {
 		a.execute(a.Member(device))
-		out.Ranks = append(out.Ranks, &tangramv1.RankLoad{Member: a.Member(device), Tokens: slices.Clone(a.routed),
+		out.Ranks = append(out.Ranks, &tangramv1.RankExpertLoad{Member: a.Member(device), Tokens: slices.Clone(a.routed),
 			Executed: slices.Clone(a.executed[a.Member(device)])})
 	}
 	return out, nil

@@ -1,4 +1,4 @@
-package v1alpha1_test
+package v1alpha2_test
 
 import (
 	"cmp"
@@ -19,21 +19,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"sigs.k8s.io/yaml"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 )
 
 func scheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	require.NoError(t, v1alpha1.AddToScheme(scheme))
+	require.NoError(t, v1alpha2.AddToScheme(scheme))
 	return scheme
 }
 
 // A user's YAML comes back unchanged: the types know every field in it, under its name.
 func TestYAMLRoundTrip(t *testing.T) {
 	for file, object := range map[string]any{
-		"moedeployment.yaml":    &v1alpha1.MoEDeployment{},
-		"layouttransition.yaml": &v1alpha1.LayoutTransition{},
+		"moedeployment.yaml":    &v1alpha2.MoEDeployment{},
+		"layouttransition.yaml": &v1alpha2.LayoutTransition{},
 	} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join("testdata", file))
@@ -53,7 +53,7 @@ func TestFuzzedRoundTrip(t *testing.T) {
 	fill := fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(1), codecs)
 	kinds := slices.SortedFunc(maps.Keys(scheme.AllKnownTypes()), func(a, b schema.GroupVersionKind) int { return cmp.Compare(a.String(), b.String()) })
 	for _, gvk := range kinds { // in one order, so that each is filled with the same in every run
-		if gvk.Group != v1alpha1.GroupVersion.Group || !isOurs(gvk.Kind) {
+		if gvk.Group != v1alpha2.GroupVersion.Group || !isOurs(gvk.Kind) {
 			continue
 		}
 		t.Run(gvk.Kind, func(t *testing.T) {

@@ -22,14 +22,14 @@ import (
 	"tangram.dev/operator/internal/world"
 )
 
-func keepCommand() *cobra.Command {
+func runCommand() *cobra.Command {
 	var file, agents, mode, placement, logLevel string
 	var ranks int
 	var shapes []string
 	var spare uint32
 	limits := driver.DefaultLimits
 	c := &cobra.Command{
-		Use: "keep", Short: "keeps the world in a shape until it is told to end: repairs what breaks, widens again",
+		Use: "run", Short: "keeps a world in a shape until it is stopped: repairs it, and restores its number of ranks",
 		Long: "Keeps the world in a shape until SIGTERM. Whatever was done or failed is a JSON line on stdout: {\"did\": \"repair\" or \"apply\", " +
 			"\"record\": ..., \"error\": ...}. With --agents-file the agents are those of that file, one address a line, read again at each " +
 			"look: an agent that is not in it is gone for good.",
@@ -62,7 +62,7 @@ func keepCommand() *cobra.Command {
 	f.StringVar(&file, "world-file", "", "JSON: world, agents, store, tls")
 	f.StringVar(&agents, "agents-file", "", "addresses of the agents, one a line, instead of those of the world file; read again at each look")
 	f.IntVar(&ranks, "ranks", 0, "ranks of the world")
-	f.StringVar(&mode, "mode", "Expert", "Expert, Tensor or Hybrid")
+	f.StringVar(&mode, "mode", "ExpertParallel", "ExpertParallel, TensorParallel or Hybrid")
 	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, as for apply")
 	f.StringVar(&placement, "placement", "", placementHelp)
 	f.Uint32Var(&spare, "spare-banks", 1, "of a first layout: layers that one flip may rewrite")

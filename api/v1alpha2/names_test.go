@@ -1,4 +1,4 @@
-package v1alpha1_test
+package v1alpha2_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 )
 
 // The longest name that a MoEDeployment may have leaves room for all names that are made from it.
@@ -36,11 +36,11 @@ func TestNamesFit(t *testing.T) {
 }
 
 func TestKeysAreValid(t *testing.T) {
-	for _, key := range []string{v1alpha1.WorldLabel, v1alpha1.ComponentLabel, v1alpha1.OrdinalLabel, v1alpha1.MemberLabel,
-		v1alpha1.DeletionCostAnnotation, v1alpha1.AbortAnnotation, v1alpha1.Finalizer} {
+	for _, key := range []string{v1alpha2.WorldLabel, v1alpha2.ComponentLabel, v1alpha2.OrdinalLabel, v1alpha2.MemberLabel,
+		v1alpha2.DeletionCostAnnotation, v1alpha2.AbortAnnotation, v1alpha2.Finalizer} {
 		require.Empty(t, utilvalidation.IsQualifiedName(key), key)
 	}
-	for _, value := range []string{v1alpha1.ComponentRank, v1alpha1.ComponentGateway} {
+	for _, value := range []string{v1alpha2.ComponentRank, v1alpha2.ComponentGateway} {
 		require.Empty(t, utilvalidation.IsValidLabelValue(value), value)
 	}
 }

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"tangram.dev/operator/internal/plancli"
+	"tangram.dev/operator/pkg/layout"
+)
+
+// sizeCommand is what a pod of the operator runs to read a checkpoint: it writes the memory of a rank, as JSON, where the kubelet takes it for the container's
+// termination message.
+func sizeCommand() *cobra.Command {
+	var model, to string
+	var rows uint32
+	var pageBytes uint64
+	in := plancli.SizeInput{Modes: []layout.Mode{layout.Expert, layout.Tensor}}
+	c := &cobra.Command{Use: "size-checkpoint", Short: "compute the memory of a rank for a checkpoint (run by the operator in a pod)", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(*cobra.Command, []string) error {
+			size, err := plancli.SizeCheckpoint(model, rows, pageBytes, 0, in)
+			if err != nil {
+				return err
+			}
+			text, err := json.Marshal(size)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(to, text, 0o600); err != nil {
+				return fmt.Errorf("the result was not written: %w", err)
+			}
+			return nil
+		}}
+	f := c.Flags()
+	f.StringVar(&model, "model", "", "folder of the checkpoint")
+	f.StringVar(&to, "to", "/dev/termination-log", "file for the result")
+	f.Uint32Var(&rows, "granule-rows", 0, "rows of a granule; 0: chosen for the widest world")
+	f.Uint64Var(&pageBytes, "page-bytes", 4096, "pages of the memory of weights")
+	f.IntSliceVar(&in.Widths, "ranks", nil, "numbers of ranks that the world may have, ascending")
+	f.IntVar(&in.RanksPerPod, "ranks-per-pod", 1, "ranks of a pod")
+	f.Uint32Var(&in.SpareBanks, "spare-banks", 2, "layers that one flip can rewrite")
+	f.Uint64Var(&in.KVTokens, "kv-tokens", 65536, "tokens of KV cache on a rank")
+	f.BoolVar(&in.Lenient, "lenient", false, "leave out mode TensorParallel where ranks cannot share an expert")
+	for _, name := range []string{"model", "ranks"} {
+		if err := c.MarkFlagRequired(name); err != nil {
+			panic(err) // a name that is not a flag: a bug of this file
+		}
+	}
+	return c
+}

@@ -1,0 +1,161 @@
+package plancli
+
+import (
+	"fmt"
+	"slices"
+
+	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/kernels"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/planner"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// SizeInput of SizeRank.
+type SizeInput struct {
+	Geometry *geometry.View
+	// Widths that the world may have, in ranks, ascending: every change between two of them, and every switch of the mode, must fit.
+	Widths      []int
+	RanksPerPod int
+	SpareBanks  uint32
+	// Modes that the world may have. TensorParallel only at widths that its experts can be sharded over.
+	Modes []layout.Mode
+	// MemoryBytes of a rank for weights and KV cache. 0: as much as KVTokens need.
+	MemoryBytes uint64
+	// Lenient: TensorParallel is left out at widths that cannot share an expert, where it would be an error.
+	Lenient bool
+	// KVTokens that a rank shall hold in mode ExpertParallel, if MemoryBytes is 0.
+	KVTokens uint64
+}
+
+// SizeItem is one line of a memory budget.
+type SizeItem struct {
+	Name  string `json:"name"`
+	Bytes uint64 `json:"bytes"`
+}
+
+// SizeReport is the memory that a rank needs.
+type SizeReport struct {
+	WeightsBytes uint64 `json:"weightsBytes"` // spec.memory.weights
+	KVBytes      uint64 `json:"kvBytes"`      // spec.memory.kvCache
+	KVTokens     uint64 `json:"kvTokens"`     // that a rank holds in mode ExpertParallel
+	// Items of WeightsBytes and KVBytes. Their sum is both.
+	Items []SizeItem `json:"items"`
+}
+
+// mostWidths that WidthsBetween gives.
+const mostWidths = 5
+
+// WidthsBetween are numbers of ranks that a world of so many pods may have, ascending: all from low to high if there are few, else evenly spaced ones with both ends
+// and with the pods that it starts with.
+func WidthsBetween(low, start, high, ranksPerPod int) []int {
+	pods := []int{low, start, high}
+	for i := range mostWidths {
+		pods = append(pods, low+(high-low)*i/(mostWidths-1))
+	}
+	slices.Sort(pods)
+	pods = slices.Compact(pods)
+	for i := range pods {
+		pods[i] *= ranksPerPod
+	}
+	return pods
+}
+
+// sizeUnit to which pools are rounded up.
+const sizeUnit = 1 << 20
+
+// SizeRank computes the memory of a rank with the planner itself: the peak of every transition between the widths and modes, and the repair of the loss of any rank. Errors say
+// which width or how much memory is wrong.
+func SizeRank(in SizeInput) (*SizeReport, error) {
+	plan := PlanInput{Geometry: in.Geometry, RanksPerPod: in.RanksPerPod, SpareBanks: in.SpareBanks}
+	var worlds []World
+	for _, width := range in.Widths {
+		for _, mode := range in.Modes {
+			if g := in.Geometry.Proto; in.Lenient && mode == layout.Tensor && width > int(g.MoeInner/g.GranuleRows) {
+				continue
+			}
+			worlds = append(worlds, World{Ranks: width, Mode: mode.String()})
+		}
+	}
+	var steady, peak, repair uint64
+	layouts := make([]*tangramv1.Layout, len(worlds))
+	for i, w := range worlds {
+		first, err := plan.to(nil, w, nil)
+		if err != nil {
+			return nil, fmt.Errorf("%d ranks in mode %s: %w", w.Ranks, w.Mode, err)
+		}
+		layouts[i] = first.Final
+		peak = max(peak, peakOf(first))
+		for rank := range first.Final.Members {
+			steady = max(steady, layout.SteadyBytes(first.Final, in.Geometry, uint32(rank)))
+		}
+		if w.Ranks > 1 {
+			need, err := repairNeed(in.Geometry, first.Final)
+			if err != nil {
+				return nil, err
+			}
+			repair = max(repair, need)
+		}
+	}
+	for i, from := range layouts {
+		for j, to := range worlds {
+			if i == j {
+				continue
+			}
+			changed, err := plan.to(from, to, nil)
+			if err != nil {
+				return nil, fmt.Errorf("from %d ranks in mode %s to %d in mode %s: %w", worlds[i].Ranks, worlds[i].Mode, to.Ranks, to.Mode, err)
+			}
+			peak = max(peak, peakOf(changed))
+		}
+	}
+	weights := geometry.RoundUp(max(peak, repair), sizeUnit)
+	token := costmodel.TokenBytes(in.Geometry, kernels.Expert(in.Widths[0]))
+	kv := geometry.RoundUp(in.KVTokens*token, sizeUnit)
+	if in.MemoryBytes > 0 {
+		if in.MemoryBytes < weights+sizeUnit {
+			return nil, fmt.Errorf("%.1f GB of memory cannot hold %s: weights alone need %.1f GB on %d ranks; use more ranks or more memory", gb(in.MemoryBytes),
+				in.Geometry.Proto.Model, gb(weights), in.Widths[0])
+		}
+		kv = (in.MemoryBytes - weights) / sizeUnit * sizeUnit
+	}
+	dense := min(in.Geometry.Proto.DenseBytes, steady)
+	return &SizeReport{WeightsBytes: weights, KVBytes: kv, KVTokens: kv / token, Items: []SizeItem{
+		{"experts", steady - dense},
+		{"other weights", dense},
+		{"transitions: spare layers, old and new pieces together", max(peak, steady) - steady},
+		{"repair of a lost rank, beyond that of transitions", weights - max(peak, steady)},
+		{"KV cache", kv},
+	}}, nil
+}
+
+func gb(bytes uint64) float64 { return float64(bytes) / 1e9 }
+
+// peakOf a plan: the most that a rank needs at a time.
+func peakOf(result *planner.Result) uint64 {
+	var peak uint64
+	for _, flip := range result.Plan.Flips {
+		for _, part := range flip.Parts {
+			peak = max(peak, part.PeakBytes)
+		}
+	}
+	return peak
+}
+
+// repairNeed is the most that a rank needs if any one rank is lost.
+func repairNeed(v *geometry.View, l *tangramv1.Layout) (uint64, error) {
+	in := planner.HeadroomInput{Geometry: v, Layout: l}
+	for _, m := range l.Members {
+		in.Members = append(in.Members, planner.Member{Member: m, MemoryBytes: 1}) // each is short: the worst one is short of the most
+	}
+	result, err := planner.Headroom(in)
+	if err != nil {
+		return 0, err
+	}
+	var need uint64
+	for _, s := range result.Worst.Survivors {
+		need = max(need, s.NeedBytes)
+	}
+	return need, nil
+}

@@ -1,0 +1,66 @@
+package plancli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/layout"
+)
+
+// CheckpointSize is the memory that a rank needs for a checkpoint, and what follows from the checkpoint beside it.
+type CheckpointSize struct {
+	SizeReport
+	Model       string `json:"model"`
+	GranuleRows uint32 `json:"granuleRows"`
+	ExpertBytes uint64 `json:"expertBytes"`
+}
+
+// SizeCheckpoint computes the memory of a rank for a model: the folder of its checkpoint, its config.json, or the name of a public model. denseBytes 0: read from
+// the folder's safetensors. granuleRows 0: such that the widest world can share an expert. in.Geometry is filled.
+func SizeCheckpoint(model string, granuleRows uint32, pageBytes, denseBytes uint64, in SizeInput) (*CheckpointSize, error) {
+	v, err := Geometry(model, granuleRows, pageBytes, denseBytes)
+	if err != nil {
+		return nil, err
+	}
+	g, widest := v.Proto, slices.Max(in.Widths)
+	rows := g.GranuleRows
+	if granuleRows == 0 && slices.Contains(in.Modes, layout.Tensor) && int(g.MoeInner/rows) < widest {
+		if rows = geometry.RowsFor(g.MoeInner, geometry.BlockRows(g.Dtype), uint32(widest), 128); rows == 0 && !in.Lenient {
+			return nil, fmt.Errorf("no granule size lets %d ranks share an expert of %s, which has %d rows in blocks of %d: use fewer ranks, or mode ExpertParallel only", widest, g.Model,
+				g.MoeInner, geometry.BlockRows(g.Dtype))
+		}
+	}
+	if denseBytes == 0 {
+		if denseBytes, err = denseOf(model); err != nil {
+			return nil, err
+		}
+	}
+	if in.Geometry, err = Geometry(model, rows, pageBytes, denseBytes); err != nil {
+		return nil, err
+	}
+	r, err := SizeRank(in)
+	if err != nil {
+		return nil, err
+	}
+	return &CheckpointSize{SizeReport: *r, Model: g.Model, GranuleRows: in.Geometry.Proto.GranuleRows, ExpertBytes: in.Geometry.ExpertBytes}, nil
+}
+
+// denseOf a checkpoint's folder.
+func denseOf(model string) (uint64, error) {
+	folder := model
+	if strings.HasSuffix(folder, ".json") {
+		folder = filepath.Dir(folder)
+	}
+	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+		return 0, fmt.Errorf("%s is the name of a public model, which does not tell the bytes of its weights outside experts: give --dense-bytes, or the folder of the checkpoint", model)
+	}
+	dense, err := geometry.DenseBytes(folder)
+	if err != nil {
+		return 0, fmt.Errorf("%w; give --dense-bytes if the weights are elsewhere", err)
+	}
+	return dense, nil
+}
