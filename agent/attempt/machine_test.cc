@@ -31,7 +31,7 @@ TEST_F(Attempts, APlanIsRefusedByWhatIsWrongWithIt) {
   EXPECT_EQ(why([](Prepare* p) { p->target_epoch = 3; }, "BadPlan"),
             "target epoch 3 does not follow epoch 1");
   EXPECT_EQ(why([](Prepare* p) { p->kind = Kind::kFirst; }, "BadPlan"),
-            "a flip of kind FLIP_KIND_FIRST from epoch 1");
+            "a flip of kind FLIP_KIND_FIRST cannot start from epoch 1");
   EXPECT_EQ(why([](Prepare* p) { p->kind = Kind::kUnspecified; }, "BadPlan"),
             "the flip has no kind");
   EXPECT_EQ(why([](Prepare* p) { p->kind = static_cast<Kind>(9); }, "BadPlan"),

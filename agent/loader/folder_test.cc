@@ -141,8 +141,9 @@ TEST_F(Folder, TellsShardsThatTheIndexNamesInVain) {
 
 TEST_F(Folder, RejectsFileNamesWithControlCharacters) {
   WriteFile(At(kIndex), R"({"weight_map": {"lm_head.weight": "\u0000\nmodel"}})");
-  EXPECT_EQ(Content(),
-            At(kIndex) + R"(: lm_head.weight lies in \u0000\nmodel, which is no file name)");
+  EXPECT_EQ(
+      Content(),
+      At(kIndex) + R"(: maps tensor lm_head.weight to \u0000\nmodel, which is not a file name)");
 }
 
 TEST_F(Folder, TakesATensorOfTwoShardsByTheIndex) {

@@ -72,7 +72,7 @@ TEST_F(StoreTest, WhatTheEngineDoesNotHaveIsNotTakenOver) {
   EXPECT_NE(refusal().find("more than one of"), std::string::npos) << refusal();
   resume = world.KeptBy(world.at(0)).resume;
   resume.mutable_kv(0)->set_length(4096);
-  EXPECT_NE(refusal().find("all of KV"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("all of the KV memory"), std::string::npos) << refusal();
   resume = world.KeptBy(world.at(0)).resume;
   resume.clear_control();
   EXPECT_EQ(refusal().empty(), false);
