@@ -51,8 +51,8 @@ func TestSimulateWidth(t *testing.T) {
 	require.NotEmpty(t, width.Switches)
 	require.Less(t, width.RankSeconds, 6*width.Makespan)
 	require.Equal(t, "ExpertParallel/3", width.Switches[0].From)
-	require.Contains(t, width.Switches[0].Why, "wider: ")
-	require.Contains(t, width.Switches[len(width.Switches)-1].Why, "narrower: ")
+	require.Contains(t, width.Switches[0].Why, "More ranks are needed. ")
+	require.Contains(t, width.Switches[len(width.Switches)-1].Why, "Fewer ranks suffice. ")
 }
 
 func TestBadWidths(t *testing.T) {
@@ -81,7 +81,7 @@ func TestAWidthThatLostABurstDoesNotSwing(t *testing.T) {
 		code, out, errs := call("", "simulate", "--model", "Qwen3-30B-A3B", "--ranks", "4", "--rank-gb", "48", "--truth", c.truth, "--policy", "width", "--min-ranks", "3", "--max-ranks", "8",
 			"--ttft", "2", "--tpot", "0.1", "--pod-seconds", "60", "--rates", "300x8,"+c.burst+",3300x8", "--prompt", "1536", "--answer", "192")
 		require.Zero(t, code, errs)
-		wider := strings.Count(out, ": wider: ") + strings.Count(out, "comes nearest")
+		wider := strings.Count(out, ": More ranks are needed. ") + strings.Count(out, "comes closest")
 		changes := strings.Count(out, "\nwidth at ")
 		require.GreaterOrEqual(t, wider, 1, out)
 		require.LessOrEqual(t, wider, 2, out)
