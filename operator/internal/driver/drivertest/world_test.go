@@ -85,7 +85,7 @@ func TestFailuresByName(t *testing.T) {
 		"shut gate":  {func(b *bench) { b.HoldGate(true) }, "aborted after its permit"},
 		"lost reply": {func(b *bench) { b.agents[1].LoseReply() }, ""},
 		"deaf":       {func(b *bench) { b.agents[1].Deaf(true) }, "connection refused"},
-		"no engine":  {func(b *bench) { b.agents[0].Detach(true) }, "the engine of member u0/0/1 is gone"},
+		"no engine":  {func(b *bench) { b.agents[0].Detach(true) }, "the engine of member u0/0/1 is detached"},
 		"no memory":  {func(b *bench) { b.SetMemory(4096) }, "memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
