@@ -1,92 +1,100 @@
-# Two commands matter: `make demo` and `make test`. Both do all set-up on a fresh
-# Debian 12 machine (root, with Go 1.26, Python 3.11 and Node).
+# Three commands matter: `make try`, `make demo` and `make test`. Each does all set-up on a fresh
+# Debian 12 machine (with Go 1.26, Python 3.11 and Node; root for Debian packages and for the cluster).
 SHELL := /bin/bash
 BUILD := build
+TRY := $(BUILD)/try
 SEED ?= 1
 RANKS ?= 4
 # One kind of object files for all Go that is built, tested and linted (but for the race detector's): Kubernetes compiles once.
 export CGO_ENABLED := 0
 export GOFLAGS += -trimpath
 
-.PHONY: help fault-matrix demo demo-vllm demo-up demo-down demo-local test bench build setup cluster-setup cxx go model wide-model lint fmt proto api clean
+.PHONY: help try picture fault-matrix demo demo-vllm demo-up demo-down test bench build setup cluster-setup cxx go model wide-model lint fmt proto api clean
 
-help: ## what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+# A line "##@ NAME" begins a group of targets, and "## TEXT" after a target describes it.
+help:
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "%s%s\n", sep, substr($$0, 5); sep = "\n" } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: demo-build ## on a real cluster brought up here: helm install, kubectl apply, scale, switch, scale (SEED=, RANKS=)
+##@ Try it
+
+try: try-build ## Change the shape of a running model, with local processes and no Kubernetes (SEED=, RANKS=)
+	@TANGRAM_CXX=$(CURDIR)/$(TRY)/cxx TANGRAM_BIN=$(CURDIR)/$(TRY)/bin $(TRY)/bin/tangram-demo local --seed $(SEED) --ranks $(RANKS) --out $(TRY)/run
+
+demo: demo-build ## Run the full demo on a Kubernetes cluster that this command starts and removes (SEED=, RANKS=)
 	@$(BUILD)/bin/tangram-demo cluster --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo
 
-demo-vllm: demo-build vllm-image ## the same with vLLM's engines: two, then three; tokens compared with transformers (SEED=)
+demo-vllm: demo-build vllm-image ## Run the demo with vLLM engines, and compare all tokens with transformers (SEED=)
 	@$(BUILD)/bin/tangram-demo vllm --seed $(SEED) --out $(BUILD)/demo-vllm
 
-demo-up: demo-build ## the demo's cluster, left for you to type kubectl
+demo-up: demo-build ## Start the demo's cluster and keep it, for your own kubectl commands
 	@$(BUILD)/bin/tangram-demo cluster-up --ranks $(RANKS)
 
-demo-down: ## removes the demo's cluster, whatever state it is in
+demo-down: ## Remove the demo's cluster, in any state
 	@test ! -x $(BUILD)/bin/tangram-demo || $(BUILD)/bin/tangram-demo cluster-down
 
-demo-local: build model ## the same story with plain processes, without Kubernetes (SEED=, RANKS=)
-	@$(BUILD)/bin/tangram-demo local --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo-local
-
-fault-matrix: build model vllm-setup ## every fault point x kind of fault x transition, with real processes (SHARD=i/n, ONLY=regex); an hour and three quarters
-	@set -o pipefail; cd tests && FAULT_MATRIX=full go test ./faults -count=1 -timeout 3h -v | grep --line-buffered -v '^=== '
-
-.PHONY: demo-build
+.PHONY: demo-build try-build
 demo-build: build cluster-setup model
 
-test: ## what CI runs: the same tests on every day; half an hour on two cores, half of it set-up and build
+# Only the programs that `make try` runs, in a folder of its own.
+try-build:
+	@ONLY_TRY=1 e2e/setup/install.sh
+	@test -f $(TRY)/cxx/build.ninja || { echo "[build] configuring C++"; mkdir -p $(TRY); cmake -S . -B $(TRY)/cxx -G Ninja -DTANGRAM_CUDA=OFF >$(TRY)/cmake.log || { cat $(TRY)/cmake.log; exit 1; }; }
+	@NINJA_STATUS='[build %es %p] ' ninja -C $(TRY)/cxx tangram-agent tangram-engine
+	@mkdir -p $(TRY)/bin
+	@$(call go-build,$(TRY)/bin,./cmd/tangram-driver ./cmd/tangram-gateway,./demo/tangram-demo)
+	@$(call checkpoint,demo,the demo checkpoint)
+
+##@ Build and test
+
+test: ## Run the tests that CI runs: half an hour on two cores, half of it for set-up and build
 	@python3 tests/stages.py test
 
 .PHONY: check nightly
-check: ## before an issue is resolved: all other tests, sanitizers, fuzzers, fault cells of the commit's seed (SHARD=i/n, ONLY=touched, SEED=n)
+check: ## Run all other tests, sanitizers, fuzzers and a sample of faults (SHARD=i/n, ONLY=touched, SEED=n)
 	@python3 tests/stages.py check $(if $(SHARD),--shard $(SHARD)) $(if $(filter touched,$(ONLY)),--touched) $(if $(filter command line,$(origin SEED)),--seed $(SEED))
 
-nightly: ## everything, with the whole fault matrix, mutants and benches; hours (SHARD=i/n)
+nightly: ## Run everything, with the whole fault matrix, mutants and benchmarks, for hours (SHARD=i/n)
 	@python3 tests/stages.py nightly $(if $(SHARD),--shard $(SHARD))
 
+fault-matrix: build model vllm-setup ## Inject every fault at every point of every transition, for two hours (SHARD=i/n, ONLY=regex)
+	@set -o pipefail; cd tests && FAULT_MATRIX=full go test ./faults -count=1 -timeout 3h -v | grep --line-buffered -v '^=== '
+
 .PHONY: simulate-agents
-simulate-agents: setup ## seeded histories of a world of the agents' own code in one process (SEED=, COUNT=); a failure prints its seed and trace
+simulate-agents: setup ## Simulate agents in one process with random histories; a failure prints its seed and trace (SEED=, COUNT=)
 	@test -f $(BUILD)/cxx/build.ninja || cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }
 	@ninja -C $(BUILD)/cxx tangram-simulate-agents >/dev/null
 	@$(BUILD)/cxx/agent/simulation/tangram-simulate-agents --seed '$(SEED)' --count '$(or $(COUNT),1000)'
 
 .PHONY: mutants
-mutants: ## small changes of the code that tests must notice (ONLY=package of Go, SAMPLE=n SEED=s); an hour or two without them
+mutants: ## Change the code in small ways that tests must notice, for one to two hours (ONLY=Go package, SAMPLE=n, SEED=n)
 	@rc=0; (cd tests && go run ./mutants -only '$(ONLY)' -sample '$(or $(SAMPLE),0)' -seed '$(SEED)') || rc=1; \
 	  test -n '$(ONLY)' || python3 tests/mutants/cxx.py $(if $(SAMPLE),--sample $(SAMPLE)) --seed '$(SEED)' || rc=1; \
   test -n '$(ONLY)' || python3 tests/mutants/simulation.py || rc=1; exit $$rc
 
-bench: ## make -s bench NAME=<name> [QUICK=1] [DATE=YYYY-MM-DD]; NAME=all judges them all; without NAME lists them
-	@QUICK=$(QUICK) DATE=$(DATE) python3 tests/bench.py $(NAME)
-
-.PHONY: bench-setup
-bench-setup: ## installs what `make bench NAME=transport` measures beside ours: iperf3, NIXL, Mooncake (in build/peers); else it says "not installed"
-	@tests/peers/install.sh
-
 .PHONY: vllm-setup
-vllm-setup: ## vLLM for processors in build/vllm, for agent/vllm, tokenizers of real models and clients: 1 GB to download, 2 GiB on disk, two minutes
+vllm-setup: ## Install vLLM for CPUs, tokenizers and clients in build/: downloads 1 GB, takes two minutes
 	@e2e/setup/vllm.sh && e2e/setup/tokenizers.sh && e2e/setup/clients.sh
 
 .PHONY: vllm-image
-vllm-image: build cluster-setup vllm-setup ## the image of vLLM's engines, as build/images/vllm.tar: half a GiB, a minute and a half
+vllm-image: build cluster-setup vllm-setup ## Build the image of the vLLM engines, build/images/vllm.tar
 	@e2e/setup/vllm_image.sh
 
 .PHONY: vllm-test
-vllm-test: vllm-setup ## tests of agent/vllm, with real vLLM and a real agent (after make build); two minutes
+vllm-test: vllm-setup ## Test agent/vllm with real vLLM and a real agent (after make build)
 	@agent/vllm/tests/run.sh
 
 .PHONY: gpu-bundle gpu-check
-gpu-bundle: setup ## build/gpu-check.tar.gz: gpu-check, packed for a bare machine with a GPU and its driver
+gpu-bundle: setup ## Pack gpu-check for a machine that has only a GPU and its driver (build/gpu-check.tar.gz)
 	@test -f $(BUILD)/cxx/build.ninja || cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }
 	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram-gpu-check gpu_conformance_test
 	@tests/gpu/bundle.sh $(BUILD)/cxx $(BUILD)/gpu-check.tar.gz
 
-gpu-check: ## everything that wants a GPU, on this machine's; writes docs/gpu-results.md; at most eight minutes
+gpu-check: ## Run all checks that need a GPU on this machine, and write docs/gpu-results.md
 	@tests/gpu/check.sh
 
-build: setup cxx go
+build: setup cxx go ## Build all programs in build/
 
-setup:
+setup: ## Install everything that building and testing need
 	@e2e/setup/install.sh
 
 cxx: setup
@@ -94,7 +102,7 @@ cxx: setup
 	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram_kernels tangram-agent tangram-cold-start tangram-copy tangram-critical-path tangram-dispatch tangram-hook tangram-engine tangram-false-alarm tangram-kv-move tangram-kv-plan tangram-rank-cost tangram-remap tangram-stub-engines tangram-traffic tangram-transport tangram_client_wheel tangram_engine tangram_experts
 
 # NCCL=/path/libnccl.so.2: of the GPUs' CUDA, e.g. of the wheel nvidia-nccl-cu13.
-agent-gpu-image: cxx cluster-setup ## the image of agents on GPUs, with NCCL=FILE in it, as build/images/agent-gpu.tar
+agent-gpu-image: cxx cluster-setup ## Build the agent image for GPUs, build/images/agent-gpu.tar (NCCL=FILE)
 	@test -f "$(NCCL)" || { echo "make agent-gpu-image: NCCL=FILE names no libnccl.so.2"; exit 2; }
 	@mkdir -p $(BUILD)/images
 	@$(BUILD)/bin/tangram-cluster build-image --name tangram.dev/agent-gpu:dev --out $(BUILD)/images/agent-gpu.tar --user 65532 --entrypoint /bin/tangram-agent \
@@ -102,35 +110,59 @@ agent-gpu-image: cxx cluster-setup ## the image of agents on GPUs, with NCCL=FIL
 	  $(BUILD)/cxx/agent/server/tangram-agent $(BUILD)/cxx/agent/server/tangram-hook $(NCCL):/usr/lib/tangram/libnccl.so.2
 	@echo "$(BUILD)/images/agent-gpu.tar"
 
-cluster-setup: setup
+cluster-setup: setup ## Build Kubernetes and its tools, for the local cluster
 	@WITH_CLUSTER=1 e2e/setup/install.sh
+
+# Programs of operator/ and of e2e/, into a folder; it reports a first build, and a long one.
+go-build = test -x $(1)/tangram-demo || echo "[build] Go programs (the first build also compiles Kubernetes client libraries)" >&2; \
+  (cd operator && GOGC=400 go build -o ../$(1)/ $(2)) && (cd e2e && GOGC=400 go build -o ../$(1)/ $(3)) || exit 1; \
+  test $$SECONDS -lt 10 || echo "[build $${SECONDS}s] Go programs: done" >&2
 
 # Static, as the images of operator and gateway want them.
 go: setup
 	@mkdir -p $(BUILD)/bin
-	@cd operator && GOGC=400 go build -o ../$(BUILD)/bin/ ./cmd/...
-	@cd e2e && GOGC=400 go build -o ../$(BUILD)/bin/ ./demo/...
+	@$(call go-build,$(BUILD)/bin,./cmd/...,./demo/...)
+
+checkpoint = test -f $(BUILD)/models/$(1)/config.json || { echo "[model] writing $(2)"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset $(1) --out $(BUILD)/models/$(1); }
 
 model: setup
-	@test -f $(BUILD)/models/demo/config.json || { echo "[model] writing the demo checkpoint"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset demo --out $(BUILD)/models/demo; }
+	@$(call checkpoint,demo,the demo checkpoint)
 
 wide-model: setup
-	@test -f $(BUILD)/models/wide/config.json || { echo "[model] writing a checkpoint of 1.1 GiB"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset wide --out $(BUILD)/models/wide; }
+	@$(call checkpoint,wide,a checkpoint of 1.1 GiB)
 
-lint: setup ## clang-format, gofmt and golangci-lint
+lint: setup ## Check formatting and run static checks
 	@tests/lint.sh
 
-fmt: ## formats C++ and Go
+fmt: ## Format C++ and Go
 	@git ls-files '*.h' '*.cc' '*.cu' | xargs clang-format-14 -i
 	@gofmt -w $$(git ls-files '*.go' | grep -v '\.pb\.go$$')
 
-proto: ## regenerates the Go twin of the wire contract (needs protoc-gen-go, protoc-gen-go-grpc)
+##@ Benchmarks
+
+bench: ## Run a benchmark, or all, or list them (make -s bench NAME=name|all QUICK=1 DATE=YYYY-MM-DD)
+	@QUICK=$(QUICK) DATE=$(DATE) python3 tests/bench.py $(NAME)
+
+.PHONY: bench-setup
+bench-setup: ## Install iperf3, NIXL and Mooncake, for comparison in the benchmark "transport"
+	@tests/peers/install.sh
+
+##@ Generate
+
+picture: ## Draw docs/transitions.svg from the report of the last make try
+	@test -f $(TRY)/run/report.json || { echo "make picture: $(TRY)/run/report.json does not exist: run make try first" >&2; exit 1; }
+	@cd e2e && go build -o ../$(TRY)/bin/ ./demo/tangram-demo
+	@$(TRY)/bin/tangram-demo picture --report $(TRY)/run/report.json --svg docs/transitions.svg
+
+proto: ## Regenerate the Go code of the protobuf files (needs protoc-gen-go and protoc-gen-go-grpc)
 	@cd proto && protoc -I . --go_out=. --go_opt=module=tangram.dev/proto \
 	  --go-grpc_out=. --go-grpc_opt=module=tangram.dev/proto tangram/v1/*.proto
 	@cd proto && protoc -I . --include_imports --descriptor_set_out=../agent/vllm/tangram_front/front.binpb tangram/v1/front.proto
 
-api: cluster-setup ## regenerates CRDs, deep copies, RBAC and the CRD reference from the Go types
+api: cluster-setup ## Regenerate CRDs, deep copies, RBAC and the CRD reference from the Go types
 	@api/generate.sh
 
-clean: ## removes the build folder
+##@ Clean up
+
+clean: ## Remove the build folder
 	@rm -rf $(BUILD)

@@ -20,12 +20,12 @@ Step Machine::Do(const Abort& event, const Gates&) {
   TANGRAM_REFUSE_IF_ERROR(CheckWorld(event.header));
   // Of a run all that is not begun is withdrawn at once; the one under way has an outcome.
   Step step;
-  if (run_ && run_->Has(event.header.attempt)) EndRun("an abort: " + event.reason, &step);
+  if (run_ && run_->Has(event.header.attempt)) EndRun("abort: " + event.reason, &step);
   const uint64_t id = UnderWay(event.header.attempt);
   if (!attempt_ || attempt_->plan.attempt != id) {
     if (attempt_ && id > attempt_->plan.attempt) {
-      return Refuse(Code::kWrongPhase,
-                    fmt::format("attempt {} is under way, not {}", attempt_->plan.attempt, id));
+      return Refuse(Code::kWrongPhase, fmt::format("attempt {} is in progress, not attempt {}",
+                                                   attempt_->plan.attempt, id));
     }
     // Over, or never heard of: burned either way, so that it cannot begin any more.
     highest_ = std::max(highest_, id);
@@ -71,11 +71,11 @@ Step Machine::Do(const PeersSaid& event, const Gates& gates) {
 Step Machine::AfterPeers(Step step) const {
   if (attempt_->any_flipped()) return Then(Answer{.flipped = true}, std::move(step));
   if (!expired_) return Then(Wait{}, std::move(step));
-  return Then(Answer{{Code::kUnavailable,
-                      fmt::format("attempt {}: a word was given and its outcome is not known after "
-                                  "{} ms; ask again",
-                                  attempt_->plan.attempt, abort_wait_.count())}},
-              std::move(step));
+  return Then(
+      Answer{{Code::kUnavailable, fmt::format("attempt {}: this agent has voted and the outcome is "
+                                              "not known after {} ms; retry the abort",
+                                              attempt_->plan.attempt, abort_wait_.count())}},
+      std::move(step));
 }
 
 Step Machine::Do(const Dropped& event, const Gates&) {
@@ -83,8 +83,8 @@ Step Machine::Do(const Dropped& event, const Gates&) {
   if (attempt_->error.empty()) attempt_->error = "aborted: " + attempt_->reason;
   Step step = Changed();
   step.marks.push_back(Ended{event.attempt, End::kAborted});
-  step.lines.push_back(
-      {Line::Level::kInfo, fmt::format("attempt {} aborted: {}", event.attempt, attempt_->reason)});
+  step.lines.push_back({Line::Level::kInfo, fmt::format("attempt aborted attempt={} reason=\"{}\"",
+                                                        event.attempt, attempt_->reason)});
   last_ = std::exchange(attempt_, std::nullopt);
   return ReleaseNext(std::move(step));
 }
@@ -99,19 +99,18 @@ Step Machine::Do(const Retire& event, const Gates& gates) {
   if (event.by_run) TANGRAM_REFUSE_IF_ERROR(CheckRun(header.attempt, gates));
   if (attempt_->committing()) return Then(Wait{});
   if (attempt_->phase != Phase::kFlipped) {
-    return Refuse(Code::kWrongPhase, fmt::format("Retire of attempt {} in {}", header.attempt,
-                                                 NameOf(attempt_->phase)));
+    return Refuse(Code::kWrongPhase, fmt::format("attempt {} cannot be retired in {}",
+                                                 header.attempt, NameOf(attempt_->phase)));
   }
   // The driver sees a step of every member. A rank alone knows of it by its second: to that one all
   // others gave their words after their first.
   const uint64_t steps = event.by_run ? 2 : 1;
   for (const auto& [device, part] : attempt_->parts) {
     if (part.leaving || gates[device].steps >= steps) continue;
-    return Refuse(
-        Code::kWrongPhase,
-        fmt::format("rank {} has not finished a step of epoch {}; its old places are still "
-                    "sources for repair, ask again",
-                    part.target_rank, attempt_->plan.target_epoch));
+    return Refuse(Code::kWrongPhase,
+                  fmt::format("rank {} has not completed a step of epoch {}; its old pieces are "
+                              "still sources for a repair, retry later",
+                              part.target_rank, attempt_->plan.target_epoch));
   }
   return Then(ReturnOld{header.attempt});
 }
@@ -132,7 +131,7 @@ Step Machine::Do(const Returned& event, const Gates&) {
   Step step = Changed();
   CloseFlipped(&*attempt_, &step);
   last_ = std::exchange(attempt_, std::nullopt);
-  releasing_.reason = "a repair went on without it";
+  releasing_.reason = "a repair removed it";
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
     if (ranks_[device].removed) releasing_.devices.push_back(device);
   }
@@ -143,7 +142,7 @@ Step Machine::Do(const EngineGone& event, const Gates&) {
   Step step = Changed();
   if (ranks_[event.device].rank >= 0) {
     step.marks.push_back(SetStopped{event.device, true});
-    EndRun(fmt::format("the engine of device {} left", event.device), &step);
+    EndRun(fmt::format("device {}: the engine detached", event.device), &step);
   }
   if (!attempt_ || !attempt_->parts.contains(event.device)) return Done(std::move(step));
   attempt_->parts.at(event.device).gone = true;
@@ -152,7 +151,7 @@ Step Machine::Do(const EngineGone& event, const Gates&) {
       (phase != Phase::kPrepared && phase != Phase::kStaging && phase != Phase::kStaged)) {
     return Done(std::move(step));
   }
-  Step failed = Fail(fmt::format("the engine of device {} left", event.device));
+  Step failed = Fail(fmt::format("device {}: the engine detached", event.device));
   for (Line& line : failed.lines) step.lines.push_back(std::move(line));
   return Done(std::move(step));
 }

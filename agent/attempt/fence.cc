@@ -31,12 +31,12 @@ Step Machine::Do(const Resolve& event, const Gates& gates) {
   TANGRAM_REFUSE_IF_ERROR(CheckWorld(event.header));
   const bool forward = event.outcome == Outcome::kForward;
   if (!forward && event.outcome != Outcome::kHold && event.outcome != Outcome::kStay) {
-    return Refuse(Code::kInvalid, "Resolve without an outcome");
+    return Refuse(Code::kInvalid, "Resolve has no outcome");
   }
   if (!attempt_ || attempt_->plan.attempt != event.header.attempt) return Over(event);
   if (attempt_->committing()) return Then(Wait{});
   if (event.outcome == Outcome::kHold) {
-    EndRun("a fence");
+    EndRun("fence");
     if (!attempt_->any_flipped() || attempt_->phase == Phase::kFlipped) {
       attempt_->held = true;
       return Done(Changed());
@@ -60,24 +60,25 @@ Step Machine::Do(const Resolve& event, const Gates& gates) {
   for (const auto& [device, part] : attempt_->parts) {
     // A joiner steps nowhere before it has flipped.
     if (part.flipped || part.joining || gates[device].stopped || lost.contains(device)) continue;
-    return Then(Answer{{Code::kWrongPhase,
-                        fmt::format("member {} has not stopped: the outcome is not known yet",
-                                    ranks_[device].member)}},
-                std::move(step));
+    return Then(
+        Answer{{Code::kWrongPhase,
+                fmt::format("member {} has not stopped, the outcome is not known yet; retry later",
+                            ranks_[device].member)}},
+        std::move(step));
   }
   if (forward) {
-    EndRun("a fence");
+    EndRun("fence");
     if (attempt_->phase == Phase::kFlipped) return Acted(std::move(step));
     return GoForward(std::move(step));
   }
   if (attempt_->any_flipped()) {
-    return Then(Answer{{Code::kWrongPhase,
-                        fmt::format("attempt {} has flipped here", attempt_->plan.attempt)}},
+    return Then(Answer{{Code::kWrongPhase, fmt::format("attempt {} has flipped on this agent",
+                                                       attempt_->plan.attempt)}},
                 std::move(step));
   }
-  EndRun("a fence");
+  EndRun("fence");
   const bool keep = attempt_->phase == Phase::kStaged || attempt_->phase == Phase::kPermitted;
-  attempt_->error = "a fence: " + event.reason;
+  attempt_->error = "aborted by a fence: " + event.reason;
   attempt_->reason = event.reason;
   for (const auto& [device, part] : attempt_->parts) step.marks.push_back(FenceGate{device});
   return GiveUp(std::move(step), keep);
@@ -89,10 +90,10 @@ Step Machine::Over(const Resolve& event) {
   const bool flipped = flipped_.contains(id);
   if ((event.outcome == Outcome::kForward) != flipped) {
     return Refuse(Code::kWrongPhase,
-                  fmt::format("attempt {} is over here: {}", id,
-                              flipped ? "it flipped" : "it never flipped and cannot any more"));
+                  fmt::format("attempt {} has ended on this agent: {}", id,
+                              flipped ? "it flipped" : "it did not flip and can no longer flip"));
   }
-  if (run_ && id >= run_->first) EndRun("a fence");
+  if (run_ && id >= run_->first) EndRun("fence");
   highest_ = std::max(highest_, id);
   return Done();
 }
@@ -105,7 +106,7 @@ Step Machine::GoForward(Step step) {
   }
   if (attempt_->phase != Phase::kPermitted) {
     return Then(Answer{{Code::kWrongPhase,
-                        fmt::format("attempt {} cannot go forward from {}{}",
+                        fmt::format("attempt {} cannot roll forward from {}{}",
                                     attempt_->plan.attempt, NameOf(attempt_->phase),
                                     attempt_->error.empty() ? "" : ": " + attempt_->error)}},
                 std::move(step));
@@ -116,17 +117,17 @@ Step Machine::GoForward(Step step) {
 Step Machine::Do(const Release& event, const Gates&) {
   TANGRAM_REFUSE_IF_ERROR(CheckWorld(event.header));
   if (attempt_ && attempt_->committing()) return Then(Wait{});
-  EndRun("members are released");
+  EndRun("members released");
   std::deque<uint32_t> devices;
   bool part = false;
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
     const Rank& rank = ranks_[device];
     if (!event.world_ends && !Contains(event.members, rank.member)) continue;
     if (!event.world_ends && rank.rank >= 0 && rank.epoch >= event.header.epoch) {
-      return Refuse(Code::kWrongPhase,
-                    fmt::format("member {} is rank {} of epoch {}; only a later epoch can go on "
-                                "without it",
-                                rank.member, rank.rank, rank.epoch));
+      return Refuse(
+          Code::kWrongPhase,
+          fmt::format("member {} is rank {} of epoch {}; only a later epoch can exclude it",
+                      rank.member, rank.rank, rank.epoch));
     }
     devices.push_back(device);
     part |= attempt_ && attempt_->parts.contains(device);
@@ -165,9 +166,8 @@ Step Machine::ReleaseNext(Step step) {
 Step Machine::Do(const Dismissed& event, const Gates&) {
   Rank& rank = ranks_[event.device];
   Step step;
-  step.lines.push_back(
-      {Line::Level::kWarn,
-       fmt::format("member {} is out of the world for good: {}", rank.member, releasing_.reason)});
+  step.lines.push_back({Line::Level::kWarn, fmt::format("member released member={} reason=\"{}\"",
+                                                        rank.member, releasing_.reason)});
   rank = {.member = NextMember(rank.member)};
   step.marks.push_back(FenceGate{event.device});
   step.marks.push_back(Leave{event.device});  // and stays stopped, until another engine comes

@@ -12,8 +12,8 @@ namespace tangram::attempt {
 
 Status Machine::CheckPermit() const {
   if (attempt_->phase == Phase::kStaged) return OkStatus();
-  return {Code::kWrongPhase, fmt::format("Permit of attempt {} in {}{}", attempt_->plan.attempt,
-                                         NameOf(attempt_->phase),
+  return {Code::kWrongPhase, fmt::format("attempt {} cannot be permitted in {}{}",
+                                         attempt_->plan.attempt, NameOf(attempt_->phase),
                                          attempt_->error.empty() ? "" : ": " + attempt_->error)};
 }
 
@@ -67,23 +67,25 @@ Step Machine::Do(const Word& event, const Gates&) {
   TANGRAM_REFUSE_IF_ERROR(CheckCurrent(event.header, "Word"));
   const Plan& plan = attempt_->plan;
   if (!attempt_->by_agents()) {
-    return Refuse(Code::kWrongPhase, "engines carry the words of this attempt");
+    return Refuse(Code::kWrongPhase,
+                  "the engines exchange the votes of this attempt, not the agents");
   }
   if (event.target_hash != plan.target_hash) {
-    return Refuse(Code::kBadPlan,
-                  fmt::format("the words of pod '{}' are for another layout than attempt "
-                              "{}'s",
-                              event.pod, plan.attempt));
+    return Refuse(
+        Code::kBadPlan,
+        fmt::format("the votes of pod '{}' are for another layout than that of attempt {}",
+                    event.pod, plan.attempt));
   }
   for (const uint32_t rank : event.ranks) {
     if (rank >= plan.pods.size()) {
-      return Refuse(Code::kBadPlan, fmt::format("word of rank {}, the target has {} members", rank,
-                                                plan.pods.size()));
+      return Refuse(Code::kBadPlan,
+                    fmt::format("vote of rank {}, but the target layout has {} ranks", rank,
+                                plan.pods.size()));
     }
     if (plan.pods[rank] != event.pod) {
       return Refuse(Code::kUnauthenticated,
-                    fmt::format("rank {} is of pod '{}', the word came from '{}'", rank,
-                                plan.pods[rank], event.pod));
+                    fmt::format("rank {} belongs to pod '{}', but its vote came from pod '{}'",
+                                rank, plan.pods[rank], event.pod));
     }
   }
   attempt_->words.insert(event.ranks.begin(), event.ranks.end());
@@ -91,7 +93,7 @@ Step Machine::Do(const Word& event, const Gates&) {
 }
 
 Step Machine::Do(const EngineFlip& event, const Gates& gates) {
-  TANGRAM_REFUSE_IF_ERROR(CheckCurrent(event.header, "the engine's flip"));
+  TANGRAM_REFUSE_IF_ERROR(CheckCurrent(event.header, "engine flip"));
   const auto it = attempt_->parts.find(event.device);
   if (it == attempt_->parts.end()) {
     return Refuse(Code::kWrongPhase, fmt::format("device {} has no part in attempt {}",
@@ -99,20 +101,30 @@ Step Machine::Do(const EngineFlip& event, const Gates& gates) {
   }
   Part& part = it->second;
   if (event.target_hash != attempt_->plan.target_hash) {
-    return Refuse(Code::kBadPlan, "the engine's flip is to another layout than the attempt's");
+    return Refuse(
+        Code::kBadPlan,
+        fmt::format("device {}: engine requested a flip to another layout than that of attempt {}",
+                    event.device, attempt_->plan.attempt));
   }
   if (part.flipped) return Done();  // repeated
   if (part.committing) return Then(Wait{});
   if (attempt_->phase != Phase::kPermitted || attempt_->by_agents()) {
-    return Refuse(Code::kWrongPhase,
-                  fmt::format("an engine's flip in {} of a {}", NameOf(attempt_->phase),
-                              NameOf(attempt_->plan.kind)));
+    return Refuse(
+        Code::kWrongPhase,
+        fmt::format("device {}: engine requested the flip of attempt {} ({}) in {}", event.device,
+                    attempt_->plan.attempt, NameOf(attempt_->plan.kind), NameOf(attempt_->phase)));
   }
   if (gates[event.device].state != GateState::kLatched) {
-    return Refuse(Code::kWrongPhase, "an engine's flip without its word");
+    return Refuse(
+        Code::kWrongPhase,
+        fmt::format("device {}: engine requested the flip of attempt {} without a latched vote",
+                    event.device, attempt_->plan.attempt));
   }
   if (gates[event.device].stopped) {
-    return Refuse(Code::kWrongPhase, "an engine's flip after it gave the step up");
+    return Refuse(
+        Code::kWrongPhase,
+        fmt::format("device {}: engine requested the flip of attempt {} after it had stopped",
+                    event.device, attempt_->plan.attempt));
   }
   part.committing = true;
   part.gone = false;
@@ -181,8 +193,9 @@ Step Machine::Do(const GateFlipped& event, const Gates&) {
     attempt_->phase = Phase::kFlipped;
     attempt_->error.clear();
     step.marks.push_back(AllFlipped{event.attempt, event.by});
-    const char* how = event.by == By::kForward ? "attempt {} went forward to epoch {} after a fence"
-                                               : "attempt {} flipped to epoch {}";
+    const char* how = event.by == By::kForward
+                          ? "attempt rolled forward after a fence attempt={} epoch={}"
+                          : "attempt flipped attempt={} epoch={}";
     step.lines.push_back(
         {Line::Level::kInfo, fmt::format(fmt::runtime(how), event.attempt, rank.epoch)});
   }
@@ -193,8 +206,9 @@ Step Machine::FlipFailed(By by, uint32_t device, const Status& status, Step step
   step = Changed(std::move(step));
   if (by == By::kEngine || by == By::kForward) return Then(Answer{status}, std::move(step));
   attempt_->error = status.message();
-  step.lines.push_back({Line::Level::kError,
-                        fmt::format("flip of device {} by words: {}", device, status.message())});
+  step.lines.push_back(
+      {Line::Level::kError, fmt::format("flip by the votes of agents failed device={} error=\"{}\"",
+                                        device, status.message())});
   return by == By::kWords ? Done(std::move(step)) : AfterPeers(std::move(step));
 }
 

@@ -107,8 +107,8 @@ Machine::View Machine::ViewOf(uint64_t attempt, const Gates& gates) const {
 
 Status Machine::CheckWorld(const Header& header) const {
   if (header.world == world_) return OkStatus();
-  return {Code::kWrongWorld,
-          fmt::format("this agent serves world '{}', the call is for '{}'", world_, header.world)};
+  return {Code::kWrongWorld, fmt::format("this agent serves world '{}', the call is for world '{}'",
+                                         world_, header.world)};
 }
 
 Status Machine::CheckPeer(const Header& header) const {
@@ -121,19 +121,22 @@ Status Machine::CheckCurrent(const Header& header, const char* call) const {
   if (!attempt_ || attempt_->plan.attempt != header.attempt) {
     if (header.attempt > highest_) {
       return {Code::kWrongPhase,
-              fmt::format("{} of attempt {}, which was not prepared here", call, header.attempt)};
+              fmt::format("{} of attempt {}: the attempt is not prepared on this agent", call,
+                          header.attempt)};
     }
-    return {Code::kStaleAttempt,
-            fmt::format("{} of attempt {}: {}", call, header.attempt,
-                        attempt_ ? fmt::format("attempt {} is under way", attempt_->plan.attempt)
-                                 : fmt::format("none is under way, the highest "
-                                               "seen is {}",
-                                               highest_))};
+    return {
+        Code::kStaleAttempt,
+        fmt::format("{} of attempt {}: {}", call, header.attempt,
+                    attempt_ ? fmt::format("attempt {} is in progress", attempt_->plan.attempt)
+                             : fmt::format("no attempt is in progress, the highest id seen is {}",
+                                           highest_))};
   }
   const uint64_t from = attempt_->plan.from_epoch;
   if (header.epoch != from && header.epoch != from + 1) {
-    return {Code::kStaleEpoch, fmt::format("{} of attempt {} is from epoch {}, the call says {}",
-                                           call, attempt_->plan.attempt, from, header.epoch)};
+    return {
+        Code::kStaleEpoch,
+        fmt::format("{} of attempt {}: the attempt starts from epoch {}, the call is for epoch {}",
+                    call, attempt_->plan.attempt, from, header.epoch)};
   }
   return OkStatus();
 }
@@ -142,12 +145,11 @@ Status Machine::CheckAttach(uint32_t device) const {
   // It would be told of the member that its rank was.
   if (std::find(releasing_.devices.begin(), releasing_.devices.end(), device) !=
       releasing_.devices.end()) {
-    return {Code::kWrongPhase, fmt::format("member {} is being released; attach again in a moment",
-                                           ranks_[device].member)};
+    return {Code::kWrongPhase,
+            fmt::format("member {} is being released; attach again later", ranks_[device].member)};
   }
   if (!attempt_ || attempt_->phase == Phase::kFlipped) return OkStatus();
-  return {Code::kWrongPhase, fmt::format("attempt {} is under way ({}); attach again in a "
-                                         "moment",
+  return {Code::kWrongPhase, fmt::format("attempt {} is in progress ({}); attach again later",
                                          attempt_->plan.attempt, NameOf(attempt_->phase))};
 }
 
@@ -156,15 +158,15 @@ Status Machine::CheckAttach(uint32_t device) const {
 Status Machine::CheckPull(const Header& header) const {
   TANGRAM_RETURN_IF_ERROR(CheckPeer(header));
   if (attempt_ && attempt_->plan.attempt == header.attempt) return OkStatus();
-  return {
-      header.attempt > highest_ ? Code::kNotHeld : Code::kStaleAttempt,
-      fmt::format("a pull of attempt {}; {}", header.attempt,
-                  attempt_ ? fmt::format("attempt {} is under way", attempt_->plan.attempt)
-                           : fmt::format("none is under way, the highest seen is {}", highest_))};
+  return {header.attempt > highest_ ? Code::kNotHeld : Code::kStaleAttempt,
+          fmt::format("pull of attempt {}: {}", header.attempt,
+                      attempt_ ? fmt::format("attempt {} is in progress", attempt_->plan.attempt)
+                               : fmt::format("no attempt is in progress, the highest id seen is {}",
+                                             highest_))};
 }
 
 Status Machine::CheckKvPull(const Header& header, uint32_t device, bool ahead) const {
-  TANGRAM_RETURN_IF_ERROR(CheckCurrent(header, "a KV pull"));
+  TANGRAM_RETURN_IF_ERROR(CheckCurrent(header, "KV pull"));
   const Phase phase = attempt_->phase;
   // What comes ahead lies in pages that no layout has yet: any time until the flip will do.
   const bool early =
@@ -172,7 +174,7 @@ Status Machine::CheckKvPull(const Header& header, uint32_t device, bool ahead) c
   if (attempt_->parts.contains(device) && (phase == Phase::kPermitted || (ahead && early))) {
     return OkStatus();
   }
-  return {Code::kWrongPhase, fmt::format("a KV pull in {}", NameOf(attempt_->phase))};
+  return {Code::kWrongPhase, fmt::format("KV pull is not allowed in {}", NameOf(attempt_->phase))};
 }
 
 }  // namespace tangram::attempt

@@ -23,15 +23,15 @@ TEST_F(Attempts, APlanIsRefusedByWhatIsWrongWithIt) {
     return WhyOf(next);
   };
   EXPECT_EQ(why([](Prepare* p) { p->header.world = "v"; }, "WrongWorld"),
-            "this agent serves world 'w', the call is for 'v'");
+            "this agent serves world 'w', the call is for world 'v'");
   EXPECT_EQ(why([](Prepare* p) { p->header.attempt = 1; }, "StaleAttempt"),
-            "attempt 1 is over or burned, the highest seen is 1");
+            "attempt 1 has ended or was aborted, the highest id seen is 1");
   EXPECT_EQ(why([](Prepare* p) { p->header.epoch = 7; }, "StaleEpoch"),
-            "the epoch in force is 1, the call says 7");
+            "the active epoch is 1, the call is for epoch 7");
   EXPECT_EQ(why([](Prepare* p) { p->target_epoch = 3; }, "BadPlan"),
             "target epoch 3 does not follow epoch 1");
   EXPECT_EQ(why([](Prepare* p) { p->kind = Kind::kFirst; }, "BadPlan"),
-            "a flip of kind FLIP_KIND_FIRST from epoch 1");
+            "a flip of kind FLIP_KIND_FIRST cannot start from epoch 1");
   EXPECT_EQ(why([](Prepare* p) { p->kind = Kind::kUnspecified; }, "BadPlan"),
             "the flip has no kind");
   EXPECT_EQ(why([](Prepare* p) { p->kind = static_cast<Kind>(9); }, "BadPlan"),
@@ -56,25 +56,25 @@ TEST_F(Attempts, PartsAreOfTheRanksThatAreConcerned) {
     return Show(next) + ": " + WhyOf(next);
   };
   EXPECT_EQ(why(Kind::kLayout, [](Plan* p) { p->parts[0].member = "pod/0/7"; }),
-            "BadPlan: part for member pod/0/7, which is not of this agent (a restarted process is "
-            "another member)");
+            "BadPlan: the plan has a part for member pod/0/7, which is not of this agent (a "
+            "restarted process is another member)");
   EXPECT_EQ(why(Kind::kLayout, [](Plan* p) { p->target_ranks[0] = -1; }),
-            "BadPlan: part for member pod/0/1, which is not in the target");
+            "BadPlan: the plan has a part for member pod/0/1, which is not in the target layout");
   EXPECT_EQ(why(Kind::kLayout, [](Plan* p) { p->parts[0].rank = 1; }),
-            "BadPlan: member pod/0/1 is rank 0, its part says 1");
+            "BadPlan: member pod/0/1 is rank 0, its part is for rank 1");
   EXPECT_EQ(why(Kind::kLayout, [](Plan* p) { p->parts[1] = p->parts[0]; }),
-            "BadPlan: two parts for member pod/0/1");
+            "BadPlan: the plan has two parts for member pod/0/1");
   EXPECT_EQ(why(Kind::kLayout, [](Plan* p) { p->parts.pop_back(); }),
-            "BadPlan: no part for member pod/1/1");
+            "BadPlan: the plan has no part for member pod/1/1");
   EXPECT_EQ(why(Kind::kRepair, [](Plan*) {}),
-            "WrongPhase: member pod/0/1 has not stopped; a repair is for ranks that stand still");
+            "WrongPhase: member pod/0/1 has not stopped; a repair requires stopped ranks");
   EXPECT_FALSE(hands_->gates[0].stopped);
   EXPECT_EQ(why(Kind::kRepair,
                 [](Plan* p) {
                   p->parts.clear();
                   p->target_ranks = {-1, -1};
                 }),
-            "BadPlan: no part for any rank of this agent");
+            "BadPlan: the plan has no part for any rank of this agent");
   EXPECT_TRUE(hands_->gates[0].stopped) << "a fence left it out, and its engine may hang";
 }
 
@@ -84,7 +84,7 @@ TEST_F(Attempts, WhoIsInNoWorldCanOnlyBeginOrJoin) {
   EXPECT_EQ(Tell(Ask(Kind::kJoin, To(1, 4))), "build");
   Plan plan = PlanFor(Kind::kRepair, 1);
   hands_->gates[0].stopped = hands_->gates[1].stopped = true;
-  EXPECT_EQ(WhyOf(hands_->Tell(Built{plan})), "a repair cannot bring member pod/0/1 in");
+  EXPECT_EQ(WhyOf(hands_->Tell(Built{plan})), "a repair cannot add member pod/0/1");
   plan.kind = Kind::kJoin;
   EXPECT_EQ(Tell(Built{plan}), "reserve");
   EXPECT_TRUE(hands_->machine.attempt()->parts.at(0).joining);
@@ -105,13 +105,14 @@ TEST_F(Attempts, AnotherPlanNeedsAnotherNumber) {
   EXPECT_EQ(Tell(again), "ok");
   again.request_hash = "another";
   EXPECT_EQ(WhyOf(hands_->Tell(again)),
-            "attempt 1 is prepared with another plan; take a new attempt id");
+            "attempt 1 is prepared with another plan; use a new attempt id");
 }
 
 TEST_F(Attempts, AFailureIsToldUntilTheAbort) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kFailed, Kind::kFirst, 1));
   EXPECT_EQ(WhyOf(hands_->Tell(Stage{To(1)})), "the attempt failed, abort it: no source");
-  EXPECT_EQ(WhyOf(hands_->Tell(Permit{To(1)})), "Permit of attempt 1 in PHASE_FAILED: no source");
+  EXPECT_EQ(WhyOf(hands_->Tell(Permit{To(1)})),
+            "attempt 1 cannot be permitted in PHASE_FAILED: no source");
   EXPECT_EQ(Tell(Abort{To(1), "failed"}), "drop");
   EXPECT_EQ(Tell(Dropped{1}), "acted");
   EXPECT_EQ(hands_->machine.last()->error, "no source");
@@ -131,7 +132,7 @@ TEST_F(Attempts, AnEngineThatLeavesBeforeThePermitFailsIt) {
     ASSERT_NO_FATAL_FAILURE(Reach(phase, Kind::kLayout, 2));
     EXPECT_EQ(Tell(EngineGone{1}), "ok");
     EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kFailed);
-    EXPECT_EQ(hands_->machine.attempt()->error, "the engine of device 1 left");
+    EXPECT_EQ(hands_->machine.attempt()->error, "device 1: the engine detached");
     EXPECT_TRUE(hands_->gates[1].stopped);
     EXPECT_EQ(Tell(Staged{2, OkStatus()}), "ok") << "too late";
     EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kFailed);
@@ -150,7 +151,7 @@ TEST_F(Attempts, AnEngineThatLeavesWhileOthersPrepareFailsIt) {
   EXPECT_EQ(Tell(EngineGone{1}), "ok");
   EXPECT_EQ(Tell(Reserved{2, OkStatus()}), "acted");
   EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kFailed);
-  EXPECT_EQ(hands_->machine.attempt()->error, "the engine of device 1 left");
+  EXPECT_EQ(hands_->machine.attempt()->error, "device 1: the engine detached");
   EXPECT_EQ(Tell(Abort{To(2), "failed"}), "drop");
 }
 
@@ -178,10 +179,12 @@ TEST_F(Attempts, AnEngineFlipsWithItsWordWhileItSteps) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   const EngineFlip flip{To(2), 0, "target"};
-  EXPECT_EQ(WhyOf(hands_->Tell(flip)), "an engine's flip without its word");
+  EXPECT_EQ(WhyOf(hands_->Tell(flip)),
+            "device 0: engine requested the flip of attempt 2 without a latched vote");
   ASSERT_TRUE(hands_->Move(0, GateEvent::kWord));
   hands_->gates[0].stopped = true;
-  EXPECT_EQ(WhyOf(hands_->Tell(flip)), "an engine's flip after it gave the step up");
+  EXPECT_EQ(WhyOf(hands_->Tell(flip)),
+            "device 0: engine requested the flip of attempt 2 after it had stopped");
   hands_->gates[0].stopped = false;
   EXPECT_EQ(Tell(flip), "commit 0");
   EXPECT_EQ(Tell(flip), "wait") << "its memory is on the way";
@@ -249,8 +252,9 @@ TEST_F(Attempts, ALatchedWordIsResolvedByAFenceOnceItsEngineIsGone) {
   EXPECT_EQ(Tell(PeersSaid{2, attempt::Say::kBurned, {0}, false}), "wait") << "1 lives";
   const Later late = hands_->Tell(PeersSaid{2, attempt::Say::kBurned, {}, true});
   EXPECT_EQ(Show(late), "Unavailable");
-  EXPECT_EQ(WhyOf(late),
-            "attempt 2: a word was given and its outcome is not known after 100 ms; ask again");
+  EXPECT_EQ(
+      WhyOf(late),
+      "attempt 2: this agent has voted and the outcome is not known after 100 ms; retry the abort");
   EXPECT_EQ(Tell(PeersSaid{2, attempt::Say::kBurned, {1}, true}), "drop");
   EXPECT_EQ(hands_->gates[1].state, GateState::kIdle);
 }
@@ -400,16 +404,16 @@ TEST_F(Attempts, AFenceWaitsUntilAllStandStill) {
   hands_->gates[0].stopped = true;
   Resolve stay{To(2), Outcome::kStay, {}, "dead"};
   EXPECT_EQ(WhyOf(hands_->Tell(stay)),
-            "member pod/1/1 has not stopped: the outcome is not known yet");
+            "member pod/1/1 has not stopped, the outcome is not known yet; retry later");
   stay.lost = {"pod/1/1"};
   EXPECT_EQ(Tell(stay), "drop, keep") << "the fence left it out";
   EXPECT_EQ(hands_->gates[0].state, GateState::kIdle);
   EXPECT_TRUE(hands_->gates[1].stopped);
   EXPECT_EQ(Tell(Dropped{2}), "acted");
-  EXPECT_EQ(hands_->machine.last()->error, "a fence: dead");
+  EXPECT_EQ(hands_->machine.last()->error, "aborted by a fence: dead");
   EXPECT_EQ(Tell(stay), "ok");
   EXPECT_EQ(WhyOf(hands_->Tell(Resolve{To(2), Outcome::kForward, {}, "dead"})),
-            "attempt 2 is over here: it never flipped and cannot any more");
+            "attempt 2 has ended on this agent: it did not flip and can no longer flip");
 }
 
 TEST_F(Attempts, WhoHasVerifiedGoesForwardWhetherItKeptItsWordOrNot) {
@@ -436,7 +440,7 @@ TEST_F(Attempts, AJoinerThatWasNotToldIsPermittedByTheFence) {
   EXPECT_EQ(Tell(Built{plan}), "reserve");
   EXPECT_EQ(Tell(Reserved{1, OkStatus()}), "acted");
   const Resolve forward{To(1, 4), Outcome::kForward, {}, "dead"};
-  EXPECT_EQ(WhyOf(hands_->Tell(forward)), "attempt 1 cannot go forward from PHASE_PREPARED");
+  EXPECT_EQ(WhyOf(hands_->Tell(forward)), "attempt 1 cannot roll forward from PHASE_PREPARED");
   EXPECT_EQ(Tell(Stage{To(1, 4)}), "start staging");
   EXPECT_EQ(Tell(Staged{1, OkStatus()}), "ok");
   EXPECT_EQ(Tell(forward), "commit 0 1");
@@ -461,8 +465,8 @@ TEST_F(Attempts, ALeaverIsInNoLayoutOnceItRetires) {
   FlipByEngine(h, 1);
   FlipByEngine(h, 0);
   EXPECT_EQ(WhyOf(hands_->Tell(Retire{h})),
-            "rank 0 has not finished a step of epoch 2; its old places are still sources for "
-            "repair, ask again");
+            "rank 0 has not completed a step of epoch 2; its old pieces are still sources for a "
+            "repair, retry later");
   hands_->gates[0].steps = 1;
   EXPECT_EQ(Tell(Retire{h}), "return old") << "a leaver steps no more";
   EXPECT_EQ(Tell(Returned{2, {Code::kInternal, "no"}}), "Internal");
@@ -491,7 +495,7 @@ TEST_F(Attempts, ARepairAtOnceKeepsWhatTheFlipWouldGiveBack) {
 TEST_F(Attempts, AReleaseIsForALaterEpochAndEndsWhatTheMemberHasAPartIn) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   EXPECT_EQ(WhyOf(hands_->Tell(Release{To(0, 1), {"pod/1/1"}, false, "gone"})),
-            "member pod/1/1 is rank 1 of epoch 1; only a later epoch can go on without it");
+            "member pod/1/1 is rank 1 of epoch 1; only a later epoch can exclude it");
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   EXPECT_EQ(Tell(Release{To(0, 2), {"elsewhere/0/1"}, false, "gone"}), "acted");
   EXPECT_EQ(Tell(Release{To(0, 2), {"pod/1/1"}, false, "gone"}), "drop");
@@ -509,7 +513,7 @@ TEST_F(Attempts, NoEngineComesToARankThatIsBeingReleased) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   EXPECT_EQ(Tell(Release{To(0, 2), {"pod/1/1"}, false, "gone"}), "dismiss 1");
   EXPECT_EQ(WhyOf(hands_->Tell(EngineCame{1})),
-            "member pod/1/1 is being released; attach again in a moment");
+            "member pod/1/1 is being released; attach again later");
   EXPECT_EQ(Tell(EngineCame{0}), "ok") << "its rank stays";
   EXPECT_EQ(Tell(Dismissed{1}), "empty as pod/1/2");
   EXPECT_EQ(Tell(EngineCame{1}), "WrongPhase");
@@ -610,7 +614,8 @@ TEST_F(Attempts, PullsBelongToTheAttemptUnderWay) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kStaged, Kind::kLayout, 2));
   EXPECT_TRUE(machine.CheckPull(To(2)).ok());
   EXPECT_EQ(machine.CheckPull(To(3)).code(), Code::kNotHeld);
-  EXPECT_EQ(machine.CheckKvPull(To(2), 0, false).message(), "a KV pull in PHASE_STAGED");
+  EXPECT_EQ(machine.CheckKvPull(To(2), 0, false).message(),
+            "KV pull is not allowed in PHASE_STAGED");
   EXPECT_TRUE(machine.CheckKvPull(To(2), 0, true).ok());
   EXPECT_EQ(machine.CheckKvPull(To(2), 5, true).code(), Code::kWrongPhase);
   EXPECT_EQ(Tell(Permit{To(2)}), "acted");

@@ -14,8 +14,7 @@ Step Machine::Do(const Prepare& event, const Gates& gates) {
   if (attempt_ && attempt_->plan.attempt == header.attempt && header.world == world_) {
     if (attempt_->plan.request_hash != event.request_hash) {
       return Refuse(Code::kStaleAttempt,
-                    fmt::format("attempt {} is prepared with another plan; take "
-                                "a new attempt id",
+                    fmt::format("attempt {} is prepared with another plan; use a new attempt id",
                                 header.attempt));
     }
     return Done();  // repeated
@@ -31,12 +30,12 @@ Step Machine::Do(const Prepare& event, const Gates& gates) {
   if (event.by_run) TANGRAM_REFUSE_IF_ERROR(CheckRun(header.attempt, gates));
   if (header.attempt <= highest_) {
     return Refuse(Code::kStaleAttempt,
-                  fmt::format("attempt {} is over or burned, the highest seen is {}",
+                  fmt::format("attempt {} has ended or was aborted, the highest id seen is {}",
                               header.attempt, highest_));
   }
   if (epoch() != 0 && header.epoch != epoch()) {
-    return Refuse(Code::kStaleEpoch,
-                  fmt::format("the epoch in force is {}, the call says {}", epoch(), header.epoch));
+    return Refuse(Code::kStaleEpoch, fmt::format("the active epoch is {}, the call is for epoch {}",
+                                                 epoch(), header.epoch));
   }
   if (event.target_epoch != header.epoch + 1) {
     return Refuse(Code::kBadPlan, fmt::format("target epoch {} does not follow epoch {}",
@@ -44,17 +43,17 @@ Step Machine::Do(const Prepare& event, const Gates& gates) {
   }
   const bool first = event.kind == Kind::kFirst;
   if (first != (header.epoch == 0)) {
-    return Refuse(Code::kBadPlan,
-                  fmt::format("a flip of kind {} from epoch {}", NameOf(event.kind), header.epoch));
+    return Refuse(Code::kBadPlan, fmt::format("a flip of kind {} cannot start from epoch {}",
+                                              NameOf(event.kind), header.epoch));
   }
   if (event.kind == Kind::kUnspecified || *NameOf(event.kind) == '\0') {
     return Refuse(Code::kBadPlan, "the flip has no kind");
   }
   if (epoch() == 0 && !first && event.kind != Kind::kJoin) {
-    return Refuse(Code::kStaleEpoch,
-                  fmt::format("no rank of this agent is a member of epoch {}; it can "
-                              "only join",
-                              header.epoch));
+    return Refuse(
+        Code::kStaleEpoch,
+        fmt::format("no rank of this agent is a member of epoch {}; its ranks can only join",
+                    header.epoch));
   }
   TANGRAM_REFUSE_IF_ERROR(event.geometry);
   return Then(Build{});
@@ -66,7 +65,7 @@ Step Machine::Do(const Built& event, const Gates& gates) {
   attempt.plan = event.plan;
   const uint64_t last = event.plan.run_last;
   if (last != 0 && (last <= event.plan.attempt || event.plan.kind != Kind::kLayout)) {
-    return Refuse(Code::kBadPlan, fmt::format("a run from attempt {} to {} that begins with a {}",
+    return Refuse(Code::kBadPlan, fmt::format("invalid run of attempts {} to {} with first flip {}",
                                               event.plan.attempt, last, NameOf(event.plan.kind)));
   }
   Step step;
@@ -85,8 +84,8 @@ Status Machine::FindParts(Attempt* attempt) const {
     uint32_t device = 0;
     while (device < ranks_.size() && ranks_[device].member != named.member) ++device;
     if (device == ranks_.size()) {
-      return {Code::kBadPlan, fmt::format("part for member {}, which is not of this agent (a "
-                                          "restarted process is another member)",
+      return {Code::kBadPlan, fmt::format("the plan has a part for member {}, which is not of this "
+                                          "agent (a restarted process is another member)",
                                           named.member)};
     }
     const Rank& rank = ranks_[device];
@@ -94,15 +93,18 @@ Status Machine::FindParts(Attempt* attempt) const {
     const bool leaving = target_rank < 0;
     if (leaving && (plan.kind != Kind::kLeave || rank.rank < 0)) {
       return {Code::kBadPlan,
-              fmt::format("part for member {}, which is not in the target", named.member)};
+              fmt::format("the plan has a part for member {}, which is not in the target layout",
+                          named.member)};
     }
     const int32_t want = plan.kind == Kind::kLeave ? rank.rank : target_rank;
     if (static_cast<int64_t>(named.rank) != want) {
-      return {Code::kBadPlan, fmt::format("member {} is rank {}, its part says {}", named.member,
-                                          want, named.rank)};
+      return {Code::kBadPlan, fmt::format("member {} is rank {}, its part is for rank {}",
+                                          named.member, want, named.rank)};
     }
     const auto [it, fresh] = attempt->parts.try_emplace(device);
-    if (!fresh) return {Code::kBadPlan, fmt::format("two parts for member {}", named.member)};
+    if (!fresh) {
+      return {Code::kBadPlan, fmt::format("the plan has two parts for member {}", named.member)};
+    }
     it->second.target_rank = target_rank;
     it->second.joining = rank.rank < 0;
     it->second.leaving = leaving;
@@ -121,18 +123,20 @@ Status Machine::CheckConcerned(const Attempt& attempt, const Gates& gates, Step*
     if (repair && !concerned && rank.rank >= 0) {
       step->marks.push_back(SetStopped{device, true});  // a fence left it out; its engine may hang
     } else if (repair && rank.rank >= 0 && !gates[device].stopped) {
-      return {Code::kWrongPhase,
-              fmt::format("member {} has not stopped; a repair is for ranks that stand still",
-                          rank.member)};
+      return {
+          Code::kWrongPhase,
+          fmt::format("member {} has not stopped; a repair requires stopped ranks", rank.member)};
     }
     if (repair && rank.rank < 0 && concerned) {
-      return {Code::kBadPlan, fmt::format("a repair cannot bring member {} in", rank.member)};
+      return {Code::kBadPlan, fmt::format("a repair cannot add member {}", rank.member)};
     }
     if (concerned && !attempt.parts.contains(device)) {
-      return {Code::kBadPlan, fmt::format("no part for member {}", rank.member)};
+      return {Code::kBadPlan, fmt::format("the plan has no part for member {}", rank.member)};
     }
   }
-  if (attempt.parts.empty()) return {Code::kBadPlan, "no part for any rank of this agent"};
+  if (attempt.parts.empty()) {
+    return {Code::kBadPlan, "the plan has no part for any rank of this agent"};
+  }
   return OkStatus();
 }
 
@@ -154,7 +158,7 @@ Step Machine::Do(const Reserved& event, const Gates&) {
   for (const auto& [device, part] : attempt_->parts) {
     // After its answer, while others were asked: what it prepared went with it.
     if (part.gone && attempt_->plan.kind != Kind::kFirst) {
-      return Acted(Fail(fmt::format("the engine of device {} left", device)));
+      return Acted(Fail(fmt::format("device {}: the engine detached", device)));
     }
   }
   return Acted(Changed());
@@ -185,8 +189,9 @@ Step Machine::Fail(const std::string& error) {
   attempt_->phase = Phase::kFailed;
   attempt_->error = error;
   Step step;
-  step.lines.push_back({Line::Level::kWarn, fmt::format("attempt {} failed before the flip: {}",
-                                                        attempt_->plan.attempt, error)});
+  step.lines.push_back(
+      {Line::Level::kWarn, fmt::format("attempt failed before the flip attempt={} error=\"{}\"",
+                                       attempt_->plan.attempt, error)});
   return Changed(std::move(step));
 }
 

@@ -14,7 +14,7 @@ namespace tangram::attempt {
 // fence, and whoever is told of an abort, an outcome or a release walks no further.
 Status Machine::CheckRun(uint64_t attempt, const Gates& gates) const {
   if (!run_ || !run_->Has(attempt) || run_->over) {
-    return {Code::kStaleAttempt, fmt::format("the run of attempt {} is over{}", attempt,
+    return {Code::kStaleAttempt, fmt::format("the run of attempt {} has ended{}", attempt,
                                              run_ && !run_->why.empty() ? ": " + run_->why : "")};
   }
   if (!run_->permitted) {
@@ -22,9 +22,9 @@ Status Machine::CheckRun(uint64_t attempt, const Gates& gates) const {
   }
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
     if (ranks_[device].rank < 0 || !gates[device].stopped) continue;
-    return {Code::kStaleAttempt, fmt::format("member {} stands still, and so does the run of "
-                                             "attempt {}",
-                                             ranks_[device].member, attempt)};
+    return {Code::kStaleAttempt,
+            fmt::format("member {} has stopped, and with it the run of attempt {}",
+                        ranks_[device].member, attempt)};
   }
   return OkStatus();
 }
@@ -39,7 +39,7 @@ void Machine::EndRun(const std::string& why, Step* step) {
   if (step == nullptr) return;
   step->changed = true;
   step->lines.push_back(
-      {Line::Level::kWarn, fmt::format("the run of attempts {} to {} goes no further: {}",
+      {Line::Level::kWarn, fmt::format("run ended first_attempt={} last_attempt={} reason=\"{}\"",
                                        run_->first, run_->last, why)});
 }
 

@@ -62,7 +62,7 @@ bool Make(const std::filesystem::path& path) {
 Status Parse(std::string_view item, std::string* name, Armed* out) {
   const auto bad = [&](std::string_view why) {
     return Status(Code::kInvalid, "fault spec '" + std::string(item) + "': " + std::string(why) +
-                                      "; want point=error|corrupt|kill|delay:<ms>[@pass]");
+                                      "; must be point=error|corrupt|kill|delay:<ms>[@pass]");
   };
   const size_t eq = item.find('=');
   if (eq == std::string_view::npos) return bad("no '='");
@@ -179,12 +179,12 @@ Status Arm(std::string_view spec) {
     const auto point = r.points.find(name);
     if (point == r.points.end()) {
       return {Code::kInvalid,
-              "fault spec: no point named '" + name + "'; --list-fault-points shows all"};
+              "fault spec: no point named '" + name + "'; --list-fault-points lists all"};
     }
     if (!Taken(point->second, a.kind)) {
       return {Code::kInvalid, "fault spec '" + std::string(item) +
-                                  "': the point does not take this; --list-fault-points shows "
-                                  "what each takes"};
+                                  "': the point does not support this action; --list-fault-points "
+                                  "lists the supported ones"};
     }
     armed.emplace(std::move(name), a);
   }

@@ -17,8 +17,8 @@ Result<std::jthread> StartThread(Work&& work) {
   try {
     return std::jthread(std::forward<Work>(work));
   } catch (const std::system_error& e) {
-    return Status{Code::kUnavailable, std::string("no thread can be started (") + e.what() +
-                                          "); see the limit of processes (pids)"};
+    return Status{Code::kUnavailable, std::string("cannot start a thread (") + e.what() +
+                                          "); check the limit of processes (pids)"};
   }
 }
 

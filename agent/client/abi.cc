@@ -39,18 +39,19 @@ static_assert(TG_TOLD + 1 == tangram::GatePage::kCauses &&
               TG_IN_FLIP + 1 == tangram::GatePage::kDoings);
 
 tg_code Narrow(tg_error* error) {
-  return Fail(error, TG_INVALID, "move_size is smaller than a tg_kv_move: give its sizeof");
+  return Fail(error, TG_INVALID,
+              "move_size is smaller than a tg_kv_move; set it to sizeof(tg_kv_move)");
 }
 
 constexpr uint32_t kSlabFormats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
 
 Status CheckOptions(const tg_options& options) {
   if (options.socket_path == nullptr || options.token == nullptr) {
-    return {Code::kInvalid, "tg_options wants socket_path and token"};
+    return {Code::kInvalid, "tg_options: socket_path and token are required"};
   }
   if ((options.slab_formats & ~kSlabFormats) != 0) {
     return {Code::kInvalid, "tg_options.slab_formats is " + std::to_string(options.slab_formats) +
-                                "; this library knows the bits " + std::to_string(kSlabFormats)};
+                                "; this library supports the bits " + std::to_string(kSlabFormats)};
   }
   return tangram::OkStatus();
 }
@@ -135,13 +136,14 @@ tg_code tg_missing(tg_client* client, const tg_missed* missed, size_t count, siz
                    tg_error* error) {
   return Guarded(error, [&] {
     if (count > 0 && missed_size < sizeof(tg_missed))
-      return Fail(error, TG_INVALID, "missed_size is smaller than a tg_missed: give its sizeof");
+      return Fail(error, TG_INVALID,
+                  "missed_size is smaller than a tg_missed; set it to sizeof(tg_missed)");
     std::vector<tangram::GateMissed> all;
     for (size_t i = 0; i < count; ++i) {
       const tg_missed& one = *TG_AT(tg_missed, missed, missed_size, i);
       if (one.cause == 0 || one.cause >= tangram::GatePage::kCauses || one.doing == 0 ||
           one.doing >= tangram::GatePage::kDoings)
-        return Fail(error, TG_INVALID, "tg_missed: no such cause, or nothing that a rank does");
+        return Fail(error, TG_INVALID, "tg_missed: invalid cause or activity");
       all.push_back({one.rank, one.cause, one.doing, one.layer});
     }
     client->impl->SetMissed(all);
@@ -162,7 +164,7 @@ tg_code tg_gate_commit(tg_client* client, tg_error* error) {
 tg_code tg_gate_commit_after(tg_client* client, int done_fd, tg_error* error) {
   return Guarded(error, [&] {
     tangram::UniqueFd done(fcntl(done_fd, F_DUPFD_CLOEXEC, 0));
-    if (!done) return Fail(error, TG_INVALID, "done_fd is no descriptor");
+    if (!done) return Fail(error, TG_INVALID, "done_fd is not a descriptor");
     return Done(client->impl->Commit(std::move(done)), error);
   });
 }
@@ -199,8 +201,9 @@ tg_code tg_kv_staged(tg_client* client, int timeout_ms, uint64_t* bytes, tg_erro
   return Guarded(error, [&] {
     bool later = false;
     const Status status = client->impl->KvStaged(timeout_ms, bytes, &later);
-    if (status.ok() && later)
-      return Fail(error, TG_LATER, "steps take longer than bytes may make them");
+    if (status.ok() && later) {
+      return Fail(error, TG_LATER, "steps exceed their time limit during KV copies; retry later");
+    }
     return Done(status, error);
   });
 }

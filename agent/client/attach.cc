@@ -29,10 +29,10 @@ Status ReadSettings(const char* lines, google::protobuf::Map<std::string, std::s
   for (std::string line; std::getline(in, line);) {
     const size_t equal = line.find('=');
     if (equal == 0 || equal == std::string::npos) {
-      return {Code::kInvalid, "tg_options.settings: '" + line + "' is no name=value"};
+      return {Code::kInvalid, "tg_options.settings: '" + line + "' is not name=value"};
     }
     if (!out->insert({line.substr(0, equal), line.substr(equal + 1)}).second) {
-      return {Code::kInvalid, "tg_options.settings: " + line.substr(0, equal) + " comes twice"};
+      return {Code::kInvalid, "tg_options.settings: " + line.substr(0, equal) + " is set twice"};
     }
   }
   return OkStatus();
@@ -51,7 +51,7 @@ Result<UniqueFd> ConnectTo(const std::string& path) {
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) return Status{Code::kInternal, std::string("socket: ") + std::strerror(errno)};
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    return Status{Code::kUnavailable, "connecting to " + path + ": " + std::strerror(errno)};
+    return Status{Code::kUnavailable, "cannot connect to " + path + ": " + std::strerror(errno)};
   }
   return fd;
 }
@@ -112,7 +112,7 @@ Result<std::unique_ptr<Client>> Client::Attach(const tg_options& options) {
     auto frame = client->Receive(kAttachTimeoutMs);
     if (!frame.ok()) return frame.status();
     if (!frame->has_value()) {
-      return Status{Code::kUnavailable, "the agent did not answer the attach in 15 s"};
+      return Status{Code::kUnavailable, "the agent did not reply to the attach within 15 s"};
     }
     reply = std::move(**frame);
     client->TakeDescriptors(reply.message.fd_index(), &reply.fds);
@@ -122,7 +122,7 @@ Result<std::unique_ptr<Client>> Client::Attach(const tg_options& options) {
     return Status{CodeOf(refusal.code()), refusal.message()};
   }
   if (!reply.message.has_attached()) {
-    return Status{Code::kInvalid, "the agent answered the attach with another message"};
+    return Status{Code::kInvalid, "the agent replied to the attach with an unexpected message"};
   }
   TANGRAM_RETURN_IF_ERROR(client->Open(reply.message.attached()));
   return client;
@@ -134,10 +134,10 @@ Status Client::Open(const v1::Attached& attached) {
   geometry_.emplace(std::move(*geometry));
   if (attached.bank_pitch() != geometry_->bank_pitch() ||
       attached.expert_pitch() != geometry_->expert_pitch()) {
-    return {Code::kBadGeometry, "the agent's pitches (bank " +
-                                    std::to_string(attached.bank_pitch()) + ", expert " +
-                                    std::to_string(attached.expert_pitch()) +
-                                    ") are not this library's: another version?"};
+    return {Code::kBadGeometry,
+            "the agent's pitches (bank " + std::to_string(attached.bank_pitch()) + ", expert " +
+                std::to_string(attached.expert_pitch()) +
+                ") differ from those of this library; use the library of the agent's version"};
   }
   world_ = attached.world();
   member_ = attached.member().id();
@@ -187,7 +187,7 @@ Status Client::Open(const v1::Attached& attached) {
   page_ = reinterpret_cast<GatePage*>(control_.data());
   if (page_->magic != GatePage::kMagic || page_->moe_layers != geometry_->moe_layers() ||
       page_->experts != geometry_->experts()) {
-    return {Code::kInvalid, "the control page is not of this version or model"};
+    return {Code::kInvalid, "the control page has another version or model"};
   }
   gate_ = EngineGate(page_);
   TANGRAM_RETURN_IF_ERROR(OpenModel(attached));

@@ -66,8 +66,7 @@ Status Client::Poll(int timeout_ms, tg_event* event) {
   if (device_hangs_ && lost_.ok()) {
     lost_ = {Code::kEngine,
              "the device still computes with the layout before the last flip after " +
-                 std::to_string(limits::kDeviceUse.count()) +
-                 " ms: its memory cannot be given back"};
+                 std::to_string(limits::kDeviceUse.count()) + " ms: its memory cannot be freed"};
   }
   page_->turns.fetch_add(1, std::memory_order_relaxed);
   const auto deadline = Clock::now() + std::chrono::milliseconds(std::max(timeout_ms, 0));
@@ -149,11 +148,11 @@ void Client::OnPrepare(const v1::EnginePrepare& prepare, tg_event* event) {
     reply.mutable_prepared()->set_message(why);
     (void)Send(std::move(reply));  // a lost agent shows at the next Poll
   };
-  if (prepare.header().world() != world_) return refuse("another world");
+  if (prepare.header().world() != world_) return refuse("the call is for another world");
   if (attempt_ && attempt_->id == prepare.header().attempt()) return;  // repeated
-  if (attempt_) return refuse("attempt " + std::to_string(attempt_->id) + " is not over");
+  if (attempt_) return refuse("attempt " + std::to_string(attempt_->id) + " has not ended");
   if (layout::Sha256(prepare.target()) != prepare.target_hash()) {
-    return refuse("target hash is not its layout's");
+    return refuse("target hash does not match the target layout");
   }
   auto layout = layout::Parse(prepare.target());
   if (!layout.ok()) return refuse("target layout: " + layout.status().message());
@@ -206,7 +205,7 @@ Status Client::MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& map
         bytes > room - mapping.offset()) {
       return {Code::kInvalid, "mapping of " + std::to_string(bytes) + " bytes at " +
                                   std::to_string(mapping.offset()) + " of bank " +
-                                  std::to_string(mapping.bank()) + " leaves its range"};
+                                  std::to_string(mapping.bank()) + " exceeds its range"};
     }
     TANGRAM_RETURN_IF_ERROR(weights_.Map(PlaceOf(mapping), mapping.extents(), descriptors_));
     if (undo != nullptr) undo->emplace_back(PlaceOf(mapping), bytes);
@@ -218,7 +217,7 @@ void Client::OnMap(const v1::EngineMap& map) {
   v1::EngineMessage reply;
   *reply.mutable_mapped()->mutable_header() = map.header();
   if (!attempt_ || attempt_->id != map.header().attempt()) {
-    reply.mutable_mapped()->set_message("attempt is not prepared here");
+    reply.mutable_mapped()->set_message("the attempt is not prepared by this engine");
     (void)Send(std::move(reply));
     return;
   }
@@ -311,14 +310,14 @@ Result<v1::EngineMessage> Client::Await(v1::EngineMessage::BodyCase kind,
     }
     if (LeftMs(deadline) == 0) {
       return Status{Code::kUnavailable,
-                    "no answer of the agent in " + std::to_string(limit.count()) + " ms"};
+                    "no reply of the agent within " + std::to_string(limit.count()) + " ms"};
     }
   }
 }
 
 Status Client::Commit(UniqueFd used) {
   if (!attempt_ || !gate_.latched()) {
-    return {Code::kWrongPhase, "commit without a go of the gate"};
+    return {Code::kWrongPhase, "commit without a GO of the gate"};
   }
   v1::EngineMessage message;
   *message.mutable_flip()->mutable_header() = HeaderNow(attempt_->id);
@@ -380,9 +379,12 @@ Status Client::KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes) {
 }
 
 Status Client::KvBegin(std::span<const tg_kv_move> moves, bool ahead) {
-  if (kv_staging_) return {Code::kInvalid, "KV is being copied: see its end by tg_kv_staged first"};
-  if (ahead && !attempt_)
-    return {Code::kInvalid, "no attempt is prepared, for which KV could come"};
+  if (kv_staging_) {
+    return {Code::kInvalid, "KV is being copied; wait for its end with tg_kv_staged first"};
+  }
+  if (ahead && !attempt_) {
+    return {Code::kInvalid, "no attempt is prepared that KV could be copied for"};
+  }
   auto message = PullOf(moves);
   if (!message.ok()) return message.status();
   message->mutable_kv_pull()->set_ahead(ahead);

@@ -46,7 +46,7 @@ Status Region::Check(const v1::Extent& extent, const DescriptorTable& table) con
   const DescriptorTable::Descriptor* descriptor = table.Find(extent.fd_index());
   if (descriptor == nullptr) {
     return {Code::kInvalid,
-            fmt::format("extent names descriptor {}, which was not passed, or twice",
+            fmt::format("extent refers to descriptor {}, which was not passed or was passed twice",
                         extent.fd_index())};
   }
   // What does not tell its size is measured by the device when it is mapped, but never more than
@@ -106,7 +106,7 @@ uint64_t Region::Lies(uint64_t place, uint32_t descriptor, uint64_t offset, uint
 Status Region::Map(uint64_t place, const Extents& extents, const DescriptorTable& table) {
   // The agent would take nothing for mapped, and a step would read what is not there.
   if (extents.empty() && bytes() > 0) {
-    return {Code::kInvalid, fmt::format("a mapping at {} of no extents", place)};
+    return {Code::kInvalid, fmt::format("mapping at {} has no extents", place)};
   }
   uint64_t total = 0;
   for (const v1::Extent& extent : extents) {

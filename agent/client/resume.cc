@@ -86,7 +86,7 @@ Status Client::Knock() {
     knocking_.reset();
     knock_at_ = now + kKnock;
     if (CodeOf(refusal.code()) == Code::kWrongPhase) return lost_;
-    lost_ = {Code::kEngine, "the new agent does not take this engine: " + refusal.message()};
+    lost_ = {Code::kEngine, "the new agent rejected this engine: " + refusal.message()};
     return lost_;
   }
   channel_ = std::move(knocking_);

@@ -44,12 +44,12 @@ uint64_t Arena::free_bytes() const {
 
 Result<std::vector<Extent>> Arena::Take(uint64_t bytes) {
   if (bytes == 0 || bytes % unit_ != 0) {
-    return Status(Code::kInvalid, fmt::format("{} bytes is no multiple of {}", bytes, unit_));
+    return Status(Code::kInvalid, fmt::format("{} bytes are not a multiple of {}", bytes, unit_));
   }
   const std::scoped_lock lock(mu_);
   if (bytes > free_bytes_) {
     return Status(Code::kNoMemory,
-                  fmt::format("{} bytes asked, {} of {} free", bytes, free_bytes_, bytes_));
+                  fmt::format("{} bytes requested, {} of {} are free", bytes, free_bytes_, bytes_));
   }
   free_bytes_ -= bytes;
   std::vector<Extent> out;
@@ -122,7 +122,7 @@ bool Arena::ClaimLocked(const Extent& extent) {
 
 Status Arena::Claim(std::span<const Extent> extents) {
   const std::scoped_lock lock(mu_);
-  if (extents.empty()) return {Code::kInvalid, "a claim of nothing"};
+  if (extents.empty()) return {Code::kInvalid, "empty claim"};
   for (size_t i = 0; i < extents.size(); ++i) {
     const Extent& extent = extents[i];
     const bool units =

@@ -5,8 +5,8 @@ namespace tangram::device {
 
 Result<std::unique_ptr<Platform>> MakeCudaPlatform(const PlatformOptions&) {
   return Status(Code::kInvalid,
-                "platform cuda: it was left out of this build, which found no cuda.h (configure "
-                "with -DTANGRAM_CUDA_INCLUDE=<folder of the CUDA toolkit's headers>)");
+                "platform cuda: not part of this build, which found no cuda.h (configure with "
+                "-DTANGRAM_CUDA_INCLUDE=<folder of the CUDA toolkit's headers>)");
 }
 
 }  // namespace tangram::device

@@ -67,10 +67,9 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::Load(const std::string& li
   void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened == nullptr) {
     const char* why = dlerror();
-    return Status(Code::kInvalid,
-                  fmt::format("cuda: no driver here ({}); give this process a GPU and its driver, "
-                              "or use platform host",
-                              why != nullptr ? why : library));
+    return Status(Code::kInvalid, fmt::format("cuda: driver not found ({}); give this process a "
+                                              "GPU and its driver, or use platform host",
+                                              why != nullptr ? why : library));
   }
   std::shared_ptr<CudaDriver> driver(new CudaDriver);
   TANGRAM_RETURN_IF_ERROR(driver->Resolve(opened, library));
@@ -113,7 +112,7 @@ Status CudaDriver::Check(CUresult result, const std::string& what) const {
 Status CudaDriver::Health() const {
   const std::scoped_lock lock(mu_);
   if (health_.ok()) return OkStatus();
-  return {Code::kInternal, "the GPU is lost to this process: " + health_.message()};
+  return {Code::kInternal, "this process has lost the GPU: " + health_.message()};
 }
 
 }  // namespace tangram::device

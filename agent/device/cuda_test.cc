@@ -344,7 +344,7 @@ TEST(CudaPlatform, AMachineThatCannotServeSaysWhyInOneLine) {
     return text.find(part) != std::string::npos;
   };
   EXPECT_PRED2(has, MakePlatform({.name = "cuda", .driver = "libnone.so"}).status().message(),
-               "no driver here (libnone.so");
+               "driver not found (libnone.so");
   EXPECT_PRED2(has, MakePlatform({.name = "cuda", .driver = "libc.so.6"}).status().message(),
                "too old: it has no cuGetProcAddress_v2");
   EXPECT_PRED2(has, Refusal({.missing = "cuMemSetAccess"}), "too old: it has no cuMemSetAccess");

@@ -92,14 +92,14 @@ TEST(GhostDevice, CopiesAreCountedAndNothingIsReached) {
 TEST(Platform, AnUnknownOneIsRefusedWithWhatThereIs) {
   const auto none = MakePlatform({.name = "abacus"});
   EXPECT_EQ(none.status().code(), Code::kInvalid);
-  EXPECT_NE(none.status().message().find("there is: host, cuda"), std::string::npos);
+  EXPECT_NE(none.status().message().find("available: host, cuda"), std::string::npos);
   EXPECT_EQ(MakePlatform({.map_bytes = 1024}).status().code(), Code::kInvalid)
       << "no machine maps so little";
   const Status odd = MakePlatform({.map_bytes = 8192, .descriptor_bytes = 12288}).status();
   EXPECT_EQ(odd.code(), Code::kInvalid) << "what is mapped at once would lie in two of them";
   const Status ghost = MakePlatform({.name = "ghost"}).status();
   EXPECT_EQ(ghost.code(), Code::kInvalid) << "an agent serves nobody from sizes";
-  EXPECT_NE(ghost.message().find("that holds bytes; there is: host, cuda"), std::string::npos);
+  EXPECT_NE(ghost.message().find("available: host, cuda"), std::string::npos);
 }
 
 TEST(Platform, ControlIsAlwaysReached) {

@@ -20,7 +20,7 @@ Event Event::Finished(Status status) {
 }
 
 Status Event::Wait() const {
-  if (state_ == nullptr) return {Code::kInternal, "an event was waited for that nobody recorded"};
+  if (state_ == nullptr) return {Code::kInternal, "wait for an event that was not recorded"};
   return state_->Wait();
 }
 

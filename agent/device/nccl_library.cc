@@ -32,7 +32,7 @@ Status NcclLibrary::Resolve(void* library, const std::string& path) {
   int version = 0;
   if (const NcclResult got = GetVersion(&version); got != kNcclSuccess) {
     return {Code::kInvalid,
-            fmt::format("nccl: {} does not tell its version ({})", path, static_cast<int>(got))};
+            fmt::format("nccl: {} does not report its version ({})", path, static_cast<int>(got))};
   }
   version_ = Words(version);
   if (version < kVersion) return TooOld(path, "it is " + version_);
@@ -52,9 +52,9 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::Load(const std::string& 
   void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened == nullptr) {
     const char* why = dlerror();
-    return Status(Code::kInvalid, fmt::format("nccl: no library here ({}); NCCL {} or newer is "
-                                              "needed",
-                                              why != nullptr ? why : library, Words(kVersion)));
+    return Status(Code::kInvalid,
+                  fmt::format("nccl: library not found ({}); NCCL {} or newer is required",
+                              why != nullptr ? why : library, Words(kVersion)));
   }
   std::shared_ptr<NcclLibrary> out(new NcclLibrary);
   TANGRAM_RETURN_IF_ERROR(out->Resolve(opened, library));

@@ -164,7 +164,7 @@ TEST_F(NcclTest, AnErrorInTheMiddleIsToldWithItsName) {
 TEST_F(NcclTest, ALibraryThatIsNotThereOrTooOldIsNamedWithWhatIsNeeded) {
   const Status none = Open("libnccl-that-is-not-here.so.2").status();
   EXPECT_EQ(none.code(), Code::kInvalid);
-  EXPECT_TRUE(none.message().starts_with("nccl: no library here (libnccl-that-is-not-here.so.2"))
+  EXPECT_TRUE(none.message().starts_with("nccl: library not found (libnccl-that-is-not-here.so.2"))
       << none.message();
   FakeNccl::Become({.version = 21703});
   EXPECT_EQ(Open().status().message(),
@@ -175,7 +175,7 @@ TEST_F(NcclTest, ALibraryThatIsNotThereOrTooOldIsNamedWithWhatIsNeeded) {
   EXPECT_NE(other.message().find("it has no ncclGetVersion"), std::string::npos);
   FakeNccl::Become({});
   EXPECT_EQ(MakePlatform({})->get()->OpenWires({.name = "nccl"}).status().message(),
-            "platform host has no wires named 'nccl'");
+            "platform host has no comm library named 'nccl'");
 }
 
 // That the recording refuses what it is said to: two ends, called as a program would.

@@ -58,7 +58,7 @@ class NcclWire final : public Wire {
   }
 
   void Abort() override {
-    if (failed_.ok()) failed_ = {Code::kUnavailable, "nccl: this end was aborted"};
+    if (failed_.ok()) failed_ = {Code::kUnavailable, "nccl: this side was aborted"};
     const CudaContext::Entered in(*context_);
     if (comm_ != nullptr) (void)library_->CommAbort(std::exchange(comm_, nullptr));
     if (stream_ == nullptr) return;
@@ -112,9 +112,10 @@ class NcclWire final : public Wire {
     if (!failed_.ok()) return failed_;
     if (!open_ || posted.buffer >= kBuffers || under_way_[posted.buffer] ||
         posted.bytes > buffer_bytes_) {
-      return {Code::kInternal, fmt::format("nccl: {} bytes of buffer {}, which is under way, or "
-                                           "the wire is not open",
-                                           posted.bytes, posted.buffer)};
+      return {Code::kInternal,
+              fmt::format(
+                  "nccl: {} bytes of buffer {}, which is in use, or the comm channel is not open",
+                  posted.bytes, posted.buffer)};
     }
     under_way_[posted.buffer] = true;
     waiting_.push_back(posted);
@@ -209,7 +210,7 @@ class NcclWires final : public Wires {
   Result<std::unique_ptr<Wire>> Accept(const std::string& hello, std::string* answer) override {
     NcclId id{};
     if (hello.size() != sizeof id.bytes) {
-      return Status(Code::kInvalid, fmt::format("nccl: an id of {} bytes; it has {}", hello.size(),
+      return Status(Code::kInvalid, fmt::format("nccl: id of {} bytes, must have {}", hello.size(),
                                                 sizeof id.bytes));
     }
     std::memcpy(id.bytes, hello.data(), sizeof id.bytes);

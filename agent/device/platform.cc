@@ -89,7 +89,7 @@ class GhostPlatform final : public Platform {
 
   Result<RankDevices> Adopt(const std::string&, const RankDescriptors&,
                             const RankBytes&) const override {
-    return Status(Code::kInvalid, "ghost platform: there is no memory that could be kept");
+    return Status(Code::kInvalid, "ghost platform: no memory to retain");
   }
 
   RankDevices Importers() const override {
@@ -109,7 +109,7 @@ Result<std::unique_ptr<Queue>> Platform::OpenQueue(void*) const {
 
 Result<std::unique_ptr<Wires>> Platform::OpenWires(const WireOptions& options) const {
   return Status(Code::kInvalid,
-                fmt::format("platform {} has no wires{}", name(),
+                fmt::format("platform {} has no comm library{}", name(),
                             options.name.empty() ? "" : fmt::format(" named '{}'", options.name)));
 }
 
@@ -119,10 +119,8 @@ Result<std::unique_ptr<Platform>> MakePlatform(const PlatformOptions& options) {
   }
   if (options.name == "cuda") return MakeCudaPlatform(options);
   if (options.name != "host") {
-    return Status(
-        Code::kInvalid,
-        fmt::format("there is no device platform '{}' that holds bytes; there is: host, cuda",
-                    options.name));
+    return Status(Code::kInvalid,
+                  fmt::format("unknown device platform '{}'; available: host, cuda", options.name));
   }
   const Pages pages = ChoosePages(options.hugetlb, options.map_bytes);
   if (options.map_bytes % pages.unit != 0) {

@@ -5,8 +5,8 @@ namespace tangram::device {
 
 Result<std::unique_ptr<Wires>> MakeUcxWires(const UcxMemory&, const WireOptions&) {
   return Status(Code::kInvalid,
-                "ucx: it was left out of this build, which found no ucp/api/ucp.h (install "
-                "libucx-dev, or configure with -DTANGRAM_UCX_INCLUDE=<folder>)");
+                "ucx: not part of this build, which found no ucp/api/ucp.h (install libucx-dev, or "
+                "configure with -DTANGRAM_UCX_INCLUDE=<folder>)");
 }
 
 }  // namespace tangram::device

@@ -87,7 +87,7 @@ Result<std::shared_ptr<const Ucx>> Load(const std::string& library, bool gpu, st
   if (opened == nullptr) {
     const char* why = dlerror();
     return Status(Code::kInvalid,
-                  fmt::format("ucx: no library here ({})", why != nullptr ? why : library));
+                  fmt::format("ucx: library not found ({})", why != nullptr ? why : library));
   }
   EntryPoints ucx;
   const auto get = [&](const char* name, auto* function) -> Status {
@@ -142,7 +142,7 @@ class Contexts {
       if (made != UCS_ERR_NO_DEVICE || contexts == kMaxContexts) {
         return (*ucx)->Check(made, "a worker");
       }
-      spdlog::info("ucx: an interface of this node is gone, making a new context");
+      spdlog::info("ucx interface of this node removed, creating a new context");
       TANGRAM_RETURN_IF_ERROR(Replace(*ucx));
     }
   }
@@ -196,7 +196,7 @@ class UcxWire final : public Wire {
   Status Answered(const std::string& address) override {
     if (!failed_.ok()) return failed_;
     if (address.empty() || endpoint_ != nullptr) {
-      return Fail({Code::kInvalid, "ucx: an answer without an address, or a second one"});
+      return Fail({Code::kInvalid, "ucx: reply without an address, or a duplicate reply"});
     }
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -249,7 +249,7 @@ class UcxWire final : public Wire {
   }
 
   void Abort() override {
-    if (failed_.ok()) failed_ = {Code::kUnavailable, "ucx: this end was aborted"};
+    if (failed_.ok()) failed_ = {Code::kUnavailable, "ucx: this side was aborted"};
     if (worker_ == nullptr) return;
     for (void*& request : requests_) {
       if (request != nullptr) ucx_->ucp_request_cancel(worker_, request);
@@ -292,9 +292,10 @@ class UcxWire final : public Wire {
         bytes <= buffer_bytes_) {
       return OkStatus();
     }
-    return {Code::kInternal, fmt::format("ucx: {} bytes of buffer {}, which is under way, or the "
-                                         "wire is not open",
-                                         bytes, buffer)};
+    return {
+        Code::kInternal,
+        fmt::format("ucx: {} bytes of buffer {}, which is in use, or the comm channel is not open",
+                    bytes, buffer)};
   }
 
   // Null: it is over already.

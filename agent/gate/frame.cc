@@ -37,7 +37,7 @@ void FrameDecoder::Feed(std::string_view bytes) {
 
 Result<std::optional<Frame>> FrameDecoder::Next() {
   if (!broken_.ok()) return broken_;
-  if (fds_.size() > 2 * kMaxFrameFds) return Fail("descriptors that belong to no message");
+  if (fds_.size() > 2 * kMaxFrameFds) return Fail("received descriptors without a message");
   const std::string_view rest = std::string_view(buffer_).substr(begin_);
   if (rest.size() < 4) return std::optional<Frame>();
   const uint32_t length = LengthOf(rest);
@@ -132,7 +132,7 @@ Status FrameChannel::SendOne(v1::EngineMessage message, std::span<const PassedFd
     if (left <= 0 || time_.Poll(&wait, 1, static_cast<int>(left)) == 0) {
       // Half a frame may be out: the stream is of no use any more.
       shutdown(socket_.get(), SHUT_RDWR);
-      return {Code::kUnavailable, "engine socket: the other side did not take the message in " +
+      return {Code::kUnavailable, "engine socket: the peer did not receive the message within " +
                                       std::to_string(send_timeout_.count()) + " ms"};
     }
   }
@@ -163,9 +163,9 @@ Status FrameChannel::ReadSome() {
     }
   }
   if ((msg.msg_flags & MSG_CTRUNC) != 0) {
-    return {Code::kInvalid, "engine socket: descriptors were cut off (limit of open files?)"};
+    return {Code::kInvalid, "engine socket: descriptors were lost; check the limit of open files"};
   }
-  if (n == 0) return {Code::kUnavailable, "engine socket: the other side closed it"};
+  if (n == 0) return {Code::kUnavailable, "engine socket: the peer closed the connection"};
   decoder_.Feed({bytes, static_cast<size_t>(n)});
   return OkStatus();
 }

@@ -244,7 +244,7 @@ TEST(Frame, DescriptorsThatWereCutOffBreakTheStream) {
     return ends.b->Receive(kHangMs);
   }();
   EXPECT_EQ(frame.status().code(), Code::kInvalid);
-  EXPECT_THAT(frame.status().message(), HasSubstr("cut off"));
+  EXPECT_THAT(frame.status().message(), HasSubstr("descriptors were lost"));
 }
 
 TEST(Frame, ASocketThatCannotBePolledIsAnError) {
@@ -266,7 +266,7 @@ TEST(Frame, WhoIsGoneIsToldAtOnceBothToSenderAndReceiver) {
     const Status sent = ends.a->Send(Abort("x"));
     EXPECT_EQ(sent.code(), Code::kUnavailable);
     EXPECT_THAT(sent.message(), HasSubstr("send: Broken pipe"));
-    EXPECT_THAT(ends.a->Receive(kHangMs).status().message(), HasSubstr("closed it"));
+    EXPECT_THAT(ends.a->Receive(kHangMs).status().message(), HasSubstr("closed the connection"));
   }
   // What it had not read yet went with it.
   Ends ends;
@@ -292,7 +292,7 @@ TEST(Frame, ASendThatNobodyTakesEndsTheStreamInItsTimeWithoutAProcessor) {
   Ends ends(300ms, time);
   const Status sent = ends.a->Send(OfBytes(4 << 20));
   EXPECT_EQ(sent.code(), Code::kUnavailable);
-  EXPECT_THAT(sent.message(), HasSubstr("did not take the message in 300 ms"));
+  EXPECT_THAT(sent.message(), HasSubstr("did not receive the message within 300 ms"));
   EXPECT_EQ(time.Elapsed(), 300ms);
   EXPECT_EQ(time.polls(), 1U) << "it waits, it does not ask again and again";
   // Half a message is out.

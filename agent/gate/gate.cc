@@ -57,7 +57,7 @@ Status AgentGate::Check(const GatePage* page, uint32_t moe_layers, uint32_t expe
       page->experts == experts) {
     return OkStatus();
   }
-  return {Code::kInvalid, "the control page is not of this version or model"};
+  return {Code::kInvalid, "the control page has another version or model"};
 }
 
 AgentGate AgentGate::TakeOver(GatePage* page) {

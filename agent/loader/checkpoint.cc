@@ -55,9 +55,11 @@ Status Checkpoint::ReadHeaders(const std::string& directory) {
   }
   for (const auto& [tensor, file] : weights->weight_map) {
     if (tensors_.contains(tensor)) continue;
-    return {Code::kInvalid, fmt::format("{}: says that '{}' lies in {}, and it does not: is it the "
-                                        "index of other files?",
-                                        weights->index, Printable(tensor), Printable(file))};
+    return {
+        Code::kInvalid,
+        fmt::format(
+            "{}: maps tensor '{}' to {}, which does not contain it; add the index of these files",
+            weights->index, Printable(tensor), Printable(file))};
   }
   return OkStatus();
 }
@@ -83,9 +85,9 @@ Status Checkpoint::ReadHeader(const std::string& path, const std::string& name_i
     if (said != weight_map.end() && said->second != name_in_index) continue;  // another shard's
     const auto [it, added] = tensors_.emplace(name, Place{&file, std::move(info)});
     if (!added) {
-      return {Code::kInvalid, fmt::format("{}: tensor '{}' is in {} too, and no index says which "
-                                          "of them counts",
-                                          path, Printable(name), it->second.file->path())};
+      return {Code::kInvalid,
+              fmt::format("{}: tensor '{}' is also in {}, and no index selects one of them", path,
+                          Printable(name), it->second.file->path())};
     }
   }
   return OkStatus();
@@ -94,10 +96,11 @@ Status Checkpoint::ReadHeader(const std::string& path, const std::string& name_i
 Result<Checkpoint::Place> Checkpoint::Take(const std::string& name,
                                            const std::vector<uint64_t>& shape) {
   const auto it = tensors_.find(name);
-  if (it == tensors_.end())
+  if (it == tensors_.end()) {
     return Status(Code::kBadGeometry,
-                  fmt::format("{}: tensor '{}' is missing: no file of the checkpoint has it",
+                  fmt::format("{}: tensor '{}' is missing: no file of the checkpoint contains it",
                               config_path_, name));
+  }
   if (it->second.info.shape != shape) {
     return Status(
         Code::kBadGeometry,
@@ -121,10 +124,10 @@ Status Checkpoint::TakeExperts(const std::string& prefix, const v1::Geometry& de
     if (rule.of > 1) shared.emplace(name, *place);
     const v1::DType dtype = place->info.dtype;
     if (!rule.scale && (dtype == v1::DTYPE_FP8_E4M3_BLOCK128) != style_->fp8) {
-      return {Code::kBadGeometry,
-              fmt::format("{}: '{}' is {}, and quantization_config in config.json says {}FP8",
-                          place->file->path(), name, v1::DType_Name(dtype),
-                          style_->fp8 ? "" : "nothing of ")};
+      return {
+          Code::kBadGeometry,
+          fmt::format("{}: '{}' is {}, but quantization_config in config.json declares {}FP8",
+                      place->file->path(), name, v1::DType_Name(dtype), style_->fp8 ? "" : "no ")};
     }
     v1::DType& others = rule.scale ? scales_ : dtype_;
     if (others == v1::DTYPE_UNSPECIFIED) others = dtype;

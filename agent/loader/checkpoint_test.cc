@@ -198,7 +198,7 @@ TEST(BadCheckpoint, FilesThatAreNotThereOrCutOff) {
         const std::string path = dir + "/model.safetensors";
         std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
       },
-      Code::kInvalid, {"model.safetensors", "cut off"});
+      Code::kInvalid, {"model.safetensors", "truncated"});
   ExpectRefused(
       [](const std::string& dir, const ModelShape& shape, const Tensors& tensors) {
         WriteCheckpoint(dir, shape, tensors, 3);
@@ -243,12 +243,13 @@ TEST(Checkpoint, NoticesWhatHappensToItsFiles) {
   std::filesystem::rename(shard, shard + ".away");
   EXPECT_EQ(complaint(), shard + ": No such file or directory");
   std::filesystem::copy_file(shard + ".away", shard);
-  EXPECT_EQ(complaint(), shard + ": another file lies there now");
+  EXPECT_EQ(complaint(), shard + ": the file was replaced");
   std::filesystem::rename(shard + ".away", shard);
   EXPECT_EQ(complaint(), "");
   const auto size = std::filesystem::file_size(shard);
   std::filesystem::resize_file(shard, size - 1);
-  EXPECT_EQ(complaint(), fmt::format("{}: {} bytes, it had {}", shard, size - 1, size));
+  EXPECT_EQ(complaint(), fmt::format("{}: has {} bytes, had {} bytes when it was opened", shard,
+                                     size - 1, size));
 }
 
 TEST(Config, LayersWithoutExpertsAreDense) {

@@ -18,7 +18,7 @@ Result<std::unique_ptr<File>> File::Open(const std::string& path) {
   if (!fd || fstat(fd.get(), &stat) != 0) {
     return Status(Code::kInvalid, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
   }
-  if (!S_ISREG(stat.st_mode)) return Status(Code::kInvalid, path + ": no regular file");
+  if (!S_ISREG(stat.st_mode)) return Status(Code::kInvalid, path + ": not a regular file");
   return std::unique_ptr<File>(new File(path, std::move(fd), static_cast<uint64_t>(stat.st_size)));
 }
 
@@ -37,8 +37,8 @@ Status File::ReadInto(uint64_t offset, std::span<iovec> parts) const {
     const ssize_t n = preadv(fd_.get(), &parts[at], count, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return {Code::kInvalid, fmt::format("{}: reading at {}: {}", path_, offset,
-                                          n == 0 ? "the file ends" : std::strerror(errno))};
+      return {Code::kInvalid, fmt::format("{}: cannot read at byte {}: {}", path_, offset,
+                                          n == 0 ? "end of file" : std::strerror(errno))};
     }
     calls_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
@@ -59,10 +59,11 @@ Status File::StillThere() const {
     return {Code::kInvalid, fmt::format("{}: {}", path_, std::strerror(errno))};
   }
   if (open_one.st_dev != there.st_dev || open_one.st_ino != there.st_ino) {
-    return {Code::kInvalid, fmt::format("{}: another file lies there now", path_)};
+    return {Code::kInvalid, fmt::format("{}: the file was replaced", path_)};
   }
   if (static_cast<uint64_t>(open_one.st_size) != size_) {
-    return {Code::kInvalid, fmt::format("{}: {} bytes, it had {}", path_, open_one.st_size, size_)};
+    return {Code::kInvalid, fmt::format("{}: has {} bytes, had {} bytes when it was opened", path_,
+                                        open_one.st_size, size_)};
   }
   std::byte last{};
   return size_ == 0 ? OkStatus() : Read(size_ - 1, {&last, 1});

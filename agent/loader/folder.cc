@@ -85,7 +85,8 @@ Result<Weights> ReadIndex(const std::string& directory) {
     if (!file.is_string() || !IsFileName(file.get<std::string>())) {
       return Status(
           Code::kInvalid,
-          fmt::format("{}: {} lies in {}, which is no file name", out.index, Printable(tensor),
+          fmt::format("{}: maps tensor {} to {}, which is not a file name", out.index,
+                      Printable(tensor),
                       Printable(file.is_string() ? file.get<std::string>() : file.dump())));
     }
     out.weight_map.emplace(tensor, file.get<std::string>());
@@ -153,7 +154,7 @@ Result<std::unique_ptr<File>> OpenFile(const std::string& path) {
   std::error_code ignored;
   if (!file.ok() && fs::is_symlink(path, ignored) && !fs::exists(path, ignored)) {
     return Status(Code::kInvalid,
-                  fmt::format("cannot open {}: it is a symbolic link to {}, which is not there",
+                  fmt::format("cannot open {}: it is a symbolic link to {}, which does not exist",
                               path, fs::read_symlink(path, ignored).string()));
   }
   if (!file.ok()) return file.status();
@@ -166,8 +167,8 @@ Result<std::string> ReadText(const std::string& path) {
   if (!file.ok()) return file.status();
   const uint64_t size = (*file)->size();
   if (size > kMostTextBytes) {
-    return Status(Code::kInvalid,
-                  fmt::format("{}: {} bytes, and the limit is {}", path, size, kMostTextBytes));
+    return Status(Code::kInvalid, fmt::format("{}: {} bytes exceed the limit of {} bytes", path,
+                                              size, kMostTextBytes));
   }
   return ReadAll(**file);
 }

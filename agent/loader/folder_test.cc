@@ -134,15 +134,16 @@ TEST_F(Folder, TellsShardsThatTheIndexNamesInVain) {
                            "checkpoint again, or remove an index of other files");
   std::filesystem::create_symlink("gone", At(kTwo));
   EXPECT_EQ(Content(),
-            "cannot open " + At(kTwo) + ": it is a symbolic link to gone, which is not there");
+            "cannot open " + At(kTwo) + ": it is a symbolic link to gone, which does not exist");
   WriteFile(At(kIndex), R"({"weight_map": {}})");
   EXPECT_THAT(Content(), HasSubstr(At(kIndex) + ": no weight_map"));
 }
 
 TEST_F(Folder, RejectsFileNamesWithControlCharacters) {
   WriteFile(At(kIndex), R"({"weight_map": {"lm_head.weight": "\u0000\nmodel"}})");
-  EXPECT_EQ(Content(),
-            At(kIndex) + R"(: lm_head.weight lies in \u0000\nmodel, which is no file name)");
+  EXPECT_EQ(
+      Content(),
+      At(kIndex) + R"(: maps tensor lm_head.weight to \u0000\nmodel, which is not a file name)");
 }
 
 TEST_F(Folder, TakesATensorOfTwoShardsByTheIndex) {
@@ -155,8 +156,8 @@ TEST_F(Folder, TakesATensorOfTwoShardsByTheIndex) {
   WriteFile(At(kOne), Serialize(more));
   EXPECT_EQ(Content(), want_);
   Remove(kIndex);
-  EXPECT_EQ(Content(), At(kTwo) + ": tensor '" + twice + "' is in " + At(kOne) +
-                           " too, and no index says which of them counts");
+  EXPECT_EQ(Content(), At(kTwo) + ": tensor '" + twice + "' is also in " + At(kOne) +
+                           ", and no index selects one of them");
 }
 
 TEST_F(Folder, PassesOverFilesThatTheIndexDoesNotName) {

@@ -55,13 +55,13 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
   for (const Target& target : targets) {
     if (ordinal < 0 || expert >= g.experts() ||
         uint64_t{target.run.start} + target.run.count > geometry_->granules()) {
-      return refuse(target.run, "are not there");
+      return refuse(target.run, "do not exist");
     }
     const uint64_t units = target.shape != nullptr ? target.shape->units : target.run.count;
     if (target.out.size() != units * g.granule_bytes() || target.unit + target.run.count > units ||
         (!target.hashes.empty() && target.hashes.size() != target.run.count) ||
         (!target.tail.empty() && target.tail.size() != geometry_->tail_bytes())) {
-      return refuse(target.run, "have another size than their place");
+      return refuse(target.run, "differ in size from their target");
     }
     for (uint32_t i = 0; i < target.run.count; ++i) {
       Granule& granule = granules.emplace_back();
@@ -80,7 +80,7 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
   std::sort(granules.begin(), granules.end(), before);
   for (size_t i = 1; i < granules.size(); ++i) {
     if (granules[i - 1].index == granules[i].index) {
-      return refuse({granules[i].index, 1}, "are wanted twice");
+      return refuse({granules[i].index, 1}, "are requested twice");
     }
   }
   if (targets.empty()) return OkStatus();

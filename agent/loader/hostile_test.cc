@@ -73,27 +73,27 @@ TEST_F(Hostile, WhatIsNoFileIsNotWaitedFor) {
        {"config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"}) {
     std::filesystem::rename(At(name), At("kept"));
     Fifo(name);
-    ExpectSays(At(name) + ": no regular file");
+    ExpectSays(At(name) + ": not a regular file");
     std::filesystem::remove(At(name));
     std::filesystem::create_directory(At(name));
-    ExpectSays(At(name) + ": no regular file");
+    ExpectSays(At(name) + ": not a regular file");
     std::filesystem::remove(At(name));
     std::filesystem::create_symlink("/dev/zero", At(name));
-    ExpectSays(At(name) + ": no regular file");
+    ExpectSays(At(name) + ": not a regular file");
     std::filesystem::remove(At(name));
     std::filesystem::rename(At("kept"), At(name));
   }
   WriteFile(At("model.safetensors.index.json"), R"({"weight_map":{"lm_head.weight":".."}})");
-  ExpectSays("/..: no regular file");
+  ExpectSays("/..: not a regular file");
 }
 
 TEST_F(Hostile, TextsHaveALimit) {
   const uint64_t before = MostResident();
   Grow("model.safetensors.index.json", 1ULL << 32);
-  ExpectSays("4294967296 bytes, and the limit is");
+  ExpectSays("4294967296 bytes exceed the limit of");
   std::filesystem::remove(At("model.safetensors.index.json"));
   Grow("config.json", 1ULL << 32);
-  ExpectSays("4294967296 bytes, and the limit is");
+  ExpectSays("4294967296 bytes exceed the limit of");
   EXPECT_LT(MostResident() - before, 256 * kMiB);
 }
 

@@ -48,7 +48,7 @@ class Strict final : public nlohmann::json_sax<json> {
   bool end_array() override { return Up(); }
   bool key(string_t& name) override {
     if (!keys_.back().insert(name).second)
-      fault_ = fmt::format("'{}' is there twice", Printable(name));
+      fault_ = fmt::format("duplicate key '{}'", Printable(name));
     return fault_.empty();
   }
   bool parse_error(size_t, const std::string&, const json::exception&) override { return false; }
@@ -73,8 +73,9 @@ Result<json> ParseStrict(std::string_view text, const std::string& file) {
   (void)json::sax_parse(text, &strict);
   if (!strict.fault().empty()) return Bad(file, strict.fault());
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded() || !parsed.is_object())
-    return Bad(file, "the header is no JSON object");
+  if (parsed.is_discarded() || !parsed.is_object()) {
+    return Bad(file, "the header is not a JSON object");
+  }
   return parsed;
 }
 
@@ -85,20 +86,21 @@ Result<TensorInfo> ParseTensor(const std::string& name, const json& entry, uint6
   };
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") ||
       !entry.contains("data_offsets")) {
-    return bad("wants dtype, shape and data_offsets");
+    return bad("dtype, shape and data_offsets are required");
   }
-  if (!entry["dtype"].is_string()) return bad("dtype is no string");
+  if (!entry["dtype"].is_string()) return bad("dtype is not a string");
   TensorInfo info;
   const auto type = TypeOf(entry["dtype"].get<std::string>());
   if (!type)
     return bad(fmt::format("dtype {} is not supported (BF16, F32, F8_E4M3)",
                            Printable(entry["dtype"].get<std::string>())));
   info.dtype = *type;
-  if (!entry["shape"].is_array() || entry["shape"].size() > 8)
-    return bad("shape is no list of at most 8 sizes");
+  if (!entry["shape"].is_array() || entry["shape"].size() > 8) {
+    return bad("shape is not a list of at most 8 sizes");
+  }
   uint64_t bytes = ElementBytes(info.dtype);
   for (const json& size : entry["shape"]) {
-    if (!size.is_number_unsigned()) return bad("shape has something that is no size");
+    if (!size.is_number_unsigned()) return bad("shape contains a value that is not a size");
     const auto n = size.get<uint64_t>();
     if (n != 0 && bytes > (1ULL << 62) / n) return bad("shape overflows");
     bytes *= n;
@@ -107,13 +109,14 @@ Result<TensorInfo> ParseTensor(const std::string& name, const json& entry, uint6
   const json& offsets = entry["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
-    return bad("data_offsets is no pair of offsets");
+    return bad("data_offsets is not a pair of offsets");
   }
   const auto begin = offsets[0].get<uint64_t>();
   const auto end = offsets[1].get<uint64_t>();
   if (begin > end || end > data_bytes) {
-    return bad(fmt::format("data_offsets [{}, {}] leave the {} bytes of data; is the file cut off?",
-                           begin, end, data_bytes));
+    return bad(
+        fmt::format("data_offsets [{}, {}] exceed the {} bytes of data; the file may be truncated",
+                    begin, end, data_bytes));
   }
   if (end - begin != bytes) {
     return bad(fmt::format("shape needs {} bytes, data_offsets give {}", bytes, end - begin));
@@ -140,8 +143,9 @@ uint64_t ElementBytes(v1::DType dtype) {
 
 Result<uint64_t> HeaderBytes(std::string_view first8, uint64_t file_bytes,
                              const std::string& file) {
-  if (first8.size() < 8 || file_bytes < 8)
-    return Bad(file, fmt::format("{} bytes are no safetensors file", file_bytes));
+  if (first8.size() < 8 || file_bytes < 8) {
+    return Bad(file, fmt::format("{} bytes are not a safetensors file", file_bytes));
+  }
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(first8[i]);
   if (length > kMostHeaderBytes || length > file_bytes - 8) {
@@ -156,7 +160,7 @@ Result<std::map<std::string, TensorInfo>> ParseHeader(std::string_view prefix, u
                                                       const std::string& file) {
   const auto data_begin = HeaderBytes(prefix.substr(0, 8), file_bytes, file);
   if (!data_begin.ok()) return data_begin.status();
-  if (prefix.size() < *data_begin) return Bad(file, "the header is cut off");
+  if (prefix.size() < *data_begin) return Bad(file, "the header is truncated");
   const auto header = ParseStrict(prefix.substr(8, *data_begin - 8), file);
   if (!header.ok()) return header.status();
 
@@ -180,16 +184,17 @@ Result<std::map<std::string, TensorInfo>> ParseHeader(std::string_view prefix, u
     const auto& [name, info] = *tensor;
     if (info.begin != next) {
       return Bad(file,
-                 fmt::format(
-                     "tensor '{}' starts at byte {}, {} {}", Printable(name), info.begin,
-                     info.begin < next ? "over the one before, which ends at" : "after a hole from",
-                     next));
+                 fmt::format("tensor '{}' starts at byte {}, {} {}", Printable(name), info.begin,
+                             info.begin < next ? "over the tensor before, which ends at"
+                                               : "after a gap from",
+                             next));
     }
     next += info.bytes;
   }
-  if (next != file_bytes)
-    return Bad(file,
-               fmt::format("{} bytes after the last tensor belong to none", file_bytes - next));
+  if (next != file_bytes) {
+    return Bad(
+        file, fmt::format("{} bytes after the last tensor belong to no tensor", file_bytes - next));
+  }
   return out;
 }
 

@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
             "'a'"},
         Lie{"NegativeOffset", One("\"F32\"", "[1]", "[-4,0]"), 4, "data_offsets"},
         Lie{"ThreeOffsets", One("\"F32\"", "[1]", "[0,4,8]"), 8, "data_offsets"},
-        Lie{"HoleAtTheStart", One("\"F32\"", "[1]", "[4,8]"), 8, "hole"},
+        Lie{"HoleAtTheStart", One("\"F32\"", "[1]", "[4,8]"), 8, "gap"},
         Lie{"HoleInside",
             R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
             R"("b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
@@ -125,13 +125,13 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"SamePlace",
             R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
             R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-            4, "over the one before"},
+            4, "over the tensor before"},
         Lie{"NameTwice",
             R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
             R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-            4, "'a' is there twice"},
+            4, "duplicate key 'a'"},
         Lie{"KeyTwice", R"({"a":{"dtype":"F32","dtype":"BF16","shape":[1],"data_offsets":[0,4]}})",
-            4, "'dtype' is there twice"},
+            4, "duplicate key 'dtype'"},
         Lie{"Deep", std::string(100000, '[') + std::string(100000, ']'), 0, "nested"}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -110,10 +110,9 @@ Status SharedReads::Read(std::span<Entry* const> entries) const {
     device::Device& device = *(want.tail.bytes > 0 ? want.tail : want.to).device;
     TANGRAM_RETURN_IF_ERROR(device.Copy(ops).Wait());
     if (came != entries[i]->hashes) {
-      return {Code::kCorrupt,
-              fmt::format("layer {}, expert {}: what arrived in the rank's memory is "
-                          "not what was read",
-                          want.layer, want.expert)};
+      return {Code::kCorrupt, fmt::format("layer {}, expert {}: the bytes in the rank's memory "
+                                          "differ from the bytes that were read",
+                                          want.layer, want.expert)};
     }
   }
   return OkStatus();

@@ -123,10 +123,11 @@ Result<std::vector<Section>> SectionsOf(const Style& style, v1::DType scales, v1
     }
     const uint64_t block = rule.scale ? kScaleBlock : 1;
     if (g->granule_rows() % block != 0) {
-      return Status(Code::kBadGeometry,
-                    fmt::format("granule_rows = {} is no multiple of {}, the rows of a block that "
-                                "'{}' scales",
-                                g->granule_rows(), block, rule.name));
+      return Status(
+          Code::kBadGeometry,
+          fmt::format(
+              "granule_rows = {} is not a multiple of {}, the rows of a block that '{}' scales",
+              g->granule_rows(), block, rule.name));
     }
     Section& section = out.emplace_back();
     section.columns = rule.lies != Lies::kRows;

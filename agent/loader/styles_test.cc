@@ -273,7 +273,7 @@ TEST(BadStyles, GranulesThatCutABlock) {
         Family::kQwen3Fp8, [](auto&, auto&) {}, rows);
     EXPECT_EQ(status.code(), Code::kBadGeometry);
     EXPECT_THAT(status.message(),
-                AllOf(HasSubstr(fmt::format("granule_rows = {} is no multiple of 128", rows)),
+                AllOf(HasSubstr(fmt::format("granule_rows = {} is not a multiple of 128", rows)),
                       HasSubstr("gate_proj.weight_scale_inv")));
   }
 }
@@ -317,8 +317,9 @@ TEST(BadStyles, StackedTensorsThatAreMissingOrOfAnotherType) {
     Reshape(tensors, "model.layers.0.mlp.experts.gate_up_proj", {4, 16, 48}, "F8_E4M3");
   });
   EXPECT_EQ(fp8.code(), Code::kBadGeometry);
-  EXPECT_THAT(fp8.message(), AllOf(HasSubstr("gate_up_proj"), HasSubstr("is DTYPE_FP8"),
-                                   HasSubstr("quantization_config in config.json says nothing")));
+  EXPECT_THAT(fp8.message(),
+              AllOf(HasSubstr("gate_up_proj"), HasSubstr("is DTYPE_FP8"),
+                    HasSubstr("quantization_config in config.json declares no FP8")));
   const Status packed = Refusal(Family::kGptOss, [](auto&, Tensors& tensors) {
     Reshape(tensors, "model.layers.0.mlp.experts.down_proj", {4, 24, 16}, "U8");
   });

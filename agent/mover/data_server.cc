@@ -174,7 +174,7 @@ Status DataServer::Connection::Send() {
     if (grant.lease == nullptr) {
       write();
     } else if (!grant.lease->Use(write)) {
-      return {Code::kUnavailable, "the memory that was granted is no longer there"};
+      return {Code::kUnavailable, "the granted memory was released"};
     }
     if (!put.ok()) return put.status();
     size_t sent = *put;
@@ -240,7 +240,7 @@ Status DataServer::Connection::Next() {
   }
   TANGRAM_RETURN_IF_ERROR(Open());
   // KV is sent by other threads.
-  if (kv()) return {Code::kUnauthenticated, "a token for KV after one for pieces"};
+  if (kv()) return {Code::kUnauthenticated, "a KV token was used on a connection for pieces"};
   return OkStatus();
 }
 
@@ -251,7 +251,7 @@ Status DataServer::Connection::Open() {
   auto redeemed = grants->Redeem({reinterpret_cast<const char*>(token.data()), token.size()}, pod);
   if (!redeemed) {
     return {Code::kUnauthenticated,
-            fmt::format("pod '{}' shows a token that is not (or no longer) its: refused",
+            fmt::format("pod '{}' used a token that is unknown, expired or of another pod",
                         pod.value_or("?"))};
   }
   grant = std::move(*redeemed);
@@ -267,7 +267,8 @@ Status DataServer::Connection::Attach(uint64_t number) {
   std::vector<UniqueFd> descriptors;
   descriptors.emplace_back(fcntl((*shared)->get(), F_DUPFD_CLOEXEC, 0));
   if (!descriptors[0]) {
-    return {Code::kInternal, fmt::format("no descriptor to show: {}", std::strerror(errno))};
+    return {Code::kInternal,
+            fmt::format("cannot duplicate the descriptor: {}", std::strerror(errno))};
   }
   stream.Attach(std::move(descriptors));
   return OkStatus();
@@ -279,7 +280,8 @@ Status DataServer::Connection::Answer(uint64_t number) {
   moved = Clock::now();
   if (number > 0) {
     if (!grant.shown || !std::binary_search(numbers.begin(), numbers.end(), number - 1)) {
-      return {Code::kInvalid, fmt::format("descriptor {} is not of what was shown", number - 1)};
+      return {Code::kInvalid,
+              fmt::format("descriptor {} is not one of the exported descriptors", number - 1)};
     }
     TANGRAM_RETURN_IF_ERROR(Attach(number - 1));
   }
@@ -290,7 +292,7 @@ Status DataServer::Connection::Answer(uint64_t number) {
 
 Status DataServer::Connection::Show() {
   if (!grant.shown) {
-    return {Code::kInvalid, "a token by which memory is not shown, on the node's socket"};
+    return {Code::kInvalid, "the token does not permit export of memory on the node socket"};
   }
   const Window& window = *grant.shown->window;
   const std::vector<device::Extent>& extents = grant.shown->extents;
@@ -389,7 +391,8 @@ bool DataServer::Sender::Drive(Connection& connection) {
     if (status.ok()) status = connection.Send();
   }
   if (status.ok()) return true;
-  spdlog::warn("data connection of attempt {}: {}", connection.grant.attempt, status.message());
+  spdlog::warn("data connection failed attempt={} error=\"{}\"", connection.grant.attempt,
+               status.message());
   return false;
 }
 
@@ -441,7 +444,8 @@ Result<std::unique_ptr<DataServer>> DataServer::Start(Options options, Grants* g
     return std::unique_ptr<DataServer>(
         new DataServer(std::move(options), std::move(fd).value(), *port, std::move(node), grants));
   } catch (const std::system_error& e) {
-    return Status{Code::kInternal, fmt::format("no threads for the data port: {}", e.what())};
+    return Status{Code::kInternal,
+                  fmt::format("cannot start the threads of the data port: {}", e.what())};
   }
 }
 
@@ -476,7 +480,7 @@ DataServer::~DataServer() {
 bool DataServer::Accept(int listener, net::Strangers<Connection>* strangers) {
   auto fd = net::Accept(listener, options_.tcp);
   if (!fd.ok()) {
-    spdlog::error("data port: {}", fd.status().message());
+    spdlog::error("data port cannot accept a connection error=\"{}\"", fd.status().message());
     return false;
   }
   if (*fd) {
@@ -526,14 +530,14 @@ bool DataServer::Greet(Connection& connection) {
   Status status = known.status();
   if (status.ok() && !*known) return true;
   if (status.ok()) status = connection.ReadToken().status();
-  if (!status.ok()) spdlog::debug("data port: {}", status.message());
+  if (!status.ok()) spdlog::debug("data connection rejected error=\"{}\"", status.message());
   return status.ok();
 }
 
 void DataServer::Welcome(std::unique_ptr<Connection> connection) {
   if (std::memcmp(connection->token.data(), kWireToken.data(), kWireToken.size()) == 0) {
     if (options_.wires == nullptr || connection->of_node) {
-      spdlog::warn("data connection: pod '{}' wants a wire, and there are none here",
+      spdlog::warn("data connection rejected, this agent has no comm library pod={}",
                    connection->stream.pod());
       return;
     }
@@ -542,7 +546,7 @@ void DataServer::Welcome(std::unique_ptr<Connection> connection) {
     return;
   }
   if (const Status status = connection->Open(); !status.ok()) {
-    spdlog::warn("data connection: {}", status.message());
+    spdlog::warn("data connection rejected error=\"{}\"", status.message());
     return;
   }
   ++welcomed_;

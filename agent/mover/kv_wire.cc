@@ -20,7 +20,9 @@ net::FrameReader KvRequests() {
             uint32_t count = 0;
             std::memcpy(&count, header.data(), sizeof count);
             if (count > kMostRanges) {
-              return Status{Code::kInvalid, fmt::format("{} ranges in one request", count)};
+              return Status{
+                  Code::kInvalid,
+                  fmt::format("KV request has {} ranges, the maximum is {}", count, kMostRanges)};
             }
             return count * kRangeBytes;
           }};
@@ -36,12 +38,14 @@ Result<std::vector<device::Memory>> RangesOf(std::span<const uint8_t> body,
     std::memcpy(&offset, body.data() + at, sizeof offset);
     std::memcpy(&length, body.data() + at + sizeof offset, sizeof length);
     if (length > kMostRangeBytes) {
-      return Status{Code::kInvalid, fmt::format("KV range of {} bytes, more than {} at once",
-                                                length, kMostRangeBytes)};
+      return Status{Code::kInvalid, fmt::format("KV range has {} bytes, the maximum is {}", length,
+                                                kMostRangeBytes)};
     }
     if (offset > region.bytes || length > region.bytes - offset) {
-      return Status{Code::kInvalid,
-                    fmt::format("KV range of {} bytes at {} of {}", length, offset, region.bytes)};
+      return Status{
+          Code::kInvalid,
+          fmt::format("KV range of {} bytes at offset {} exceeds the {} bytes of KV memory", length,
+                      offset, region.bytes)};
     }
     out.push_back(region.Part(offset, length));
   }

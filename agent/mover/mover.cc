@@ -153,7 +153,7 @@ class Run {
     const bool whole = std::none_of(call.ranges.begin(), call.ranges.end(),
                                     [&](size_t range) { return missing_[range]; });
     if (status.ok() && !whole) {
-      status = {Code::kInternal, desk.source->name() + " brought less than it says"};
+      status = {Code::kInternal, desk.source->name() + " delivered fewer ranges than it reported"};
     }
     if (!status.ok()) Failed(&desk, call, std::move(status));
     ++changes_;

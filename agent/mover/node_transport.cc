@@ -21,7 +21,7 @@ constexpr uint64_t kBatch = 256 << 20;       // bytes that a GPU is told at once
 
 // What this process cannot map another way may bring all the same.
 Status Unreached(const Status& why) {
-  return {Code::kUnavailable, "memory of a peer is not mapped here: " + why.message()};
+  return {Code::kUnavailable, "cannot map the memory of a peer: " + why.message()};
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ struct NodeTransport::Cursor {
       at = 0;
     }
     if (index == extents.size()) {
-      return Status(Code::kUnavailable, "the source shows less than it was asked for");
+      return Status(Code::kUnavailable, "the source exports fewer bytes than requested");
     }
     const device::Extent& in = extents[index];
     const device::Extent out{in.offset + at, std::min(most, in.length - at)};
@@ -83,8 +83,9 @@ class NodeTransport::Link {
         net::ReadAll(*stream_, std::as_writable_bytes(std::span(&head, 1)), stop));
     const std::vector<UniqueFd> descriptors = stream_->TakeDescriptors();
     if (head.extents > kMostExtents || descriptors.size() != 1) {
-      return Status(Code::kInvalid, fmt::format("the source shows {} extents and {} descriptors",
-                                                head.extents, descriptors.size()));
+      return Status(Code::kInvalid,
+                    fmt::format("invalid export of the source: {} extents and {} descriptors",
+                                head.extents, descriptors.size()));
     }
     std::vector<std::array<uint64_t, 2>> extents(head.extents);
     TANGRAM_RETURN_IF_ERROR(
@@ -139,7 +140,7 @@ class NodeTransport::Link {
           net::ReadAll(*stream_, std::as_writable_bytes(std::span(answers)), stop));
       const std::vector<UniqueFd> descriptors = stream_->TakeDescriptors();
       if (descriptors.size() != now.size()) {
-        return {Code::kInvalid, fmt::format("the source shows {} descriptors of {}",
+        return {Code::kInvalid, fmt::format("the source sent {} of {} requested descriptors",
                                             descriptors.size(), now.size())};
       }
       for (size_t i = 0; i < now.size(); ++i) {
@@ -179,7 +180,7 @@ class NodeTransport::Kv final : public KvChannel {
     }
     if (copies.empty()) return OkStatus();
     TANGRAM_RETURN_IF_ERROR(CopyAll(copies));
-    if (link_ == nullptr) return {Code::kUnavailable, "the connection failed before"};
+    if (link_ == nullptr) return {Code::kUnavailable, "the connection has failed"};
     Status still = link_->Still(stop);
     if (!still.ok()) link_.reset();
     return still;

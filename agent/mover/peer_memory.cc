@@ -21,10 +21,9 @@ Result<std::shared_ptr<PeerMemory>> PeerMemory::Of(std::unique_ptr<device::Devic
   const uint64_t granularity = importer->granularity();
   if (bytes == 0 || unit == 0 || unit % granularity != 0 || bytes / unit >= kMostDescriptors ||
       bytes / granularity >= kMostChunks) {
-    return Status(Code::kInvalid,
-                  fmt::format("memory of {} bytes is shown, by descriptors of {} each; here it is "
-                              "mapped in multiples of {}",
-                              bytes, unit, granularity));
+    return Status(Code::kInvalid, fmt::format("invalid export of {} bytes in descriptors of {} "
+                                              "bytes: this agent maps multiples of {} bytes",
+                                              bytes, unit, granularity));
   }
   const uint64_t chunk = (kChunk + granularity - 1) / granularity * granularity;
   const bool in_parts = importer->maps_parts() && (bytes <= unit || unit % chunk == 0);
@@ -42,7 +41,8 @@ Result<std::shared_ptr<PeerMemory>> PeerMemory::Of(std::unique_ptr<device::Devic
 Status PeerMemory::Inside(const device::Extent& extent) const {
   if (extent.offset <= bytes_ && extent.length <= bytes_ - extent.offset) return OkStatus();
   return {Code::kInvalid,
-          fmt::format("{} bytes at {} of memory of {}", extent.length, extent.offset, bytes_)};
+          fmt::format("{} bytes at offset {} exceed the exported memory of {} bytes", extent.length,
+                      extent.offset, bytes_)};
 }
 
 Result<std::vector<uint64_t>> PeerMemory::Lacks(std::span<const device::Extent> extents) const {
@@ -63,7 +63,9 @@ Result<std::vector<uint64_t>> PeerMemory::Lacks(std::span<const device::Extent> 
 Status PeerMemory::Give(uint64_t number, int descriptor) {
   if (number >= (bytes_ + unit_ - 1) / unit_) {
     return {Code::kInvalid,
-            fmt::format("descriptor {} of memory of {} bytes, by {} each", number, bytes_, unit_)};
+            fmt::format(
+                "descriptor {} is out of range: {} bytes are exported in descriptors of {} bytes",
+                number, bytes_, unit_)};
   }
   {
     const std::scoped_lock lock(mu_);
@@ -87,7 +89,7 @@ Status PeerMemory::AddLocked(const device::Extent& extent,
     const auto block = given_.find(number);
     if (block == given_.end()) {
       return {Code::kInvalid,
-              fmt::format("byte {} is in descriptor {}, which was not given", at, number)};
+              fmt::format("byte {} is in descriptor {}, which was not received", at, number)};
     }
     while (c + 1 < end && !here_[c + 1] && (c + 1) * chunk_ / unit_ == number) here_[c++] = true;
     here_[c] = true;

@@ -53,7 +53,8 @@ Status TcpKv::Read(std::span<const KvRange> ranges, bool spoil, const std::stop_
   TANGRAM_RETURN_IF_ERROR(
       net::ReadAll(*stream_, std::as_writable_bytes(std::span(&sent, 1)), stop));
   if (sent == digest.Value()) return OkStatus();
-  return {Code::kCorrupt, fmt::format("{} ranges differ from what was sent", ranges.size())};
+  return {Code::kCorrupt,
+          fmt::format("{} ranges differ from the bytes that the source sent", ranges.size())};
 }
 
 }  // namespace

@@ -15,8 +15,9 @@ Result<Cut> CutFor(std::span<const device::Memory> memories, uint64_t most) {
   for (const device::Memory& memory : memories) {
     const uint64_t unit = memory.shape != nullptr ? memory.shape->unit_bytes() : 1;
     if (unit > most) {
-      return Status(Code::kUnavailable,
-                    fmt::format("a unit of {} bytes, where a wire's message has {}", unit, most));
+      return Status(
+          Code::kUnavailable,
+          fmt::format("a unit of {} bytes exceeds the comm message size of {} bytes", unit, most));
     }
     if (memory.bytes > most - open) close();
     for (uint64_t left = memory.bytes; left > 0;) {
@@ -38,13 +39,14 @@ Result<std::vector<CutWalk::Part>> CutWalk::Next(uint64_t bytes) {
       offset_ = 0;
     }
     if (memory_ == memories_.size()) {
-      return Status(Code::kInvalid,
-                    fmt::format("a wire's message of {} bytes, of which {} are there", bytes, at));
+      return Status(
+          Code::kInvalid,
+          fmt::format("comm message of {} bytes, but only {} bytes are available", bytes, at));
     }
     const device::Memory& memory = memories_[memory_];
     const uint64_t part = std::min(bytes - at, memory.bytes - offset_);
     if (memory.shape != nullptr && part % memory.shape->unit_bytes() != 0) {
-      return Status(Code::kInvalid, fmt::format("a wire's message cuts a unit of {} bytes",
+      return Status(Code::kInvalid, fmt::format("comm message splits a unit of {} bytes",
                                                 memory.shape->unit_bytes()));
     }
     out.push_back({memory_, offset_, memory.Part(offset_, part), at});

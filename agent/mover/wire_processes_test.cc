@@ -155,8 +155,7 @@ TEST_P(WireProcesses, ATokenOfAnotherPodOrUsedTwiceOpensNothing) {
   const std::string offer = two.Offer(three);
   one.Begin(offer);
   const std::string refused = one.End();
-  EXPECT_NE(refused.find("shows a token that is not (or no longer) its"), std::string::npos)
-      << refused;
+  EXPECT_NE(refused.find("used a token that is unknown, expired"), std::string::npos) << refused;
   EXPECT_EQ(three.process().Ask(offer), Good(kAll)) << "it stayed good for who asked";
   EXPECT_NE(three.process().Ask(offer).find("failed: "), std::string::npos);
 }
@@ -173,7 +172,7 @@ TEST_P(WireProcesses, MemoryThatTheSourceLetGoOfIsNotSent) {
   const std::string offer = one.Offer(two);
   EXPECT_EQ(one.process().Ask("end"), "ended");
   const std::string found = two.process().Ask(offer);
-  EXPECT_NE(found.find("is no longer there"), std::string::npos) << found;
+  EXPECT_NE(found.find("the granted memory was released"), std::string::npos) << found;
 }
 
 // The source stands still when it is killed, as one that a machine takes with it: the reader is

@@ -39,7 +39,7 @@ class WireServer::Session {
     while (status.ok()) status = Next(stop);
     wire_.reset();
     if (hung_up_) return;  // the normal end
-    spdlog::warn("a wire to pod '{}': {}", pod_, status.message());
+    spdlog::warn("comm channel failed pod={} error=\"{}\"", pod_, status.message());
     (void)talk_.Say(Said::kRefused, WireBody().Add(status.message()).bytes(), stop);
   }
 
@@ -53,16 +53,17 @@ class WireServer::Session {
     const size_t end = text.find('\0');
     device::Wires& wires = *server_.options_.wires;
     if (end == std::string::npos || text.substr(0, end) != wires.kind()) {
-      return {Code::kInvalid, fmt::format("here is {}, and there '{}'", wires.kind(),
-                                          text.substr(0, std::min<size_t>(end, 64)))};
+      return {Code::kInvalid,
+              fmt::format("comm library mismatch: this agent uses {}, the peer uses '{}'",
+                          wires.kind(), text.substr(0, std::min<size_t>(end, 64)))};
     }
     std::string answer;
     auto wire = wires.Accept(text.substr(end + 1), &answer);
     if (!wire.ok()) return wire.status();
     wire_ = std::move(wire).value();
     TANGRAM_RETURN_IF_ERROR(talk_.Say(Said::kAnswer, WireBody().Add(answer).bytes(), stop));
-    TANGRAM_RETURN_IF_ERROR(
-        talk_.Until([&] { return wire_->Open(); }, patience().connect, "connecting a wire", stop));
+    TANGRAM_RETURN_IF_ERROR(talk_.Until([&] { return wire_->Open(); }, patience().connect,
+                                        "connecting the comm channel", stop));
     return talk_.Say(Said::kOpen, {}, stop);
   }
 
@@ -75,7 +76,7 @@ class WireServer::Session {
           word = std::move(heard).value();
           return word.has_value();
         },
-        kIdle, "a reader that keeps a wire", stop);
+        kIdle, "waiting for a request on the comm channel", stop);
     if (!waited.ok()) {
       hung_up_ = true;
       return waited;
@@ -98,22 +99,24 @@ class WireServer::Session {
       }
       default:
         return {Code::kInvalid,
-                fmt::format("word {} where a reader asks", static_cast<uint32_t>(word->said))};
+                fmt::format("unexpected message type {} from the reader of the comm channel",
+                            static_cast<uint32_t>(word->said))};
     }
   }
 
   Status Redeem(std::span<const uint8_t>* body, bool kv) {
     std::optional<std::string> pod;
     if (secure_) pod = pod_;
-    if (body->size() < kToken) return {Code::kInvalid, "a word without its token"};
+    if (body->size() < kToken) return {Code::kInvalid, "comm control message has no token"};
     const std::string token(body->begin(), body->begin() + kToken);
     *body = body->subspan(kToken);
     auto grant = server_.grants_->Redeem(token, pod);
     if (!grant || grant->shown || (grant->kv.bytes > 0) != kv) {
-      return {Code::kUnauthenticated,
-              fmt::format("pod '{}' shows a token that is not (or no longer) its, or is of another "
-                          "kind: refused",
-                          pod.value_or("?"))};
+      return {
+          Code::kUnauthenticated,
+          fmt::format(
+              "pod '{}' used a token that is unknown, expired, of another pod or of another kind",
+              pod.value_or("?"))};
     }
     grant_ = std::move(*grant);
     return OkStatus();
@@ -124,7 +127,7 @@ class WireServer::Session {
     Status status;
     if (lease == nullptr) return step();
     if (lease->Use([&] { status = step(); })) return status;
-    return {Code::kUnavailable, "the memory that was granted is no longer there"};
+    return {Code::kUnavailable, "the granted memory was released"};
   }
 
   Status Send(std::span<const uint8_t>* body, std::span<const device::Memory> memories,
@@ -151,13 +154,15 @@ class WireServer::Session {
     if (status.ok() && grant_.kv.bytes > 0) status = Digest(memories, lease, &digest);
     if (status.ok()) {
       status = talk_.Until([&] { return server_.options_.turns->sends.TakeWithin(kTurnLook); },
-                           patience().turn, "waiting for the turn to send", stop);
+                           patience().turn, "waiting for the send lock", stop);
     }
     if (status.ok()) {
       act(WireEvent::kTurn);
       status = Post(*cut, pack, stop);
     }
-    if (status.ok() && !walk.over()) status = {Code::kInvalid, "a cut that leaves bytes out"};
+    if (status.ok() && !walk.over()) {
+      status = {Code::kInvalid, "the comm messages do not cover all bytes"};
+    }
     act(status.ok() ? WireEvent::kDone : WireEvent::kBroken);
     TANGRAM_RETURN_IF_ERROR(status);
     ++server_.batches_;
@@ -173,8 +178,9 @@ class WireServer::Session {
     }
     for (size_t i = 0; i < cut.size(); ++i) {
       const size_t buffer = i % kBuffers;
-      TANGRAM_RETURN_IF_ERROR(talk_.Until([&] { return wire_->Done(buffer); }, patience().bytes,
-                                          fmt::format("{} bytes over a wire", cut[i]), stop));
+      TANGRAM_RETURN_IF_ERROR(
+          talk_.Until([&] { return wire_->Done(buffer); }, patience().bytes,
+                      fmt::format("transfer of {} bytes over the comm channel", cut[i]), stop));
       if (i + kBuffers >= cut.size()) continue;
       TANGRAM_RETURN_IF_ERROR(pack(i + kBuffers));
       TANGRAM_RETURN_IF_ERROR(wire_->Send(buffer, cut[i + kBuffers]));
@@ -186,7 +192,8 @@ class WireServer::Session {
     const device::Memory buffer = wire_->Buffer(message % device::Wire::kBuffers);
     if (bytes == 0 || bytes > buffer.bytes) {
       return {Code::kInvalid,
-              fmt::format("a message of {} bytes; one has {}", bytes, buffer.bytes)};
+              fmt::format("invalid comm message of {} bytes for a buffer of {} bytes", bytes,
+                          buffer.bytes)};
     }
     const auto parts = walk->Next(bytes);
     if (!parts.ok()) return parts.status();
@@ -244,7 +251,7 @@ void WireServer::Take(std::unique_ptr<net::Stream> stream) {
   const std::scoped_lock lock(mu_);
   std::erase_if(workers_, [](const Worker& worker) { return worker.over.load(); });
   if (sessions_ >= options_.most) {
-    spdlog::warn("a wire to pod '{}': there are {} already; it takes another way", stream->pod(),
+    spdlog::warn("comm channel rejected, too many are open pod={} limit={}", stream->pod(),
                  options_.most);
     return;  // the connection ends
   }
@@ -260,7 +267,7 @@ void WireServer::Take(std::unique_ptr<net::Stream> stream) {
           worker.over = true;
         });
   } catch (const std::system_error& e) {
-    spdlog::error("no thread for a wire: {}", e.what());
+    spdlog::error("comm channel rejected, cannot start a thread error=\"{}\"", e.what());
     --sessions_;
     workers_.pop_back();
   }

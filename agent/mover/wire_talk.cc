@@ -23,7 +23,8 @@ net::FrameReader Frames() {
             uint32_t bytes = 0;
             std::memcpy(&bytes, header.data() + sizeof bytes, sizeof bytes);
             if (bytes > kMostBody) {
-              return Status{Code::kInvalid, fmt::format("a word of {} bytes about a wire", bytes)};
+              return Status{Code::kInvalid,
+                            fmt::format("comm control message of {} bytes is too long", bytes)};
             }
             return bytes;
           }};
@@ -53,7 +54,7 @@ Result<std::optional<Word>> WireTalk::Heard() {
   Word word{static_cast<Said>(said), frame_.Take()};
   if (word.said != Said::kRefused) return std::optional(std::move(word));
   return Status(Code::kUnavailable,
-                "the other end of the wire: " + std::string(word.body.begin(), word.body.end()));
+                "the peer of the comm channel: " + std::string(word.body.begin(), word.body.end()));
 }
 
 Status WireTalk::Until(const std::function<Result<bool>()>& there, std::chrono::milliseconds most,
@@ -74,7 +75,7 @@ Status WireTalk::Until(const std::function<Result<bool>()>& there, std::chrono::
       if (!heard.ok()) return heard.status();
       early_ = std::move(heard).value();
     } else if (stream_->Disturbed()) {
-      return {Code::kUnavailable, "the other end of the wire is gone"};
+      return {Code::kUnavailable, "the peer of the comm channel disconnected"};
     }
     std::this_thread::sleep_for(look);
   }
@@ -90,11 +91,12 @@ Result<std::vector<uint8_t>> WireTalk::Expect(Said said, std::chrono::millisecon
         word = std::move(heard).value();
         return word.has_value();
       },
-      most, "a word of the other end of the wire", stop));
+      most, "waiting for the peer of the comm channel", stop));
   if (word->said == said) return std::move(word->body);
-  return Status(Code::kUnavailable,
-                fmt::format("the other end of the wire says {} instead of {}",
-                            static_cast<uint32_t>(word->said), static_cast<uint32_t>(said)));
+  return Status(
+      Code::kUnavailable,
+      fmt::format("unexpected message type {} from the peer of the comm channel, expected {}",
+                  static_cast<uint32_t>(word->said), static_cast<uint32_t>(said)));
 }
 
 Result<Cut> TakeCut(std::span<const uint8_t>* body) {
@@ -109,7 +111,7 @@ Result<Cut> TakeCut(std::span<const uint8_t>* body) {
       return out;
     }
   }
-  return Status(Code::kInvalid, "a word about a wire that says less than it announces");
+  return Status(Code::kInvalid, "comm control message is shorter than announced");
 }
 
 }  // namespace tangram::mover

@@ -40,8 +40,8 @@ class WireTransport::Link {
     const auto answer = talk_.Expect(Said::kAnswer, patience_.connect, stop);
     if (!answer.ok()) return answer.status();
     TANGRAM_RETURN_IF_ERROR(wire_->Answered({answer->begin(), answer->end()}));
-    TANGRAM_RETURN_IF_ERROR(
-        talk_.Until([&] { return wire_->Open(); }, patience_.connect, "connecting a wire", stop));
+    TANGRAM_RETURN_IF_ERROR(talk_.Until([&] { return wire_->Open(); }, patience_.connect,
+                                        "connecting the comm channel", stop));
     return talk_.Expect(Said::kOpen, patience_.connect, stop).status();
   }
 
@@ -61,7 +61,7 @@ class WireTransport::Link {
       return next;
     };
     Status status = talk_.Until([&] { return turns_->receives.TakeWithin(kTurnLook); },
-                                patience_.turn, "waiting for the turn to receive", stop);
+                                patience_.turn, "waiting for the receive lock", stop);
     if (status.ok()) {
       (void)act(WireEvent::kTurn);
       status = talk_.Say(what, asked.bytes(), stop);
@@ -78,7 +78,9 @@ class WireTransport::Link {
     }
     const auto over = talk_.Expect(Said::kOver, patience_.bytes, stop);
     if (!over.ok()) return over.status();
-    if (over->size() != sizeof *digest) return {Code::kUnavailable, "an end without its digest"};
+    if (over->size() != sizeof *digest) {
+      return {Code::kUnavailable, "the last comm message has no digest"};
+    }
     std::memcpy(digest, over->data(), sizeof *digest);
     return OkStatus();
   }
@@ -94,8 +96,9 @@ class WireTransport::Link {
     }
     for (size_t i = 0; i < cut.size(); ++i) {
       const size_t buffer = i % kBuffers;
-      TANGRAM_RETURN_IF_ERROR(talk_.Until([&] { return wire_->Done(buffer); }, patience_.bytes,
-                                          fmt::format("{} bytes over a wire", cut[i]), stop));
+      TANGRAM_RETURN_IF_ERROR(
+          talk_.Until([&] { return wire_->Done(buffer); }, patience_.bytes,
+                      fmt::format("transfer of {} bytes over the comm channel", cut[i]), stop));
       // The turn is others' while the last message is unpacked.
       if (i + 1 == cut.size()) received();
       TANGRAM_RETURN_IF_ERROR(take(i, wire_->Buffer(buffer).Part(0, cut[i])));
@@ -147,7 +150,8 @@ class WireTransport::Kv final : public KvChannel {
     KvDigest digest;
     for (const uint64_t hash : hashes) digest.Add(hash);
     if (sent == digest.Value()) return OkStatus();
-    return {Code::kCorrupt, fmt::format("{} ranges differ from what was sent", ranges.size())};
+    return {Code::kCorrupt,
+            fmt::format("{} ranges differ from the bytes that the source sent", ranges.size())};
   }
 
  private:
@@ -174,7 +178,7 @@ Result<std::unique_ptr<WireTransport::Link>> WireTransport::Connect(const std::s
   auto link =
       std::make_unique<Link>(std::move(stream).value(), std::move(wire).value(), turns_, patience_);
   TANGRAM_RETURN_IF_ERROR(link->Open(wires_->kind(), hello, stop));
-  spdlog::info("a wire to {}: {}", data, wires_->kind());
+  spdlog::info("comm channel connected peer={} comm_library={}", data, wires_->kind());
   return link;
 }
 
@@ -189,7 +193,7 @@ Result<std::unique_ptr<WireTransport::Link>> WireTransport::Take(const v1::PeerA
   if (link.ok()) return link;
   // Whatever it was, the source is where it was, and another way may do.
   return Status(Code::kUnavailable,
-                fmt::format("no wire to {}: {}", peer.data(), link.status().message()));
+                fmt::format("no comm channel to {}: {}", peer.data(), link.status().message()));
 }
 
 Status WireTransport::Pull(const v1::PeerAddress& peer, const std::string& token,

@@ -6,7 +6,7 @@ namespace tangram::net {
 
 Result<HostPort> ParseHostPort(const std::string& text) {
   const auto bad = [&](const char* why) {
-    return Status{Code::kInvalid, "want host:port, got '" + text + "'" + why};
+    return Status{Code::kInvalid, "must be host:port, is '" + text + "'" + why};
   };
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return bad("");
@@ -19,7 +19,7 @@ Result<HostPort> ParseHostPort(const std::string& text) {
   if (brackets) out.host = out.host.substr(1, out.host.size() - 2);
   if (out.host.empty() || out.host.find_first_of("[]") != std::string::npos) return bad("");
   if (!brackets && out.host.find(':') != std::string::npos) {
-    return bad(": an IPv6 address stands in brackets, [::1]:80");
+    return bad(": write an IPv6 address in brackets, [::1]:80");
   }
   return out;
 }

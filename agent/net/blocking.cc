@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 // asked for, or the other side was silent for the limit of `wait`.
 Status Look(int fd, short events, const std::stop_token& stop, Wait* wait, TimeSource& time) {
   if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-  if (wait->Silent(0)) return {Code::kUnavailable, "the other side is silent"};
+  if (wait->Silent(0)) return {Code::kUnavailable, "the peer is unresponsive"};
   pollfd poll_fd{fd, events, 0};
   if (time.Poll(&poll_fd, 1, static_cast<int>(limits::kStopLook.count())) < 0 && errno != EINTR) {
     return {Code::kUnavailable, fmt::format("poll: {}", std::strerror(errno))};
@@ -57,7 +57,7 @@ Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& 
     const auto got = stream.Read(out);
     if (!got.ok()) {
       return {got.status().code(),
-              fmt::format("{}, with {} bytes to come", got.status().message(), out.size())};
+              fmt::format("{}, {} bytes are missing", got.status().message(), out.size())};
     }
     if (*got == 0) {
       stream.WakeFor(out.size());

@@ -46,7 +46,7 @@ TEST(ReadAll, IsAnErrorWhenTheOtherSideIsSilentForTooLong) {
   FakeTime time;
   const Status status = ReadAll(*pair.server, got, {}, time);
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_EQ(status.message(), "the other side is silent");
+  EXPECT_EQ(status.message(), "the peer is unresponsive");
   EXPECT_GE(time.Elapsed(), limits::kDataSilence);
   EXPECT_LT(time.Elapsed(), limits::kDataSilence + std::chrono::seconds(1));
 }
@@ -58,7 +58,7 @@ TEST(ReadAll, AStreamMayHaveAShorterLimitOfSilence) {
   pair.server->set_silence(limits::kKvSilence);
   std::vector<std::byte> got(100);
   FakeTime time;
-  EXPECT_EQ(ReadAll(*pair.server, got, {}, time).message(), "the other side is silent");
+  EXPECT_EQ(ReadAll(*pair.server, got, {}, time).message(), "the peer is unresponsive");
   EXPECT_GE(time.Elapsed(), limits::kKvSilence);
   EXPECT_LE(time.Elapsed(), limits::kKvSilence + 2 * limits::kStopLook);
 }

@@ -17,7 +17,7 @@ constexpr long kMostChainBytes = 16 << 10;
 
 Status Refuse(const std::string& what, const std::string& path) {
   const unsigned long error = ERR_get_error();
-  const char* why = error == 0 ? "no such thing in it" : ERR_reason_error_string(error);
+  const char* why = error == 0 ? "not found in the file" : ERR_reason_error_string(error);
   return {Code::kInvalid,
           fmt::format("{} '{}': {}", what, path, why == nullptr ? "unusable" : why)};
 }
@@ -102,9 +102,11 @@ Credentials::Context Credentials::Current() {
   if (context.ok()) {
     context_ = std::move(context).value();
     stamp_ = stamp;
-    spdlog::info("certificates of {} were renewed", name_);
+    spdlog::info("certificates reloaded name=\"{}\"", name_);
   } else {
-    spdlog::warn("certificates of {} stay as they were: {}", name_, context.status().message());
+    spdlog::warn(
+        "certificates not reloaded, the previous ones stay in use name=\"{}\" error=\"{}\"", name_,
+        context.status().message());
   }
   return context_;
 }

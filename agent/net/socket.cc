@@ -59,7 +59,7 @@ Result<sockaddr_un> UnixAddress(const std::string& address) {
   sockaddr_un out{};
   out.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof out.sun_path) {
-    return Status{Code::kInvalid, fmt::format("'{}': a path of 1 to {} bytes is wanted", address,
+    return Status{Code::kInvalid, fmt::format("'{}': the path must have 1 to {} bytes", address,
                                               sizeof out.sun_path - 1)};
   }
   std::memcpy(out.sun_path, path.data(), path.size());
@@ -81,7 +81,7 @@ Result<UniqueFd> ListenUnix(const std::string& address) {
   if (lstat(at->sun_path, &there) == 0 && S_ISSOCK(there.st_mode)) unlink(at->sun_path);
   if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&*at), sizeof *at) != 0 ||
       chmod(at->sun_path, S_IRUSR | S_IWUSR) != 0 || listen(fd->get(), kBacklog) != 0) {
-    return Failed(Code::kInvalid, "cannot listen at " + address);
+    return Failed(Code::kInvalid, "cannot listen on " + address);
   }
   return fd;
 }
@@ -124,7 +124,7 @@ Result<UniqueFd> Listen(const std::string& address) {
   if (!fd) return Failed(Code::kInternal, "socket");
   Set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(fd.get(), at.ai_addr, at.ai_addrlen) != 0 || listen(fd.get(), kBacklog) != 0) {
-    return Failed(Code::kInvalid, "cannot listen at " + address);
+    return Failed(Code::kInvalid, "cannot listen on " + address);
   }
   return fd;
 }

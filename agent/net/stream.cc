@@ -146,7 +146,8 @@ Result<bool> Stream::Handshake() {
     SSL_set_hostflags(ssl_.get(),
                       X509_CHECK_FLAG_NO_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
     if (SSL_set1_host(ssl_.get(), credentials_->name().c_str()) != 1) {
-      return Status{Code::kInternal, "no name to look for: " + credentials_->name()};
+      return Status{Code::kInternal,
+                    "cannot verify the peer, invalid name: " + credentials_->name()};
     }
     if (side_ == Side::kDialled) {
       SSL_set_connect_state(ssl_.get());
@@ -168,7 +169,7 @@ Result<bool> Stream::Handshake() {
       waits_for_ = POLLOUT;
       return false;
     default:
-      return Fail("shaking hands");
+      return Fail("TLS handshake");
   }
 }
 
@@ -195,7 +196,7 @@ Status Stream::Identify() {
     }
   }
   return {Code::kUnauthenticated,
-          "the other side's certificate has no URI " + credentials_->uri() + "<pod>"};
+          "the peer's certificate has no URI " + credentials_->uri() + "<pod>"};
 }
 
 Result<size_t> Stream::Read(std::span<std::byte> to) {
@@ -205,7 +206,7 @@ Result<size_t> Stream::Read(std::span<std::byte> to) {
     if (n > 0) return static_cast<size_t>(n);
     if (n < 0 && Later()) return size_t{0};
     if (n < 0) return Fail("receiving");
-    return Status{Code::kUnavailable, "the other side closed the connection"};
+    return Status{Code::kUnavailable, "the peer closed the connection"};
   }
   ERR_clear_error();
   errno = 0;
@@ -215,7 +216,7 @@ Result<size_t> Stream::Read(std::span<std::byte> to) {
   const int error = SSL_get_error(ssl_.get(), done);
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return size_t{0};
   if (error == SSL_ERROR_ZERO_RETURN) {
-    return Status{Code::kUnavailable, "the other side closed the connection"};
+    return Status{Code::kUnavailable, "the peer closed the connection"};
   }
   return Fail("receiving");
 }
@@ -278,15 +279,14 @@ Status Stream::Fail(const char* doing) {
   const unsigned long error = ERR_peek_last_error();
   ERR_clear_error();
   if (error == 0) {
-    return {Code::kUnavailable, fmt::format("{}: {}", doing,
-                                            number == 0 ? "the other side closed the connection"
-                                                        : std::strerror(number))};
+    return {Code::kUnavailable,
+            fmt::format("{}: {}", doing,
+                        number == 0 ? "the peer closed the connection" : std::strerror(number))};
   }
   const long verdict = ssl_ ? SSL_get_verify_result(ssl_.get()) : X509_V_OK;
   if (verdict != X509_V_OK) {
-    return {Code::kUnauthenticated,
-            fmt::format("the other side is not {}: {}", credentials_->name(),
-                        X509_verify_cert_error_string(verdict))};
+    return {Code::kUnauthenticated, fmt::format("the peer is not {}: {}", credentials_->name(),
+                                                X509_verify_cert_error_string(verdict))};
   }
   const char* why = ERR_reason_error_string(error);
   return {ready_ ? Code::kUnavailable : Code::kUnauthenticated,

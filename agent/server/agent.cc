@@ -67,8 +67,8 @@ Status Agent::Open(const MemoryFactory& make_memory) {
       exposer_ = std::make_unique<prometheus::Exposer>(
           all ? fmt::format("+{}", listen->port) : config_.metrics_listen, 1);
     } catch (const std::exception& e) {
-      return {Code::kInvalid,
-              fmt::format("metrics_listen {}: {}", config_.metrics_listen, e.what())};
+      return {Code::kInvalid, fmt::format("metrics_listen: cannot listen on {}: {}",
+                                          config_.metrics_listen, e.what())};
     }
     metrics_ = std::make_shared<AgentMetrics>(executor_.get(), config_.tls.cert);
     exposer_->RegisterCollectable(metrics_);
@@ -115,8 +115,11 @@ Status Agent::Listen() {
   builder.RegisterService(peer_service_.get());
   server_ = builder.BuildAndStart();
   if (!server_ || port == 0) {
-    return {Code::kInvalid,
-            fmt::format("cannot listen on {} (taken, or not an address here?)", config_.listen)};
+    return {
+        Code::kInvalid,
+        fmt::format(
+            "listen: cannot listen on {}: the port is in use or the address is not of this host",
+            config_.listen)};
   }
   address_ = net::JoinHostPort(config_.advertise, static_cast<uint16_t>(port));
   executor_->SetAddress(address_);
@@ -131,7 +134,7 @@ Status Agent::Listen() {
   if (!source.ok()) return source.status();
   source_ = std::move(source).value();
   TANGRAM_RETURN_IF_ERROR(engines_->Start(executor_.get()));
-  spdlog::info("agent of world {} pod {} listens on {}, data {}", config_.world, config_.pod,
+  spdlog::info("agent listening world={} pod={} address={} data={}", config_.world, config_.pod,
                address_, data_address_);
   return OkStatus();
 }

@@ -80,7 +80,8 @@ TEST(Attach, AnEngineThatTakesAnotherSlabFormatIsRefused) {
     tg_client* client = nullptr;
     options.slab_formats = rows ? TG_SLAB_GRANULE_MAJOR : TG_SLAB_ROW_MAJOR;
     EXPECT_EQ(tg_attach(&options, &client, &error), TG_REFUSED);
-    EXPECT_NE(std::string(error.message).find(rows ? "slabs row-major" : "slabs granule-major"),
+    EXPECT_NE(std::string(error.message)
+                  .find(rows ? "slab_format row-major" : "slab_format granule-major"),
               std::string::npos)
         << error.message;
     options.slab_formats = TG_SLAB_ROW_MAJOR | TG_SLAB_GRANULE_MAJOR;
@@ -113,11 +114,11 @@ TEST(Attach, SettingsAreTold) {
     const char* settings;
     tg_code code;
     const char* what;
-  } bad[] = {{"engine", TG_INVALID, "tg_options.settings: 'engine' is no name=value"},
-             {"=1", TG_INVALID, "tg_options.settings: '=1' is no name=value"},
-             {"a=1\na=2", TG_INVALID, "tg_options.settings: a comes twice"},
-             {many.c_str(), TG_REFUSED, "declares 65 settings, more than 64"},
-             {longer.c_str(), TG_REFUSED, "declares a setting name... of more than 256 bytes"}};
+  } bad[] = {{"engine", TG_INVALID, "tg_options.settings: 'engine' is not name=value"},
+             {"=1", TG_INVALID, "tg_options.settings: '=1' is not name=value"},
+             {"a=1\na=2", TG_INVALID, "tg_options.settings: a is set twice"},
+             {many.c_str(), TG_REFUSED, "declares 65 settings, the maximum is 64"},
+             {longer.c_str(), TG_REFUSED, "declares setting name... of more than 256 bytes"}};
   for (const auto& b : bad) {
     options.settings = b.settings;
     EXPECT_EQ(tg_attach(&options, &client, &error), b.code) << b.what;

@@ -25,11 +25,11 @@ class Section {
   void Text(const char* key, bool required, std::string* out) {
     const YAML::Node value = Take(key, required);
     if (!value) return;
-    if (!value.IsScalar()) return Fail(value, key, "want a text");
+    if (!value.IsScalar()) return Fail(value, key, "must be a string");
     *out = value.Scalar();
     if (required && out->empty()) Fail(value, key, "must not be empty");
     // The kernel would read a path up to there and take another file.
-    if (out->find('\0') != std::string::npos) Fail(value, key, "must not hold a zero byte");
+    if (out->find('\0') != std::string::npos) Fail(value, key, "must not contain a zero byte");
   }
 
   template <typename T>
@@ -40,11 +40,11 @@ class Section {
     const std::string text = value.IsScalar() ? value.Scalar() : "";
     const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (text.empty() || bad != std::errc() || end != text.data() + text.size()) {
-      return Fail(value, key, "want a whole number, got '" + text + "'");
+      return Fail(value, key, "must be a whole number, is '" + text + "'");
     }
     if (number < min || number > max) {
       return Fail(value, key,
-                  std::to_string(number) + " is not in " + std::to_string(min) + ".." +
+                  std::to_string(number) + " is not in the range " + std::to_string(min) + ".." +
                       std::to_string(max));
     }
     *out = static_cast<T>(number);
@@ -59,7 +59,7 @@ class Section {
     } else if (value.IsScalar() && value.Scalar() == "false") {
       *out = false;
     } else {
-      Fail(value, key, "want true or false");
+      Fail(value, key, "must be true or false");
     }
   }
 
@@ -74,13 +74,13 @@ class Section {
     }
     std::string names;
     for (const auto& [name, _] : of) names += (names.empty() ? "" : " or ") + name;
-    Fail(value, key, "want " + names);
+    Fail(value, key, "must be " + names);
   }
 
   YAML::Node Map(const char* key, bool required) {
     YAML::Node value = Take(key, required);
     if (value && !value.IsMap()) {
-      Fail(value, key, "want a mapping");
+      Fail(value, key, "must be a mapping");
       return YAML::Node(YAML::NodeType::Undefined);
     }
     return value;
@@ -90,7 +90,7 @@ class Section {
     for (const auto& entry : node_) {
       const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "?";
       if (!seen_.contains(key)) return Fail(entry.first, key, "unknown key");
-      if (++count_[key] > 1) return Fail(entry.first, key, "given twice");
+      if (++count_[key] > 1) return Fail(entry.first, key, "duplicate key");
     }
   }
 
@@ -121,7 +121,7 @@ class Section {
 };
 
 Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
-  if (!root.IsMap()) return {Code::kInvalid, file + ": want a mapping of keys"};
+  if (!root.IsMap()) return {Code::kInvalid, file + ": must be a mapping of keys"};
   Status error;
   Section top(root, file, "", &error);
   top.Text("world", true, &out->world);
@@ -206,20 +206,22 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
     const bool plain = std::all_of(value.begin(), value.end(), [](unsigned char c) {
       return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
     });
-    if (!plain) return bad(key, "'" + value + "' may hold letters, digits, '-', '_', '.' only");
+    if (!plain) {
+      return bad(key, "'" + value + "' must consist of letters, digits, '-', '_' and '.'");
+    }
   }
   static const std::set<std::string> kLevels{"trace", "debug", "info", "warn", "error", "off"};
   if (!kLevels.contains(config->log_level)) {
     return bad("log.level",
-               "'" + config->log_level + "' is not trace, debug, info, warn, error, off");
+               "'" + config->log_level + "' is not one of trace, debug, info, warn, error, off");
   }
   if (config->engine_socket.size() > 100) {
-    return bad("engine_socket", "a UNIX socket path has at most 100 bytes here, this has " +
+    return bad("engine_socket", "must be a path of at most 100 bytes, is one of " +
                                     std::to_string(config->engine_socket.size()));
   }
   // With an address and a port behind it, it is the path of a socket.
   if (config->node_socket_dir.size() > 50) {
-    return bad("node_socket_dir", "a path of at most 50 bytes is wanted here, this has " +
+    return bad("node_socket_dir", "must be a path of at most 50 bytes, is one of " +
                                       std::to_string(config->node_socket_dir.size()));
   }
   if (config->hashes_file.empty() && !config->in_world_file.empty()) {
@@ -239,7 +241,7 @@ Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file
     for (const std::string& override : overrides) {
       const size_t equals = override.find('=');
       if (equals == 0 || equals == std::string::npos) {
-        return Status{Code::kInvalid, "--set " + override + ": want key=value"};
+        return Status{Code::kInvalid, "--set " + override + ": must be KEY=VALUE"};
       }
       if (root.IsMap()) root[override.substr(0, equals)] = override.substr(equals + 1);
     }

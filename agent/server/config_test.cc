@@ -68,35 +68,36 @@ TEST(Config, GoodFileWithDefaults) {
 
 TEST(Config, ErrorsNameLineAndKey) {
   EXPECT_EQ(ErrorOf(kGood + "colour: blue\n"), "f.yaml:15: colour: unknown key");
-  EXPECT_EQ(ErrorOf(kGood + "ranks: 1.5\n"), "f.yaml:15: ranks: want a whole number, got '1.5'");
-  EXPECT_EQ(ErrorOf(kGood + "ranks: -1\n"), "f.yaml:15: ranks: want a whole number, got '-1'");
+  EXPECT_EQ(ErrorOf(kGood + "ranks: 1.5\n"), "f.yaml:15: ranks: must be a whole number, is '1.5'");
+  EXPECT_EQ(ErrorOf(kGood + "ranks: -1\n"), "f.yaml:15: ranks: must be a whole number, is '-1'");
   EXPECT_EQ(ErrorOf(kGood + "comm_library: string\n"),
-            "f.yaml:15: comm_library: want auto or nccl or none or ucx");
-  EXPECT_EQ(ErrorOf(kGood + "ranks: 0\n"), "f.yaml:15: ranks: 0 is not in 1..64");
-  EXPECT_EQ(ErrorOf(kGood + "load_threads: 0\n"), "f.yaml:15: load_threads: 0 is not in 1..256");
+            "f.yaml:15: comm_library: must be auto or nccl or none or ucx");
+  EXPECT_EQ(ErrorOf(kGood + "ranks: 0\n"), "f.yaml:15: ranks: 0 is not in the range 1..64");
+  EXPECT_EQ(ErrorOf(kGood + "load_threads: 0\n"),
+            "f.yaml:15: load_threads: 0 is not in the range 1..256");
   EXPECT_EQ(ErrorOf(kGood + "device_ordinal: 256\n"),
-            "f.yaml:15: device_ordinal: 256 is not in 0..255");
+            "f.yaml:15: device_ordinal: 256 is not in the range 0..255");
   EXPECT_EQ(ErrorOf(kGood + "slab_format: columns\n"),
-            "f.yaml:15: slab_format: want granule-major or row-major");
+            "f.yaml:15: slab_format: must be granule-major or row-major");
   EXPECT_EQ(ErrorOf(kGood + "slab_format: [row-major]\n"),
-            "f.yaml:15: slab_format: want granule-major or row-major");
+            "f.yaml:15: slab_format: must be granule-major or row-major");
   EXPECT_EQ(ErrorOf(kGood + "staging_percent: 0\n"),
-            "f.yaml:15: staging_percent: 0 is not in 1..100");
+            "f.yaml:15: staging_percent: 0 is not in the range 1..100");
   EXPECT_EQ(ErrorOf(kGood + "max_step_stretch_percent: 0\n"),
-            "f.yaml:15: max_step_stretch_percent: 0 is not in 1..10000");
+            "f.yaml:15: max_step_stretch_percent: 0 is not in the range 1..10000");
   EXPECT_EQ(ErrorOf(kGood + "ranks: 99999999999999999999999\n"),
-            "f.yaml:15: ranks: want a whole number, got '99999999999999999999999'");
-  EXPECT_EQ(ErrorOf(kGood + "log: {json: yes}\n"), "f.yaml:15: log.json: want true or false");
+            "f.yaml:15: ranks: must be a whole number, is '99999999999999999999999'");
+  EXPECT_EQ(ErrorOf(kGood + "log: {json: yes}\n"), "f.yaml:15: log.json: must be true or false");
   EXPECT_EQ(ErrorOf(kGood + "log: {depth: 3}\n"), "f.yaml:15: log.depth: unknown key");
-  EXPECT_EQ(ErrorOf(kGood + "ranks: 1\nranks: 2\n"), "f.yaml:16: ranks: given twice");
+  EXPECT_EQ(ErrorOf(kGood + "ranks: 1\nranks: 2\n"), "f.yaml:16: ranks: duplicate key");
   EXPECT_EQ(ErrorOf(kGood + "ready_file: \"/r\\0.json\"\n"),
-            "f.yaml:15: ready_file: must not hold a zero byte");
+            "f.yaml:15: ready_file: must not contain a zero byte");
   EXPECT_NE(ErrorOf("world: a\n").find("pod: missing"), std::string::npos);
-  EXPECT_NE(ErrorOf("- a\n").find("want a mapping"), std::string::npos);
+  EXPECT_NE(ErrorOf("- a\n").find("must be a mapping"), std::string::npos);
   EXPECT_NE(ErrorOf("world: [\n").find("f.yaml:"), std::string::npos);
   std::string bad_port = kGood;
   bad_port.replace(bad_port.find("listen: 127.0.0.1:0"), 19, "listen: nowhere....");
-  EXPECT_NE(ErrorOf(bad_port).find("listen: want host:port"), std::string::npos);
+  EXPECT_NE(ErrorOf(bad_port).find("listen: must be host:port"), std::string::npos);
   std::string slash = kGood;
   slash.replace(slash.find("pod-0"), 5, "p/../");
   EXPECT_NE(ErrorOf(slash).find("letters, digits"), std::string::npos);
@@ -113,9 +114,9 @@ TEST(Config, OverridesReplaceWhatTheFileSays) {
     return config.ok() ? "" : config.status().message();
   };
   EXPECT_EQ(error("colour=blue"), "f.yaml and --set: colour: unknown key");
-  EXPECT_EQ(error("ranks=two"), "f.yaml and --set: ranks: want a whole number, got 'two'");
-  EXPECT_EQ(error("ranks"), "--set ranks: want key=value");
-  EXPECT_EQ(error("=1"), "--set =1: want key=value");
+  EXPECT_EQ(error("ranks=two"), "f.yaml and --set: ranks: must be a whole number, is 'two'");
+  EXPECT_EQ(error("ranks"), "--set ranks: must be KEY=VALUE");
+  EXPECT_EQ(error("=1"), "--set =1: must be KEY=VALUE");
 }
 
 }  // namespace

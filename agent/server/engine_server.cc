@@ -59,12 +59,12 @@ constexpr size_t kMostKept = 1u << 20;
 Status CheckSettings(const v1::EngineCapabilities& declared) {
   constexpr size_t kMost = 64, kBytes = 256;
   if (declared.settings().size() > kMost) {
-    return {Code::kEngine, fmt::format("the engine declares {} settings, more than {}",
+    return {Code::kEngine, fmt::format("engine declares {} settings, the maximum is {}",
                                        declared.settings().size(), kMost)};
   }
   for (const auto& [name, value] : declared.settings()) {
     if (name.size() <= kBytes && value.size() <= kBytes) continue;
-    return {Code::kEngine, fmt::format("the engine declares a setting {}... of more than {} bytes",
+    return {Code::kEngine, fmt::format("engine declares setting {}... of more than {} bytes",
                                        name.substr(0, 32), kBytes)};
   }
   return OkStatus();
@@ -89,8 +89,8 @@ Status EngineServer::Start(Executor* executor) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (options_.path.empty() || options_.path.size() >= sizeof address.sun_path) {
-    return {Code::kInvalid, fmt::format("engine_socket '{}' must have 1 to {} bytes", options_.path,
-                                        sizeof address.sun_path - 1)};
+    return {Code::kInvalid, fmt::format("engine_socket: path '{}' must have 1 to {} bytes",
+                                        options_.path, sizeof address.sun_path - 1)};
   }
   std::memcpy(address.sun_path, options_.path.data(), options_.path.size());
   const auto failed = [&](const char* what) {
@@ -102,7 +102,7 @@ Status EngineServer::Start(Executor* executor) {
     const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
       return {Code::kInvalid,
-              fmt::format("engine_socket {}: another agent serves it", options_.path)};
+              fmt::format("engine_socket {}: in use by another agent", options_.path)};
     }
     struct stat info {};
     if (lstat(options_.path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) {
@@ -165,7 +165,7 @@ void EngineServer::Accept(std::stop_token stop) {
     auto done = std::make_shared<std::atomic<bool>>(false);
     const std::scoped_lock lock(mu_);
     if (workers_.size() >= 64) {
-      spdlog::warn("engine socket: more than 64 connections, one is dropped");
+      spdlog::warn("engine connection dropped, too many are open limit=64");
       continue;
     }
     auto thread = StartThread([this, session, done] {
@@ -173,7 +173,7 @@ void EngineServer::Accept(std::stop_token stop) {
       done->store(true);
     });
     if (!thread.ok()) {
-      spdlog::error("engine socket: a connection is dropped: {}", thread.status().message());
+      spdlog::error("engine connection dropped error=\"{}\"", thread.status().message());
       continue;
     }
     workers_.push_back({session, std::move(thread).value(), done});
@@ -181,7 +181,7 @@ void EngineServer::Accept(std::stop_token stop) {
 }
 
 void EngineServer::Refuse(Session* session, const Status& status) {
-  spdlog::warn("engine refused: {}", status.message());
+  spdlog::warn("engine rejected error=\"{}\"", status.message());
   v1::EngineMessage message;
   *message.mutable_refused()->mutable_refusal() = ToRefusal(status, executor_->Current());
   (void)session->channel.Send(std::move(message));
@@ -198,7 +198,7 @@ void EngineServer::Serve(SessionPtr session) {
   session->channel.Shutdown();
   session->pull = {};           // the next engine of the device finds nobody who writes into its KV
   if (Forget(session)) return;  // whoever dismissed it saw to the rest
-  spdlog::info("engine of device {} left", session->device);
+  spdlog::info("engine detached device={}", session->device);
   executor_->EngineGone(session->device);
 }
 
@@ -218,13 +218,16 @@ Result<Frame> EngineServer::FirstOf(Session* session) const {
   while (!all.message.has_attach()) {
     auto frame = session->channel.Receive(static_cast<int>(options_.attach_timeout.count()));
     if (!frame.ok()) return frame.status();
-    if (!frame->has_value()) return Status{Code::kInvalid, "no attach within the time limit"};
+    if (!frame->has_value()) {
+      return Status{Code::kInvalid, "no attach message before the attach timeout"};
+    }
     Frame& next = **frame;
     if (!next.message.has_attach() && !next.message.has_descriptors()) {
-      return Status{Code::kInvalid, "the first message must be an attach"};
+      return Status{Code::kInvalid, "the first message of an engine must be an attach"};
     }
     if (all.fds.size() + next.fds.size() > kMostKept) {
-      return Status{Code::kInvalid, fmt::format("more than {} descriptors", kMostKept)};
+      return Status{Code::kInvalid,
+                    fmt::format("engine passed more than {} descriptors", kMostKept)};
     }
     std::move(next.fds.begin(), next.fds.end(), std::back_inserter(all.fds));
     auto numbers = std::move(*all.message.mutable_fd_index());
@@ -241,20 +244,21 @@ Status EngineServer::Admit(const SessionPtr& session) {
   if (getsockopt(session->channel.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
       peer.uid != geteuid()) {
     return {Code::kUnauthenticated,
-            fmt::format("an engine of user {} at the agent of user {}", peer.uid, geteuid())};
+            fmt::format("engine runs as user {}, the agent as user {}; run both as the same user",
+                        peer.uid, geteuid())};
   }
   auto frame = FirstOf(session.get());
   if (!frame.ok()) return frame.status();
   const v1::Attach& attach = frame->message.attach();
   if (!SameToken(attach.token(), options_.token)) {
-    return {Code::kUnauthenticated, "the token is not this pod's"};
+    return {Code::kUnauthenticated,
+            "the engine's token is not the token of this pod (engine_token_file)"};
   }
   const auto& takes = attach.capabilities().slab_formats();
   if (std::find(takes.begin(), takes.end(), options_.slab_format) == takes.end()) {
     const bool rows = options_.slab_format == v1::SLAB_FORMAT_ROW_MAJOR;
     return {Code::kEngine,
-            fmt::format("this agent lays slabs {} (slab_format of its configuration), which the "
-                        "engine does not take",
+            fmt::format("engine does not support slab_format {} of this agent's configuration",
                         rows ? "row-major" : "granule-major")};
   }
   TANGRAM_RETURN_IF_ERROR(CheckSettings(attach.capabilities()));
@@ -268,15 +272,15 @@ Status EngineServer::Admit(const SessionPtr& session) {
     // either sees this engine or makes it come again.
     const std::scoped_lock lock(mu_);
     if (dismissed_.contains(attach.device())) {
-      return {Code::kWrongPhase,
-              fmt::format("device {} had an engine that was dismissed and has not ended; it still "
-                          "has the memory mapped. Attach again once its process is gone",
-                          attach.device())};
+      return {Code::kWrongPhase, fmt::format("device {}: the evicted engine still has the memory "
+                                             "mapped; attach again after its process has ended",
+                                             attach.device())};
     }
     const auto [it, fresh] = by_device_.try_emplace(attach.device(), session);
     if (!fresh) {
-      return {Code::kEngine, fmt::format("device {} has an engine (incarnation {}); one per device",
-                                         attach.device(), it->second->info.incarnation)};
+      return {Code::kEngine,
+              fmt::format("device {}: another engine (incarnation {}) is attached already",
+                          attach.device(), it->second->info.incarnation)};
     }
     session->info.attached = true;
     session->info.incarnation = ++incarnations_[attach.device()];
@@ -317,9 +321,8 @@ Status EngineServer::Admit(const SessionPtr& session) {
   const std::scoped_lock lock(mu_);
   session->ready = true;
   changed_.notify_all();
-  spdlog::info("engine attached to device {}, incarnation {}, mesh {}, front end {}",
-               session->device, session->info.incarnation, session->info.endpoint,
-               session->info.frontend);
+  spdlog::info("engine attached device={} incarnation={} mesh={} frontend={}", session->device,
+               session->info.incarnation, session->info.endpoint, session->info.frontend);
   return OkStatus();
 }
 
@@ -368,8 +371,9 @@ void EngineServer::Run(const SessionPtr& session) {
         continue;
       }
       default:
-        Refuse(session.get(), {Code::kInvalid, fmt::format("message {} is not an engine's to send",
-                                                           static_cast<int>(message.body_case()))});
+        Refuse(session.get(),
+               {Code::kInvalid, fmt::format("message type {} is not one that engines send",
+                                            static_cast<int>(message.body_case()))});
         return;
     }
     if (!session->channel.Send(std::move(reply)).ok()) return;
@@ -377,7 +381,9 @@ void EngineServer::Run(const SessionPtr& session) {
 }
 
 Status EngineServer::BeginPull(Session* session, v1::KvPull pull) {
-  if (session->pulling) return {Code::kInvalid, "a KV pull before the answer to the one before"};
+  if (session->pulling) {
+    return {Code::kInvalid, "KV pull requested while another one is in progress"};
+  }
   session->pulling = true;
   try {
     session->pull = std::jthread([this, session, pull = std::move(pull)](std::stop_token stop) {
@@ -387,7 +393,8 @@ Status EngineServer::BeginPull(Session* session, v1::KvPull pull) {
     });
   } catch (const std::system_error& none) {  // a limit of the pod's processes
     session->pulling = false;
-    return {Code::kUnavailable, fmt::format("no thread for a KV pull: {}", none.what())};
+    return {Code::kUnavailable,
+            fmt::format("cannot start a thread for the KV pull: {}", none.what())};
   }
   return OkStatus();
 }
@@ -424,14 +431,14 @@ Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage 
     std::unique_lock lock(mu_);
     const auto it = by_device_.find(device);
     if (it == by_device_.end()) {
-      return Status{Code::kUnavailable, fmt::format("device {} has no engine", device)};
+      return Status{Code::kUnavailable, fmt::format("no engine is attached to device {}", device)};
     }
     session = it->second;
     if (!changed_.wait_for(lock, stop, options_.attach_timeout,
                            [&] { return session->ready || session->gone; })) {
       // Nothing may come before the answer to its attach.
       return Status{Code::kUnavailable,
-                    fmt::format("the engine of device {} is still being admitted", device)};
+                    fmt::format("the engine of device {} is still attaching", device)};
     }
     session->replies.erase(key);
   }
@@ -442,14 +449,15 @@ Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage 
   const auto it = session->replies.find(key);
   if (it == session->replies.end()) {
     if (session->gone) {
-      return Status{Code::kUnavailable, fmt::format("the engine of device {} left", device)};
+      return Status{Code::kUnavailable, fmt::format("the engine of device {} detached", device)};
     }
     if (stop.stop_requested()) {
       return Status{Code::kUnavailable,
-                    fmt::format("nobody waits for the engine of device {} any more", device)};
+                    fmt::format("the call to the engine of device {} was cancelled", device)};
     }
-    return Status{Code::kUnavailable, fmt::format("the engine of device {} did not answer in {} ms",
-                                                  device, options_.reply_timeout.count())};
+    return Status{Code::kUnavailable,
+                  fmt::format("the engine of device {} did not reply within {} ms", device,
+                              options_.reply_timeout.count())};
   }
   v1::EngineMessage out = std::move(it->second);
   session->replies.erase(it);
@@ -464,8 +472,8 @@ Status EngineServer::Prepare(uint32_t device, const v1::EnginePrepare& prepare,
                     prepare.header().attempt(), std::move(stop));
   if (!reply.ok()) return reply.status();
   if (reply->prepared().ok()) return OkStatus();
-  return {Code::kEngine,
-          fmt::format("the engine of device {} refuses: {}", device, reply->prepared().message())};
+  return {Code::kEngine, fmt::format("the engine of device {} rejected the flip: {}", device,
+                                     reply->prepared().message())};
 }
 
 Status EngineServer::Map(uint32_t device, const v1::Header& header, EngineMappings mappings,
@@ -479,8 +487,8 @@ Status EngineServer::Map(uint32_t device, const v1::Header& header, EngineMappin
                     std::move(stop), mappings.descriptors);
   if (!reply.ok()) return reply.status();
   if (reply->mapped().ok()) return OkStatus();
-  return {Code::kEngine,
-          fmt::format("the engine of device {} cannot map: {}", device, reply->mapped().message())};
+  return {Code::kEngine, fmt::format("the engine of device {} cannot map its memory: {}", device,
+                                     reply->mapped().message())};
 }
 
 Status EngineServer::Unmap(uint32_t device, const v1::EngineUnmap& unmap) {
@@ -518,7 +526,7 @@ void EngineServer::Dismiss(uint32_t device, const std::string& reason) {
     by_device_.erase(it);
     changed_.notify_all();
   }
-  Refuse(session.get(), {Code::kEngine, "this rank is no member any more: " + reason});
+  Refuse(session.get(), {Code::kEngine, "this rank is no longer a member of the world: " + reason});
   session->channel.EndSending();
 }
 

@@ -47,7 +47,7 @@ Result<std::string> ReadOrMakeToken(const std::string& path) {
   if (!std::filesystem::exists(path)) {
     std::string random(32, '\0');
     if (RAND_bytes(reinterpret_cast<unsigned char*>(random.data()), 32) != 1) {
-      return Status{Code::kInternal, "no random bytes for the engine token"};
+      return Status{Code::kInternal, "cannot generate the engine token: no random bytes"};
     }
     TANGRAM_RETURN_IF_ERROR(WriteFileAtomically(path, layout::Hex(random) + "\n", 0600));
   }
@@ -56,7 +56,7 @@ Result<std::string> ReadOrMakeToken(const std::string& path) {
   const size_t first = text->find_first_not_of(" \t\r\n");
   const size_t last = text->find_last_not_of(" \t\r\n");
   if (first == std::string::npos || last - first + 1 < kMinTokenBytes) {
-    return Status{Code::kInvalid, "engine token in " + path + " is shorter than " +
+    return Status{Code::kInvalid, "the engine token in " + path + " is shorter than " +
                                       std::to_string(kMinTokenBytes) + " bytes"};
   }
   return text->substr(first, last - first + 1);

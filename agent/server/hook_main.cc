@@ -66,8 +66,8 @@ int Own(const char* path, uid_t user) {
     if (S_ISDIR(there.st_mode) && there.st_uid == user && mode == kClosed) return 0;
     if (!S_ISDIR(there.st_mode) || there.st_uid != 0) {
       std::fprintf(stderr,
-                   "tangram-hook: own %s: wanted is a folder of root's, or one of user %u's with "
-                   "mode 0700; this is user %u's, of mode %04o: remove it from the node\n",
+                   "tangram-hook: own %s: must be a folder of root, or of user %u with mode 0700, "
+                   "but belongs to user %u with mode %04o; remove it from the node\n",
                    path, user, there.st_uid, mode);
       return 1;
     }

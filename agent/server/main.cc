@@ -14,25 +14,25 @@
 #include "agent/server/agent.h"
 
 int main(int argc, char** argv) {
-  CLI::App app{"Tangram agent: owns the memory of a pod's ranks and takes them through flips."};
+  CLI::App app{"Tangram agent: owns the device memory of a pod's ranks and executes their flips."};
   std::string file;
   tangram::Overrides overrides;
   bool check = false;
   bool list = false;
   bool sizes_only = false;
-  app.add_option("--config", file, "YAML configuration file (agent/server/README.md)");
-  app.add_option("--set", overrides, "KEY=VALUE in place of what the file says; repeatable");
-  app.add_flag("--check-config", check, "read the configuration, say what is wrong, and end");
+  app.add_option("--config", file, "YAML configuration file, required (agent/server/README.md)");
+  app.add_option("--set", overrides, "KEY=VALUE that overrides the configuration file; repeatable");
+  app.add_flag("--check-config", check, "check the configuration, print its first error, and exit");
   std::string faults;
   std::string fault_dir;
-  app.add_option("--faults", faults, "for tests: faults to arm (agent/base/fault.h)");
-  app.add_option("--fault-dir", fault_dir, "for tests: directory that arms faults while it runs");
+  app.add_option("--faults", faults, "for tests: faults to arm at the start (agent/base/fault.h)");
+  app.add_option("--fault-dir", fault_dir, "for tests: directory of faults to arm at run time");
   app.add_flag("--sizes-only", sizes_only,
-               "for benches: memory that has sizes and no bytes; nobody can be served from it");
+               "for benchmarks: memory with sizes but without bytes, which cannot serve requests");
   uint64_t descriptor_bytes = 0;
   app.add_option("--descriptor-bytes", descriptor_bytes,
-                 "for tests: memory in handles of so many bytes, as other devices have it");
-  app.add_flag("--list-fault-points", list, "list the named fault points, and end");
+                 "for tests: size of a memory handle in bytes; default 0: that of the platform");
+  app.add_flag("--list-fault-points", list, "print the fault points and exit");
   CLI11_PARSE(app, argc, argv);
 
   if (list) {
@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (file.empty()) {
-    std::fputs("tangram-agent: --config is needed; see --help\n", stderr);
+    std::fputs("tangram-agent: --config is required; see --help\n", stderr);
     return 2;
   }
   auto config = tangram::LoadConfig(file, overrides);
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
 
   auto agent = tangram::Agent::Start(std::move(*config), tangram::MakeStoreHost);
   if (!agent.ok()) {
-    spdlog::error("start: {}", agent.status().message());
+    spdlog::error("start failed error=\"{}\"", agent.status().message());
     std::fprintf(stderr, "tangram-agent: %s\n", agent.status().message().c_str());
     return 1;
   }
@@ -82,11 +82,12 @@ int main(int argc, char** argv) {
     which = sigtimedwait(&ends, nullptr, &kLook);
     const tangram::Status health = (*agent)->Health();
     if (health.ok()) continue;
-    spdlog::critical("{}; ending, so that another agent takes over", health.message());
+    spdlog::critical("agent unhealthy, exiting for another agent to take over error=\"{}\"",
+                     health.message());
     spdlog::shutdown();
     std::_Exit(1);  // in no order: there is nothing left that a driver would do
   }
-  spdlog::info("signal {}: ending", which);
+  spdlog::info("stopping signal={}", which);
   (*agent)->Stop();
   return 0;
 }

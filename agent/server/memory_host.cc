@@ -24,19 +24,19 @@ Result<std::shared_ptr<device::Wires>> OpenWires(const AgentConfig& config,
   const bool automatic = config.comm_library == "auto";
   if (automatic && !config.insecure_fabric) {
     spdlog::info(
-        "bytes between agents: TCP with TLS (libraries do not encrypt: comm_library: auto takes "
-        "one "
-        "with insecure_fabric alone; name it to have it all the same)");
+        "transport between agents is TCP with TLS; comm_library auto requires insecure_fabric, "
+        "name a comm library to use it unencrypted");
     return std::shared_ptr<device::Wires>();
   }
   auto wires = platform.OpenWires(
       {.name = automatic ? "" : config.comm_library, .library = config.comm_library_path});
   if (wires.ok()) {
-    spdlog::info("bytes between agents: {}, where both ends have it, else TCP", (*wires)->kind());
+    spdlog::info("comm library loaded, TCP for peers without it comm_library={}", (*wires)->kind());
     return std::shared_ptr<device::Wires>(std::move(wires).value());
   }
   if (!automatic) return wires.status();
-  spdlog::info("bytes between agents: TCP ({})", wires.status().message());
+  spdlog::info("no comm library, transport between agents is TCP error=\"{}\"",
+               wires.status().message());
   return std::shared_ptr<device::Wires>();
 }
 
@@ -49,8 +49,8 @@ class StoreHost final : public MemoryHost {
     auto credentials = net::Credentials::Insecure();
     if (config.insecure_fabric) {
       spdlog::warn(
-          "insecure_fabric: weights, KV and tokens cross the network in plain text, and whoever "
-          "reaches {} is believed to be an agent",
+          "insecure_fabric: weights, KV and tokens are not encrypted, and data connections are not "
+          "authenticated data_listen={}",
           config.data_listen);
     } else {
       auto opened = net::Credentials::Open(config.tls, config.world, "agent");
@@ -67,7 +67,8 @@ class StoreHost final : public MemoryHost {
     if (!platform.ok()) return platform.status();
     const std::shared_ptr<const device::Platform> memory = std::move(platform).value();
     host->platform_ = memory;
-    spdlog::info("memory of platform {}, in pages of {}", memory->name(), memory->pages());
+    spdlog::info("memory platform opened platform={} pages=\"{}\"", memory->name(),
+                 memory->pages());
     auto opened_wires = OpenWires(config, *memory);
     if (!opened_wires.ok()) return opened_wires.status();
     const std::shared_ptr<device::Wires> wires = std::move(opened_wires).value();
@@ -79,9 +80,8 @@ class StoreHost final : public MemoryHost {
     std::vector<std::unique_ptr<mover::Transport>> nearest_first;
     if (!config.node_socket_dir.empty()) {
       spdlog::warn(
-          "node_socket_dir: agents of this node and world map the memory of these ranks, and read "
-          "it "
-          "until they end");
+          "node_socket_dir: agents of the same world on this node map the memory of these ranks "
+          "and can read it until they end");
       nearest_first.push_back(
           std::make_unique<mover::NodeTransport>(config.node_socket_dir, credentials, memory));
     }

@@ -160,8 +160,8 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
     }
   }
   Family received("tangram_agent_received_bytes_total",
-                  "Bytes that ended attempts brought into the memory of the "
-                  "agent's ranks, by content and transport.",
+                  "Bytes that ended attempts fetched into the memory of the agent's ranks, by "
+                  "content and transport.",
                   MetricType::Counter);
   AddReceived(&received, "weights", totals.weights_by_way,
               {{"checkpoint", totals.checkpoint}, {"local", totals.local}});

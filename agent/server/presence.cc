@@ -62,7 +62,7 @@ void PresenceFile::Run() {
     if (!InWorld(executor_)) {
       Hide();
     } else if (const Status shown = Show(); !shown.ok()) {
-      spdlog::error("{}", shown.message());
+      spdlog::error("in_world_file not written error=\"{}\"", shown.message());
     }
     executor_->WaitChange(&seen, kLook);
   }

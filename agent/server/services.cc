@@ -43,7 +43,7 @@ grpc::Status ToGrpc(grpc::ServerContext* context, Executor* executor, const char
   if (status.ok()) return grpc::Status::OK;
   // Peers ask for what is not here yet all the time; the rest is worth a line.
   spdlog::log(status.code() == Code::kNotHeld ? spdlog::level::debug : spdlog::level::warn,
-              "{} refused: {}", call, status.message());
+              "call rejected call={} error=\"{}\"", call, status.message());
   context->AddTrailingMetadata(kRefusalKey,
                                ToRefusal(status, executor->Current()).SerializeAsString());
   return {GrpcCodeOf(status.code()), status.message()};
@@ -125,8 +125,9 @@ grpc::Status AgentService::Allow(const grpc::ServerContext& context) const {
     return {grpc::StatusCode::UNAVAILABLE, why};
   }
   return {grpc::StatusCode::PERMISSION_DENIED,
-          fmt::format("only spiffe://tangram/{}/driver may call Agent, this certificate names '{}'",
-                      world_, caller)};
+          fmt::format(
+              "only spiffe://tangram/{}/driver may call Agent, the caller's certificate names '{}'",
+              world_, caller)};
 }
 
 grpc::Status AgentService::Answer(grpc::ServerContext* context, const char* call,
@@ -136,9 +137,10 @@ grpc::Status AgentService::Answer(grpc::ServerContext* context, const char* call
 
 grpc::Status AgentService::CheckWorld(grpc::ServerContext* context, const std::string& world) {
   if (world == world_) return grpc::Status::OK;
-  return Answer(context, "Status",
-                {Code::kWrongWorld,
-                 fmt::format("this agent serves world '{}', the call is for '{}'", world_, world)});
+  return Answer(
+      context, "Status",
+      {Code::kWrongWorld,
+       fmt::format("this agent serves world '{}', the call is for world '{}'", world_, world)});
 }
 
 grpc::Status AgentService::Prepare(grpc::ServerContext* context, const v1::PrepareRequest* request,
@@ -245,8 +247,8 @@ grpc::Status PeerService::Allow(const grpc::ServerContext& context, std::string*
   constexpr std::string_view kAgent = "agent/";
   if (!caller.starts_with(kAgent)) {
     return {grpc::StatusCode::PERMISSION_DENIED,
-            fmt::format("only spiffe://tangram/{}/agent/<pod> may call Peer, this certificate "
-                        "names '{}'",
+            fmt::format("only spiffe://tangram/{}/agent/<pod> may call Peer, the caller's "
+                        "certificate names '{}'",
                         world_, caller)};
   }
   *pod = caller.substr(kAgent.size());

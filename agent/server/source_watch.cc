@@ -60,9 +60,9 @@ void SourceWatch::Run(const std::shared_ptr<Shared>& shared, std::chrono::millis
     shared->checking = false;
     shared->changed.notify_all();
     if (shared->stopping) return;
-    if (now != last && now.empty()) spdlog::info("the checkpoint can be read again");
+    if (now != last && now.empty()) spdlog::info("checkpoint readable again");
     if (now != last && !now.empty()) {
-      spdlog::error("the checkpoint cannot be read any more: {}", now);
+      spdlog::error("checkpoint unreadable error=\"{}\"", now);
     }
     shared->tell(now);
     last = now;

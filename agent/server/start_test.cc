@@ -60,11 +60,11 @@ TEST(AgentProgram, WithoutAGpuItsPlatformIsRefusedInOneLine) {
 #ifdef TANGRAM_FAKE_CUDA
   // Where there is a GPU, these pages are too small for it.
   const bool no_driver =
-      ended.says.starts_with("tangram-agent: cuda: no driver here (libcuda.so.1");
+      ended.says.starts_with("tangram-agent: cuda: driver not found (libcuda.so.1");
   EXPECT_TRUE(no_driver || ended.says.starts_with("tangram-agent: page_bytes = 4096: NVIDIA"))
       << ended.says;
 #else
-  EXPECT_TRUE(ended.says.starts_with("tangram-agent: platform cuda: it was left out of this build"))
+  EXPECT_TRUE(ended.says.starts_with("tangram-agent: platform cuda: not part of this build"))
       << ended.says;
 #endif
 }
@@ -98,7 +98,7 @@ TEST(AgentProgram, TheDriverIsTheOneThatIsConfigured) {
   EXPECT_EQ(fit.report, "ended\n") << "what it had of the GPU it gave back";
   const Ended none = Start("device: cuda, cuda_driver: /nowhere/libcuda.so");
   EXPECT_EQ(none.code, 1);
-  EXPECT_TRUE(none.says.starts_with("tangram-agent: cuda: no driver here (/nowhere/libcuda.so"))
+  EXPECT_TRUE(none.says.starts_with("tangram-agent: cuda: driver not found (/nowhere/libcuda.so"))
       << none.says;
   EXPECT_EQ(none.report, "");
 }
@@ -108,13 +108,13 @@ TEST(AgentProgram, TheDriverIsTheOneThatIsConfigured) {
 TEST(AgentProgram, ACommunicationLibraryThatWasNamedAndIsNotHereIsRefusedInOneLine) {
   const Ended ended = Start("comm_library: nccl");
   EXPECT_EQ(ended.code, 1);
-  EXPECT_EQ(ended.says, "tangram-agent: platform host has no wires named 'nccl'\n");
+  EXPECT_EQ(ended.says, "tangram-agent: platform host has no comm library named 'nccl'\n");
 #ifdef TANGRAM_FAKE_CUDA
   const std::string gpu = "device: cuda, page_bytes: 2097152, ";
   const Ended none =
       Start(gpu + "comm_library: nccl, comm_library_path: libnccl-not-here.so", TANGRAM_FAKE_CUDA);
   EXPECT_EQ(none.code, 1);
-  EXPECT_TRUE(none.says.starts_with("tangram-agent: nccl: no library here (libnccl-not-here.so"))
+  EXPECT_TRUE(none.says.starts_with("tangram-agent: nccl: library not found (libnccl-not-here.so"))
       << none.says;
   const Ended other = Start(
       gpu + "comm_library: auto, insecure_fabric: true, comm_library_path: libnccl-not-here.so",
@@ -127,8 +127,7 @@ TEST(AgentProgram, ACommunicationLibraryThatWasNamedAndIsNotHereIsRefusedInOneLi
 TEST(AgentProgram, APlatformThatNobodyKnowsIsNamedWithThoseThereAre) {
   const Ended ended = Start("device: abacus");
   EXPECT_EQ(ended.code, 1);
-  EXPECT_NE(ended.says.find("'abacus' that holds bytes; there is: host, cuda\n"), std::string::npos)
-      << ended.says;
+  EXPECT_NE(ended.says.find("'abacus'; available: host, cuda\n"), std::string::npos) << ended.says;
 }
 
 }  // namespace

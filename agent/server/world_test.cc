@@ -582,7 +582,7 @@ TEST(Socket, DescriptorsMayComeBeforeTheAttach) {
   attach.mutable_attach()->mutable_capabilities()->add_slab_formats(v1::SLAB_FORMAT_GRANULE_MAJOR);
   attach.mutable_attach()->mutable_resume()->set_member("uid-0/0/1");
   closed.mutable_closed();
-  EXPECT_NE(reply_to({attach}).find("waits for no engine"), std::string::npos);
+  EXPECT_NE(reply_to({attach}).find("does not wait for an engine"), std::string::npos);
   EXPECT_NE(reply_to({closed}).find("must be an attach"), std::string::npos);
 }
 

@@ -49,16 +49,18 @@ class Sorted {
     for (const v1::Extent& extent : extents) {
       const auto fd = kept.find(extent.fd_index());
       if (fd == kept.end()) {
-        return {Code::kInvalid, fmt::format("the engine names descriptor {}, which it did not pass",
-                                            extent.fd_index())};
+        return {Code::kInvalid,
+                fmt::format("the engine refers to descriptor {}, which it did not pass",
+                            extent.fd_index())};
       }
       const auto [index, fresh] =
           index_.try_emplace(extent.fd_index(), static_cast<uint32_t>(to->size()));
       if (fresh) to->push_back(fd->second.get());
       if (index->second >= to->size() || (*to)[index->second] != fd->second.get()) {
-        return {Code::kInvalid, fmt::format("descriptor {} is of more than one of weights, KV and "
-                                            "control",
-                                            extent.fd_index())};
+        return {
+            Code::kInvalid,
+            fmt::format("descriptor {} belongs to more than one of weights, KV and control page",
+                        extent.fd_index())};
       }
     }
     return OkStatus();
@@ -89,8 +91,9 @@ class Mapped {
       if (before) --it;
       const uint64_t skip = before ? address - it->first : 0;
       if (!before || skip >= it->second.length) {
-        return Status{Code::kInvalid,
-                      fmt::format("the engine has nothing mapped at {} of the banks", address)};
+        return Status{
+            Code::kInvalid,
+            fmt::format("the engine has no memory mapped at offset {} of the banks", address)};
       }
       const uint64_t take = std::min(bytes, it->second.length - skip);
       out.push_back({it->second.offset + skip, take, it->second.descriptor});
@@ -114,7 +117,7 @@ class Unchanged {
   // before has another; kUnavailable: stopped.
   Status Check(const device::Memory& memory, uint64_t hash, std::function<std::string()> name) {
     if (hash == 0) {
-      return {Code::kInvalid, fmt::format("{}: its hash was not kept when it was loaded", name())};
+      return {Code::kInvalid, fmt::format("{}: no hash was recorded at the load", name())};
     }
     all_.push_back({memory, hash, 0, std::move(name)});
     bytes_ += memory.bytes;
@@ -168,7 +171,8 @@ Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& pla
   if (places.empty() && !kept->dense) return OkStatus();
   if (!hashes_) {
     return {Code::kInvalid,
-            "without a hashes_file nobody knows what the weights were when they were loaded"};
+            "retained weights cannot be verified without a hashes_file; set hashes_file or "
+            "in_world_file"};
   }
   auto noted = hashes_->Read();
   if (!noted.ok()) return noted.status();
@@ -186,9 +190,9 @@ Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& pla
     }
     if (const uint64_t tail = geometry().tail_bytes(); tail > 0) {
       piece.hashes.back() = noted->Tail(place.layer, place.expert);
-      TANGRAM_RETURN_IF_ERROR(unchanged.Check(
-          at.Part(place.bytes - tail, tail), piece.hashes.back(),
-          [=] { return fmt::format("layer {}, expert {}, the tail", layer, expert); }));
+      TANGRAM_RETURN_IF_ERROR(
+          unchanged.Check(at.Part(place.bytes - tail, tail), piece.hashes.back(),
+                          [=] { return fmt::format("layer {}, expert {}, tail", layer, expert); }));
     }
     kept->pieces.push_back(std::move(piece));
   }
@@ -209,7 +213,7 @@ Result<std::unique_ptr<RankMemory::Adoption>> RankStore::Examine(const v1::Resum
   const auto sorted = Sorted::Of(resume, fds);
   if (!sorted.ok()) return sorted.status();
   if (rank >= 0 && resume.layout().banks() != options_.banks) {
-    return Status(Code::kInvalid, fmt::format("the layout has {} banks, this rank {}",
+    return Status(Code::kInvalid, fmt::format("the layout has {} banks, this rank has {}",
                                               resume.layout().banks(), options_.banks));
   }
   auto kept = std::make_unique<Kept>();
@@ -224,7 +228,8 @@ Result<std::unique_ptr<RankMemory::Adoption>> RankStore::Examine(const v1::Resum
     auto all = region->memory.device->ExportOf(region->mapping.block());
     if (!all.ok()) return all.status();
     if (!sorted->AreAll(*told, *all)) {
-      return Status(Code::kInvalid, "the engine did not keep all of KV and of the control page");
+      return Status(Code::kInvalid,
+                    "the engine did not retain all of the KV memory and the control page");
     }
     sorted->Shown(*told, *region->memory.device, &kept->shown);
   }
@@ -249,7 +254,7 @@ Status RankStore::Adopt(Adoption* adoption) {
   auto* kept = static_cast<Kept*>(adoption);
   const std::scoped_lock lock(mu_);
   if (attempt_ || !current_.empty()) {
-    return {Code::kWrongPhase, "this rank holds pieces of its own already"};
+    return {Code::kWrongPhase, "this rank already holds pieces of its own"};
   }
   std::swap(memories_, kept->memories);
   member_ = kept->member;

@@ -36,7 +36,7 @@ uint64_t TailsOf(const layout::GeometryView& geometry) {
 }
 
 Status Failed(const char* call, const std::string& path, Code code) {
-  return {code, fmt::format("hashes_file: {} {}: {}", call, path, std::strerror(errno))};
+  return {code, fmt::format("hashes_file: cannot {} {}: {}", call, path, std::strerror(errno))};
 }
 
 bool ReadAll(int fd, void* to, uint64_t bytes, uint64_t offset) {
@@ -69,22 +69,22 @@ Result<std::unique_ptr<HashFile>> HashFile::Open(const std::string& path,
   const uint64_t bytes =
       kHeader + (GranulesOf(geometry) + TailsOf(geometry) + dense_tensors) * sizeof(uint64_t);
   file->fd_.reset(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file->fd_) return Failed("opening", path, Code::kInvalid);
+  if (!file->fd_) return Failed("open", path, Code::kInvalid);
   const int fd = file->fd_.get();
   struct stat info {};
-  if (fstat(fd, &info) != 0) return Failed("looking at", path, Code::kInvalid);
+  if (fstat(fd, &info) != 0) return Failed("stat", path, Code::kInvalid);
   if (static_cast<uint64_t>(info.st_size) == bytes && ReadAll(fd, have, kHeader, 0) &&
       std::memcmp(want, have, kHeader) == 0) {
     return file;
   }
   // The header comes last: a file that is half made is no file.
-  if (ftruncate(fd, 0) != 0) return Failed("clearing", path, Code::kInvalid);
+  if (ftruncate(fd, 0) != 0) return Failed("truncate", path, Code::kInvalid);
   if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0) {
     errno = error;
-    return Failed("making room in", path, Code::kInvalid);
+    return Failed("allocate space for", path, Code::kInvalid);
   }
   if (pwrite(fd, want, kHeader, 0) != static_cast<ssize_t>(kHeader)) {
-    return Failed("writing", path, Code::kInvalid);
+    return Failed("write", path, Code::kInvalid);
   }
   return file;
 }
@@ -93,7 +93,7 @@ Status HashFile::Write(uint64_t index, std::span<const uint64_t> hashes) {
   const auto bytes = static_cast<ssize_t>(hashes.size_bytes());
   const auto offset = static_cast<off_t>(kHeader + index * sizeof(uint64_t));
   if (pwrite(fd_.get(), hashes.data(), hashes.size_bytes(), offset) != bytes) {
-    return Failed("writing", path_, Code::kInternal);
+    return Failed("write", path_, Code::kInternal);
   }
   return OkStatus();
 }
@@ -121,7 +121,7 @@ Result<HashFile::Noted> HashFile::Read() const {
   for (std::vector<uint64_t>* hashes : {&out.granules, &out.tails, &out.dense}) {
     const uint64_t bytes = hashes->size() * sizeof(uint64_t);
     if (!ReadAll(fd_.get(), hashes->data(), bytes, at)) {
-      return Failed("reading", path_, Code::kInternal);
+      return Failed("read", path_, Code::kInternal);
     }
     at += bytes;
   }

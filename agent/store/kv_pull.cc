@@ -29,8 +29,9 @@ class SiblingKv final : public mover::Source {
       for (const device::Memory& to : job[i].units) {
         const uint64_t from = *offset++;
         if (from > region_.bytes || to.bytes > region_.bytes - from) {
-          return {Code::kInvalid, fmt::format("{} bytes at {} of {} of the KV of {}", to.bytes,
-                                              from, region_.bytes, member_)};
+          return {Code::kInvalid,
+                  fmt::format("{} bytes at offset {} exceed the {} bytes of KV of {}", to.bytes,
+                              from, region_.bytes, member_)};
         }
         copies.push_back({to, region_.Part(from, to.bytes)});
       }
@@ -81,8 +82,8 @@ void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddre
     if (options_.sibling(peer.member()) != nullptr) continue;
     if (either.token().stop_requested()) return;
     if (Status status = LinkTo(header, peer).Warm(either.token()); !status.ok()) {
-      spdlog::warn("attempt {}: KV of {} is not reachable yet: {}", header.attempt(), peer.member(),
-                   status.message());
+      spdlog::warn("KV of a peer not reachable yet attempt={} member={} error=\"{}\"",
+                   header.attempt(), peer.member(), status.message());
     }
   }
 }
@@ -120,8 +121,11 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
     const uint64_t to = pull.target_offset(i);
     const uint32_t length = pull.length(i);
     if (source == by_rank.end() || to > mine.bytes || length > mine.bytes - to) {
-      return Status(Code::kInvalid, fmt::format("KV move {}: rank {}, {} bytes to {} of {}", i,
-                                                pull.source_rank(i), length, to, mine.bytes));
+      return Status(
+          Code::kInvalid,
+          fmt::format(
+              "KV move {}: invalid source rank {} or target range of {} bytes at offset {} of {}",
+              i, pull.source_rank(i), length, to, mine.bytes));
     }
     Group& group = groups[source->second];
     if (group.bytes == 0 || group.bytes + length > kBytesTogether ||
@@ -139,8 +143,8 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
   for (const auto& source : all) sources.push_back(source.get());
   const auto failed = [&](const mover::Source& source, const Status& status) {
     if (status.code() == Code::kCorrupt) ++progress->corrupt;
-    spdlog::warn("attempt {}: {} failed: {}", pull.header().attempt(), source.name(),
-                 status.message());
+    spdlog::warn("KV source failed attempt={} source=\"{}\" error=\"{}\"", pull.header().attempt(),
+                 source.name(), status.message());
   };
   // A flip waits for it, also for what comes ahead when the flip comes.
   const mover::Limits limits{.workers = pull.ahead() ? 1U : 4U,

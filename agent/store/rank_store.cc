@@ -45,9 +45,9 @@ Status RankStore::Open() {
 Status RankStore::MapMemories(Memories* memories) const {
   device::Device& weights = *memories->devices.weights;
   if (geometry().page_bytes() % weights.granularity() != 0) {
-    return {Code::kInvalid,
-            fmt::format("the device maps pages of {}, the geometry counts in {}: no multiple",
-                        weights.granularity(), geometry().page_bytes())};
+    return {Code::kInvalid, fmt::format("page size mismatch: the device maps pages of {} bytes, "
+                                        "and page_bytes {} of the geometry is not a multiple of it",
+                                        weights.granularity(), geometry().page_bytes())};
   }
   const auto whole = [](device::Device& device, uint64_t bytes, Region* out) {
     auto mapped = device::MapWhole(device);
@@ -163,7 +163,7 @@ Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t ra
 Status RankStore::BackAttempt(uint64_t attempt, const v1::Layout& target, int32_t rank,
                               const v1::RankPart& part, std::vector<device::Memory>* fresh) {
   const std::scoped_lock lock(mu_);
-  if (attempt_) return {Code::kWrongPhase, fmt::format("attempt {} is not over", attempt_->id)};
+  if (attempt_) return {Code::kWrongPhase, fmt::format("attempt {} has not ended", attempt_->id)};
   const bool dense =
       std::all_of(dense_here_.begin(), dense_here_.end(), [](bool here) { return here; });
   auto proof = layout::ProvePart(geometry(), target, rank, current_.Places(), dense, part);
@@ -171,11 +171,11 @@ Status RankStore::BackAttempt(uint64_t attempt, const v1::Layout& target, int32_
   const uint64_t peak = proof->peak_pages * geometry().page_bytes();
   const uint64_t pool = memories_.devices.weights->total_bytes();
   if (peak > pool) {
-    return {Code::kNoMemory,
-            fmt::format("the transition needs {} bytes at its peak, the rank's pool has {}; give "
-                        "it {} bytes more "
-                        "(memory_bytes), or use more ranks or fewer spare banks",
-                        peak, pool, peak - pool)};
+    return {
+        Code::kNoMemory,
+        fmt::format("the transition needs {} bytes of memory for weights at its peak, the rank has "
+                    "{}; add {} bytes (memory_bytes), or use more ranks or fewer spare banks",
+                    peak, pool, peak - pool)};
   }
   Attempt next;
   next.id = attempt;
@@ -232,7 +232,7 @@ Status RankStore::CheckVerifiedLocked() const {
       const bool tail = unit == int64_t{piece.place.run.start} + piece.place.run.count;
       return {Code::kWrongPhase, fmt::format("attempt {}: layer {}, expert {}, {} is not verified",
                                              attempt_->id, piece.place.layer, piece.place.expert,
-                                             tail ? "the tail" : fmt::format("granule {}", unit))};
+                                             tail ? "tail" : fmt::format("granule {}", unit))};
     }
   }
   const auto part = std::find(dense_here_.begin(), dense_here_.end(), false);
@@ -245,7 +245,7 @@ Status RankStore::CheckVerifiedLocked() const {
 
 Status RankStore::Commit() {
   const std::scoped_lock lock(mu_);
-  if (!attempt_) return {Code::kWrongPhase, "nothing to commit"};
+  if (!attempt_) return {Code::kWrongPhase, "no attempt to commit"};
   if (attempt_->committed) return OkStatus();  // repeated: its gate did not flip
   TANGRAM_RETURN_IF_ERROR(CheckVerifiedLocked());
   old_ = current_.Split(attempt_->proof.stays);
@@ -286,7 +286,9 @@ void RankStore::Abort() {
 Status RankStore::Retire() {
   {
     const std::scoped_lock lock(mu_);
-    if (!attempt_ || !attempt_->committed) return {Code::kWrongPhase, "nothing to retire"};
+    if (!attempt_ || !attempt_->committed) {
+      return {Code::kWrongPhase, "no committed attempt to retire"};
+    }
     const bool leaves = attempt_->rank < 0;
     EndAttemptLocked();
     ReleaseLocked(old_.Places(), leaves);
@@ -429,7 +431,7 @@ Status RankStore::Audit() {
   if (attempt_) add(attempt_->incoming);
   std::pair now(held_version_.load(), HeldLocked().SerializeAsString());
   if (audited_ && audited_->first == now.first && audited_->second != now.second) {
-    return {Code::kInvalid, "what is held has changed and its version has not"};
+    return {Code::kInvalid, "the inventory has changed, but its version has not"};
   }
   audited_ = std::move(now);
   return memories_.banks->Audit(all, dense_backed_);

@@ -51,7 +51,8 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
   grant.attempt = request.header().attempt();
   // It was under way when the call was checked.
   if (grant.attempt > 0 && grant.attempt <= over_) {
-    return Status(Code::kUnavailable, fmt::format("attempt {} is over here", grant.attempt));
+    return Status(Code::kUnavailable,
+                  fmt::format("attempt {} has ended on this agent", grant.attempt));
   }
   grant.pod = pod;
   grant.owner = this;
@@ -63,8 +64,8 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
     if (part >= kDenseParts || !dense_here_[part]) {
       const bool comes = part < kDenseParts && (!mine || !attempt_->dense_source.empty());
       return Status(comes ? Code::kNotHeld : Code::kUnavailable,
-                    fmt::format("dense part {} is not {} here", part,
-                                comes ? "verified" : "held, and not brought"));
+                    fmt::format("dense part {} is not {} on this agent", part,
+                                comes ? "verified" : "resident and will not be fetched"));
     }
     for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts) {
       grant.pieces.push_back(DenseBytes(t));
@@ -87,14 +88,15 @@ Status RankStore::GrantPiecesLocked(const v1::OpenPullRequest& request, mover::G
   const int n = wanted.layer_size();
   if (wanted.expert_size() != n || wanted.granule_start_size() != n ||
       wanted.granule_count_size() != n) {
-    return {Code::kInvalid, "a pull whose columns differ in length"};
+    return {Code::kInvalid, "pull has columns of different lengths"};
   }
   // A plan may be older than this agent, which has taken over what is in force and nothing that it
   // had kept besides: that never comes.
   const bool mine = attempt_ && attempt_->id == grant->attempt;
   const auto lacking = [](bool comes, const std::string& what) -> Status {
     return {comes ? Code::kNotHeld : Code::kUnavailable,
-            fmt::format("{} not {} here", what, comes ? "verified" : "held, and not brought")};
+            fmt::format("{} not {} on this agent", what,
+                        comes ? "verified" : "resident and will not be fetched")};
   };
   int tails = 0;  // given so far
   for (int i = 0; i < n; ++i) {
@@ -122,22 +124,21 @@ Status RankStore::GrantPiecesLocked(const v1::OpenPullRequest& request, mover::G
     const Piece* piece = FindTailLocked(layer, expert);
     if (piece == nullptr) {
       return lacking(!mine || attempt_->incoming.NamesTail(layer, expert),
-                     fmt::format("layer {}, expert {}, the tail is", layer, expert));
+                     fmt::format("layer {}, expert {}, tail is", layer, expert));
     }
     grant->pieces.push_back(TailOf(piece->place));
     out->add_tail_hashes(piece->tail());
     ++tails;
   }
   if (tails == request.tails_size()) return OkStatus();
-  return {Code::kInvalid,
-          fmt::format("a pull of {} rows wants the tail of row {}, which is not there, or not in "
-                      "order, or experts have none",
-                      n, request.tails(tails))};
+  return {Code::kInvalid, fmt::format("pull of {} rows: the tail of row {} is out of range or out "
+                                      "of order, or the experts have no tails",
+                                      n, request.tails(tails))};
 }
 
 Result<mover::Shown> RankStore::ShowLocked(const mover::Grant& grant) {
   if (grant.kv.bytes > 0 && !grant.pieces.empty()) {
-    return Status(Code::kInvalid, "pieces and KV in one pull by descriptor");
+    return Status(Code::kInvalid, "pull by descriptor requests both pieces and KV");
   }
   const bool kv = grant.kv.bytes > 0;
   auto& window = kv ? memories_.kv_window : memories_.weights_window;
@@ -169,7 +170,7 @@ Result<mover::Shown> RankStore::ShowLocked(const mover::Grant& grant) {
 // The source's side of a pull within this process.
 Status RankStore::CopyOut(const std::string& token, std::span<const mover::Target> targets,
                           const std::function<void(uint64_t)>& done, const std::stop_token& stop) {
-  const Status gone{Code::kUnavailable, "the source let go of its pieces"};
+  const Status gone{Code::kUnavailable, "the source released its pieces"};
   const auto grant = options_.grants->Redeem(token, std::nullopt);
   if (!grant) return gone;
   std::vector<device::CopyOp> copies;
@@ -205,7 +206,7 @@ Status RankStore::CopyOut(const std::string& token, std::span<const mover::Targe
     while (from.bytes > 0) {
       const size_t next = at + copies.size();
       if (next >= targets.size() || targets[next].to.bytes > from.bytes) {
-        return {Code::kInternal, "a pull and its grant do not match"};
+        return {Code::kInternal, "pull does not match its grant"};
       }
       const device::Memory& to = targets[next].to;
       copies.push_back({to, from.Part(0, to.bytes), &hashes[next]});

@@ -100,7 +100,7 @@ TEST_F(StoreTest, TokensEndWithTheAttemptAlsoIfAllIsKept) {
   EXPECT_GT(store.Held().layer_size(), 0) << "all was kept";
   // A call that was checked before the end, and granted after it.
   for (const v1::OpenPullRequest& late : {pull, kv}) {
-    EXPECT_EQ(store.OpenPull(late, "pod").status().message(), "attempt 1 is over here");
+    EXPECT_EQ(store.OpenPull(late, "pod").status().message(), "attempt 1 has ended on this agent");
   }
   v1::OpenPullRequest next = pull;
   next.mutable_header()->set_attempt(2);

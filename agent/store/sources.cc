@@ -61,8 +61,9 @@ Result<std::vector<uint64_t>> CheckpointSource::Dense(uint32_t part,
     }
     TANGRAM_RETURN_IF_ERROR(device::HashNow(to, &hashes[unit]));
     if (HasBytes(range) && hashes[unit] != read[unit]) {
-      return Status{Code::kCorrupt, fmt::format("{} arrived otherwise than it was read",
-                                                checkpoint.dense()[t].name)};
+      return Status{Code::kCorrupt,
+                    fmt::format("{}: the copied bytes differ from the bytes that were read",
+                                checkpoint.dense()[t].name)};
     }
   }
   return hashes;
@@ -173,10 +174,10 @@ Status HeldSource::BringSome(std::span<const mover::Range> job, std::span<const 
       const auto unit = static_cast<uint32_t>(bad - is);
       return {
           Code::kCorrupt,
-          fmt::format("layer {}, expert {}, {} has changed since it was verified", move.piece.layer,
-                      move.piece.expert,
-                      unit == move.run.count ? "the tail"
-                                             : fmt::format("granule {}", move.run.start + unit))};
+          fmt::format(
+              "layer {}, expert {}, {} has changed since it was verified", move.piece.layer,
+              move.piece.expert,
+              unit == move.run.count ? "tail" : fmt::format("granule {}", move.run.start + unit))};
     }
     arrived(i, {is, end});
     was += end - is;
@@ -224,8 +225,8 @@ Result<device::Memory> RankSource::SlabOf(const v1::OpenPullResponse& opened, in
       return device::Memory{nullptr, 0, run.count * unit, shape, run.start - slab.start};
     }
   }
-  return Status(Code::kInvalid, fmt::format("{} does not say in which slab granules {}..{} are",
-                                            name(), run.start, uint64_t{run.start} + run.count));
+  return Status(Code::kInvalid, fmt::format("{} did not report the slab of granules {}..{}", name(),
+                                            run.start, uint64_t{run.start} + run.count));
 }
 
 Status RankSource::Pull(mover::Transport* transport, const std::string& token,
@@ -276,7 +277,7 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
       auto& next = move == nullptr ? tensors : u < granules_of ? granules : tails;
       if (next.empty()) {
         return {Code::kInvalid,
-                fmt::format("{} gave fewer hashes than it was asked for units", name())};
+                fmt::format("{} returned fewer hashes than requested units", name())};
       }
       device::Memory from{nullptr, shown, job[i].units[u].bytes};
       if (u >= granules_of || slab.shape == nullptr) {

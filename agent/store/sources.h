@@ -48,7 +48,7 @@ class HeldSource final : public mover::Source {
  public:
   HeldSource(RankStore* store, const std::vector<Wanted>* wanted)
       : store_(store), wanted_(wanted) {}
-  std::string name() const override { return "the copy that this rank holds"; }
+  std::string name() const override { return "the local copy of this rank"; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                const Arrived& arrived, const std::stop_token& stop) override;
 

@@ -40,7 +40,7 @@ void RankStore::MarkVerified(const PartProof::Move& move, const std::vector<uint
 // What cannot be noted does not stop the world; the next agent will not take it over.
 void RankStore::WarnOnce(const Status& status) {
   if (!status.ok() && !warned_.exchange(true)) {
-    spdlog::error("{}; if this agent dies, the next one cannot go on with its memory",
+    spdlog::error("hash not recorded, a restarted agent cannot resume this memory error=\"{}\"",
                   status.message());
   }
 }
@@ -100,7 +100,7 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
   uint32_t mine = 0;
   {
     const std::scoped_lock lock(mu_);
-    if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "nothing is prepared"};
+    if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "no attempt is prepared"};
     mine = static_cast<uint32_t>(std::max(attempt_->rank, 0));
   }
   // Not under mu_: a sibling is found by asking all ranks of the process, this one too, who they
@@ -147,7 +147,8 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
       return it == by_rank.end() ? std::nullopt : std::optional(it->second);
     };
     const auto unknown = [](uint32_t source) {
-      return Status{Code::kBadPlan, fmt::format("no address for source rank {}", source - 1)};
+      return Status{Code::kBadPlan,
+                    fmt::format("the plan has no address of source rank {}", source - 1)};
     };
     for (const PartProof::Move& move : attempt_->proof.copies) add(move, kHeld);
     copies = job.size();
@@ -212,7 +213,8 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
   const auto failed = [&](const mover::Source& source, const Status& status) {
     if (status.code() == Code::kCorrupt) ++progress->corrupt;
     if (stop.stop_requested()) return;
-    spdlog::warn("attempt {}: {} failed: {}", header.attempt(), source.name(), status.message());
+    spdlog::warn("fetch failed attempt={} source=\"{}\" error=\"{}\"", header.attempt(),
+                 source.name(), status.message());
   };
   mover::Limits limits{.after_failure = options_.after_failure};
   if (origins.serving && (origins.share || options_.staging_share < 1)) {

@@ -63,7 +63,7 @@ TEST_F(StoreTest, WhatTheEngineDoesNotHaveIsNotTakenOver) {
   };
   resume = world.KeptBy(world.at(0)).resume;
   resume.clear_mappings();
-  EXPECT_NE(refusal().find("nothing mapped"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("no memory mapped"), std::string::npos) << refusal();
   resume = world.KeptBy(world.at(0)).resume;
   resume.mutable_mappings(0)->mutable_extents(0)->set_fd_index(4711);
   EXPECT_NE(refusal().find("descriptor 4711"), std::string::npos) << refusal();
@@ -72,7 +72,7 @@ TEST_F(StoreTest, WhatTheEngineDoesNotHaveIsNotTakenOver) {
   EXPECT_NE(refusal().find("more than one of"), std::string::npos) << refusal();
   resume = world.KeptBy(world.at(0)).resume;
   resume.mutable_kv(0)->set_length(4096);
-  EXPECT_NE(refusal().find("all of KV"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("all of the KV memory"), std::string::npos) << refusal();
   resume = world.KeptBy(world.at(0)).resume;
   resume.clear_control();
   EXPECT_EQ(refusal().empty(), false);
@@ -135,7 +135,8 @@ TEST_F(StoreTest, WithoutTheHashesOfTheLoadNothingIsTakenOver) {
   ASSERT_EQ(unlink(path.c_str()), 0);  // as when a machine took it
   const Status status = world.Restart(world.at(0));
   EXPECT_EQ(status.code(), Code::kInvalid);
-  EXPECT_NE(status.message().find("its hash was not kept"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("no hash was recorded at the load"), std::string::npos)
+      << status.message();
 }
 
 TEST_F(StoreTest, WhatAFenceLeavesIsASourceUntilALaterFlipDropsIt) {

@@ -166,7 +166,7 @@ TEST_F(StoreTest, ATailThatChangedWhileTheAgentWasAwayIsNotTakenOver) {
   flip();
   const Status status = examine().status();
   EXPECT_EQ(status.code(), Code::kCorrupt) << status.message();
-  EXPECT_NE(status.message().find("the tail has changed since it was loaded"), std::string::npos)
+  EXPECT_NE(status.message().find("tail has changed since it was loaded"), std::string::npos)
       << status.message();
   flip();
   auto adoption = examine();

@@ -53,7 +53,10 @@ Status ReturnOldPlaces(Core* core, const Job& job) {
       const Status status = core->engines->Unmap(device, unmap);
       // An engine that is gone has no mappings; one that does not answer keeps read-only
       // views of pages that it has no layout for, which harms nobody but its own reading.
-      if (!status.ok()) spdlog::warn("unmap on device {}: {}", device, status.message());
+      if (!status.ok()) {
+        spdlog::warn("engine did not unmap its old pieces device={} error=\"{}\"", device,
+                     status.message());
+      }
     }
     TANGRAM_RETURN_IF_ERROR(memory.Retire());
   }

@@ -231,7 +231,7 @@ TEST(Executor, MemoryThatCannotBeExportedFailsTheAttemptWithTheReason) {
 TEST(Executor, ALackOfThreadsIsAnErrorAndEndsNoAgent) {
   OneAgent agent(1);
   const auto lacks = [](const std::string& text) {
-    return text.find("no thread can be started") != std::string::npos;
+    return text.find("cannot start a thread") != std::string::npos;
   };
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, 1, agent.First()));
   WithoutThreads([&] { ASSERT_OK(agent.Stage(1)); });
@@ -345,7 +345,8 @@ TEST(Executor, AttentionOnSeveralRanksIsRefusedForAnEngineThatTakesOne) {
   for (const v1::Layout* target : {&all, &last}) {
     const Status refused = agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, *target);
     EXPECT_EQ(refused.code(), Code::kEngine);
-    EXPECT_NE(refused.message().find("shared by 2 ranks"), std::string::npos) << refused.message();
+    EXPECT_NE(refused.message().find("an attention group has 2 ranks"), std::string::npos)
+        << refused.message();
     EXPECT_NE(refused.message().find(target == &all ? "layer 0" : "layer 1"), std::string::npos);
     EXPECT_EQ(agent.GetStatus().SerializeAsString(), before) << "nothing happened";
   }
@@ -368,7 +369,7 @@ TEST(Executor, LayersWithoutExpertsAreNoMixedLayout) {
   const v1::Layout mixed = SharedHeads(agent.Again(), heads, [](uint32_t l) { return l == 1; });
   const Status refused = agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, mixed);
   EXPECT_EQ(refused.code(), Code::kEngine);
-  EXPECT_NE(refused.message().find("layers of different sharding"), std::string::npos)
+  EXPECT_NE(refused.message().find("layers with different sharding"), std::string::npos)
       << refused.message();
 }
 
@@ -520,8 +521,8 @@ TEST(Resume, EveryCallIsAnsweredWhileAllRanksAreVerifiedAtOnce) {
                       std::string why;
                       EXPECT_TRUE(agent.executor->Resuming(&why));
                       EXPECT_EQ(why,
-                                "resuming after the death of the agent before: verifying what the "
-                                "engines kept of devices 0 1 2");
+                                "resuming after the previous agent died: verifying the pieces that "
+                                "engines retained on devices 0 1 2");
                       EXPECT_EQ(agent.GetStatus().epoch(), 0u);
                       EXPECT_EQ(agent.executor->GetLoad().ranks_size(), 3);
                       EXPECT_EQ(agent.Resume(1).code(), Code::kWrongPhase) << "one at a time";

@@ -27,16 +27,16 @@ Status CheckEngine(const Core& core, const Job& job, uint32_t device, const Engi
   for (const v1::LayerLayout& layer : job.target->layers()) {
     const uint32_t g = layer.expert_group_size();
     if (engine.capabilities.even_shards_only() && g > 0 && granules % g != 0) {
-      return {Code::kEngine,
-              fmt::format("layer {}: {} granules do not divide by {} ranks and the engine of "
-                          "device {} takes even shards only; use a width that divides {}",
-                          layer.layer(), granules, g, device, granules)};
+      return {
+          Code::kEngine,
+          fmt::format("layer {}: {} granules are not divisible by {} ranks, and the engine of "
+                      "device {} supports even shards only; use a number of ranks that divides {}",
+                      layer.layer(), granules, g, device, granules)};
     }
     if (engine.capabilities.attention_data_only() && layer.attention_group_size() > 1) {
       return {Code::kEngine,
-              fmt::format("layer {}: the heads of a request are shared by {} ranks and the engine "
-                          "of device {} takes attention on one rank only; use attention groups "
-                          "of 1",
+              fmt::format("layer {}: an attention group has {} ranks, and the engine of device {} "
+                          "supports attention on one rank only; use attention groups of 1",
                           layer.layer(), layer.attention_group_size(), device)};
     }
     mixed |= (g > 0 && experts > 0 && g != experts) ||
@@ -44,9 +44,11 @@ Status CheckEngine(const Core& core, const Job& job, uint32_t device, const Engi
     if (g > 0) experts = g;
   }
   if (mixed && !engine.capabilities.mixed_layouts()) {
-    return {Code::kEngine, fmt::format("the engine of device {} does not compute layers of "
-                                       "different sharding in one step",
-                                       device)};
+    return {
+        Code::kEngine,
+        fmt::format(
+            "the engine of device {} does not support layers with different sharding in one step",
+            device)};
   }
   return OkStatus();
 }
@@ -58,9 +60,9 @@ Status CheckEngines(const Core& core, const Job& job) {
       TANGRAM_RETURN_IF_ERROR(CheckEngine(core, job, device, engine));
     } else if (job.request.kind() != v1::FLIP_KIND_FIRST) {
       return {Code::kEngine,
-              fmt::format("device {} (member {}) has no engine attached; only an "
-                          "engine can give the word for a {}",
-                          device, part.part.member(), v1::FlipKind_Name(job.request.kind()))};
+              fmt::format(
+                  "device {} (member {}) has no engine attached; only an engine can vote for a {}",
+                  device, part.part.member(), v1::FlipKind_Name(job.request.kind()))};
     }
   }
   return OkStatus();
@@ -116,11 +118,11 @@ Status CheckNext(const v1::PrepareRequest& request) {
         next.kind() == v1::FLIP_KIND_LAYOUT && next.next_size() == 0) {
       continue;
     }
-    return {
-        Code::kBadPlan,
-        fmt::format("flip {} of the run of attempt {} is attempt {} from epoch {} to {}, a {}",
-                    i + 1, request.header().attempt(), next.header().attempt(),
-                    next.header().epoch(), next.target_epoch(), v1::FlipKind_Name(next.kind()))};
+    return {Code::kBadPlan, fmt::format("flip {} of the run of attempt {} does not follow the flip "
+                                        "before it: attempt {} from epoch {} to {}, {}",
+                                        i + 1, request.header().attempt(), next.header().attempt(),
+                                        next.header().epoch(), next.target_epoch(),
+                                        v1::FlipKind_Name(next.kind()))};
   }
   return OkStatus();
 }
@@ -132,8 +134,8 @@ Status CheckGeometry(const Core& core, const v1::PrepareRequest& request) {
   const std::string here = ShapeHash(core.geometry.proto());
   if (asked == here) return OkStatus();
   return {Code::kBadGeometry,
-          fmt::format("the plan's geometry {} is not this agent's {}: another model, granule_rows "
-                      "or page size",
+          fmt::format("the geometry {} of the plan differs from the geometry {} of this agent: "
+                      "compare the model, granule_rows and the page size",
                       layout::Hex(asked).substr(0, 16), layout::Hex(here).substr(0, 16))};
 }
 
@@ -148,23 +150,25 @@ Result<attempt::Plan> Build(const Core& core, Job* job,
   if (request.has_layout()) {
     target = request.layout();
   } else if (!base) {
-    return Status{Code::kBadPlan, "a delta over no layout: this agent needs the whole target"};
+    return Status{
+        Code::kBadPlan,
+        "the plan is a delta, but this agent has no layout; send the whole target layout"};
   } else {
     auto applied = layout::Apply(*base, request.delta(), request.target_epoch());
     if (!applied.ok()) return applied.status();
     target = std::move(*applied);
   }
   if (target.world() != core.options.world || target.epoch() != request.target_epoch()) {
-    return Status{
-        Code::kBadPlan,
-        fmt::format("the target is epoch {} of world '{}', the call names epoch {} of '{}'",
-                    target.epoch(), target.world(), request.target_epoch(), core.options.world)};
+    return Status{Code::kBadPlan, fmt::format("the target layout is for epoch {} of world '{}', "
+                                              "the call is for epoch {} of world '{}'",
+                                              target.epoch(), target.world(),
+                                              request.target_epoch(), core.options.world)};
   }
   job->target_wire = layout::WireOf(target);
   job->target_hash = layout::Sha256(job->target_wire);
   if (job->target_hash != request.target_hash()) {
     return Status{Code::kBadPlan,
-                  fmt::format("the target layout hashes to {}, the plan says {}",
+                  fmt::format("the hash of the target layout is {}, the plan has {}",
                               layout::Hex(job->target_hash), layout::Hex(request.target_hash()))};
   }
   TANGRAM_RETURN_IF_ERROR(layout::Validate(target, *geometry));

@@ -36,7 +36,7 @@ Status CheckPull(const v1::OpenPullRequest& request, const Job& job, const std::
   }
   if (request.kv() && !job.carries_kv) {
     return {Code::kUnauthenticated,
-            fmt::format("attempt {} carries no KV, pod '{}' asks for it", job.id, pod)};
+            fmt::format("attempt {} moves no KV, but pod '{}' requested KV", job.id, pod)};
   }
   const v1::Fetches& wanted = request.pieces();
   // Columns of different length are the memory's to refuse.
@@ -45,11 +45,10 @@ Status CheckPull(const v1::OpenPullRequest& request, const Job& job, const std::
   for (int i = 0; i < n; ++i) {
     const layout::Run run{wanted.granule_start(i), wanted.granule_count(i)};
     if (job.owners->Give(wanted.layer(i), wanted.expert(i), run, its)) continue;
-    return {Code::kUnauthenticated,
-            fmt::format("layer {}, expert {}, granules {}..{} go to no rank of pod '{}' in "
-                        "attempt {}",
-                        wanted.layer(i), wanted.expert(i), run.start,
-                        uint64_t{run.start} + run.count, pod, job.id)};
+    return {Code::kUnauthenticated, fmt::format("layer {}, expert {}, granules {}..{} are assigned "
+                                                "to no rank of pod '{}' in attempt {}",
+                                                wanted.layer(i), wanted.expert(i), run.start,
+                                                uint64_t{run.start} + run.count, pod, job.id)};
   }
   return OkStatus();
 }
@@ -80,7 +79,8 @@ Result<v1::OpenPullResponse> OpenPull(Core* core, const v1::OpenPullRequest& req
     job = core->JobOf(request.header().attempt());
   }
   if (memory == nullptr) {
-    return Status{Code::kBadPlan, fmt::format("member {} is not of this agent", request.member())};
+    return Status{Code::kBadPlan,
+                  fmt::format("member {} does not belong to this agent", request.member())};
   }
   TANGRAM_RETURN_IF_ERROR(CheckPull(request, *job, pod));
   return memory->OpenPull(request, pod);
@@ -101,9 +101,9 @@ Result<std::optional<uint64_t>> KvPull(Core* core, uint32_t device, const v1::Kv
   }
   const int n = pull.source_rank_size();
   if (pull.source_offset_size() != n || pull.target_offset_size() != n || pull.length_size() != n) {
-    return Status{Code::kInvalid, "a KV pull whose columns differ in length"};
+    return Status{Code::kInvalid, "KV pull has columns of different lengths"};
   }
-  if (!base) return Status{Code::kWrongPhase, "a KV pull without a layout"};
+  if (!base) return Status{Code::kWrongPhase, "KV pull without an active layout"};
   // Sources are ranks of the layout before the flip; the peers are named by the target's.
   std::vector<v1::PeerAddress> peers;
   for (v1::PeerAddress peer : job->peers()) {

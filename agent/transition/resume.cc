@@ -67,14 +67,14 @@ Status Resumption::CheckAttach(uint32_t device) const {
   TANGRAM_RETURN_IF_ERROR(core_->machine.CheckAttach(device));
   if (!core_->ranks[device].verifying) return OkStatus();
   return {Code::kWrongPhase,
-          fmt::format("what an engine kept of device {} is being verified", device)};
+          fmt::format("device {}: the pieces that its engine retained are being verified", device)};
 }
 
 // What memory shows is put together without the lock; it holds if the rank stands where it stood.
 Result<Attachment> Resumption::Attach(uint32_t device) {
   if (device >= core_->ranks.size()) {
-    return Status{Code::kInvalid,
-                  fmt::format("device {}: this pod has {}", device, core_->ranks.size())};
+    return Status{Code::kInvalid, fmt::format("device {} is out of range: this pod has {} devices",
+                                              device, core_->ranks.size())};
   }
   Core::Rank& rank = core_->ranks[device];
   const auto layout_now = [&]() -> std::shared_ptr<const v1::Layout> {
@@ -123,12 +123,15 @@ bool Resumption::Resuming(std::string* why) {
     }
   }
   for (const std::string& member : given_up) {
-    spdlog::warn("no engine brought the rank of the agent before; it is the new member {}", member);
+    spdlog::warn(
+        "no engine resumed the rank of the previous agent, it becomes a new member member={}",
+        member);
   }
   if (awaited.empty() && verifying.empty()) return false;
   if (why != nullptr) {
-    *why = "resuming after the death of the agent before:";
-    if (!verifying.empty()) *why += " verifying what the engines kept of devices" + verifying;
+    *why = "resuming after the previous agent died:";
+    if (!verifying.empty())
+      *why += " verifying the pieces that engines retained on devices" + verifying;
     if (!awaited.empty()) {
       *why += (verifying.empty() ? "" : ",") + (" waiting for the engines of devices" + awaited);
     }
@@ -138,19 +141,22 @@ bool Resumption::Resuming(std::string* why) {
 
 Status Resumption::CheckResume(uint32_t device, const v1::Resume& resume) const {
   if (device >= core_->ranks.size() || !core_->ranks[device].awaited) {
-    return {Code::kEngine, fmt::format("device {} waits for no engine of an earlier agent: attach "
-                                       "as a new one",
-                                       device)};
+    return {Code::kEngine,
+            fmt::format(
+                "device {} does not wait for an engine of a previous agent; attach as a new engine",
+                device)};
   }
   if (core_->ranks[device].verifying) {
     return {Code::kWrongPhase,
-            fmt::format("what an engine kept of device {} is being verified; ask again", device)};
+            fmt::format(
+                "device {}: the pieces that its engine retained are being verified; retry later",
+                device)};
   }
   const std::string& id = core_->ranks[device].member.id();
   const size_t stem = id.rfind('/') + 1;
   if (resume.member().substr(0, stem) != id.substr(0, stem)) {
-    return {Code::kEngine,
-            fmt::format("member {} is not of this pod's device {}", resume.member(), device)};
+    return {Code::kEngine, fmt::format("member {} does not belong to device {} of this pod",
+                                       resume.member(), device)};
   }
   return OkStatus();
 }
@@ -164,11 +170,10 @@ Result<std::unique_ptr<RankMemory::Adoption>> Resumption::Examine(RankMemory* me
   if (resume.has_layout()) {
     if (resume.layout().world() != options.world ||
         resume.layout().revision() != options.revision) {
-      return Status{Code::kEngine,
-                    fmt::format("the engine is in world '{}' with revision '{}', this "
-                                "agent in '{}' with '{}'",
-                                resume.layout().world(), resume.layout().revision(), options.world,
-                                options.revision)};
+      return Status{Code::kEngine, fmt::format("the engine has world '{}' and revision '{}', this "
+                                               "agent has world '{}' and revision '{}'",
+                                               resume.layout().world(), resume.layout().revision(),
+                                               options.world, options.revision)};
     }
     TANGRAM_RETURN_IF_ERROR(layout::Validate(resume.layout(), core_->geometry));
     *rank = layout::RankOf(resume.layout(), resume.member());
@@ -206,8 +211,7 @@ Result<ShownFds> Resumption::Resume(uint32_t device, const v1::Resume& resume, K
     // From here on nothing fails: the rank stands on the engine's memory.
     TakeOver(&rank, resume, in_layout, std::move(layout), std::move(hash), page);
   } else if (!adoption.ok()) {
-    spdlog::error("device {}: what the engine kept is not taken over: {}", device,
-                  adopted.message());
+    spdlog::error("retained pieces not adopted device={} error=\"{}\"", device, adopted.message());
   }
   const std::scoped_lock lock(core_->mu);
   rank.verifying = false;
@@ -235,7 +239,7 @@ void Resumption::TakeOver(Core::Rank* rank, const v1::Resume& resume, int32_t in
     resumed.attempt = rank->gate.attempt();
   }
   (void)runner_->Run(resumed);
-  spdlog::info("member {} resumed at epoch {}: nothing was read again", resume.member(),
+  spdlog::info("member resumed without reading the checkpoint member={} epoch={}", resume.member(),
                resumed.epoch);
 }
 

@@ -60,8 +60,7 @@ Status Stager::StagePart(Job* job, uint32_t device) {
   if (origins.share) {
     const StepPace& pace = *core_->ranks[device].pace;
     spdlog::info(
-        "attempt {}: steps took {} us before, {} when all was here; workers had {:.0f} % of their "
-        "time in the end",
+        "staging paced attempt={} step_us_before={} step_us_after={} worker_share_percent={:.0f}",
         header.attempt(), pace.plain().count() / 1000,
         core_->ranks[device].gate.page()->step_ns.load(std::memory_order_relaxed) / 1000,
         100 * pace.share());
@@ -149,9 +148,10 @@ void Stager::AwaitPermit(const Job& job) {
     if (permitted.empty()) continue;
     const attempt::Answer taken = runner_->Run(attempt::PermitSeen{job.id});
     if (!taken.status.ok()) {
-      spdlog::error("attempt {}: {}", job.id, taken.status.message());
+      spdlog::error("permit learned from a peer not applied attempt={} error=\"{}\"", job.id,
+                    taken.status.message());
     } else if (taken.acted) {
-      spdlog::warn("attempt {}: {} has the permit and the driver is silent; taken as given", job.id,
+      spdlog::warn("permit learned from a peer, no call from the driver attempt={} peer={}", job.id,
                    permitted);
     }
     return;

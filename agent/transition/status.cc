@@ -102,8 +102,8 @@ void FillTransition(const Core& core, uint32_t device, uint64_t steps, v1::Trans
     const size_t n = strnlen(page.decline_reason, sizeof page.decline_reason);
     // Copied first: the engine may write on.
     const std::string last(page.decline_reason, n);
-    out->set_error(fmt::format("the engine declined {} times, last: {}", page.declined.load(),
-                               ValidUtf8(last)));
+    out->set_error(fmt::format("the engine declined the flip {} times, last reason: {}",
+                               page.declined.load(), ValidUtf8(last)));
   }
 }
 

@@ -35,7 +35,7 @@ TEST(Status, AnEnginesTextIsValidWhateverBytesItWrote) {
   page->declined = 1;
   const v1::StatusResponse status = agent.GetStatus();
   EXPECT_EQ(status.ranks(0).transition().error(),
-            "the engine declined 1 times, last: no room for ?, cut at ??");
+            "the engine declined the flip 1 times, last reason: no room for ?, cut at ??");
   EXPECT_TRUE(v1::StatusResponse().ParseFromString(status.SerializeAsString()));
 }
 

@@ -97,7 +97,7 @@ Status Walker::AwaitSteps(const Job& now, const std::stop_token& stop) {
     bool stepped = flipped;
     const attempt::Gates looks = core_->Looks();
     for (const auto& [device, part] : attempt->parts) {
-      if (looks[device].stopped) return {Code::kUnavailable, "a rank stands still"};
+      if (looks[device].stopped) return {Code::kUnavailable, "a rank has stopped"};
       stepped = stepped && looks[device].steps >= 2;
     }
     if (stepped) return OkStatus();

@@ -57,7 +57,9 @@ void Words::Work(const Job& job) {
     lock.unlock();
     for (const std::string& agent : now) {
       core_->peers->Word(agent, words, stop, [&, agent](const Status& status) {
-        if (!status.ok()) spdlog::debug("words to {}: {}", agent, status.message());
+        if (!status.ok()) {
+          spdlog::debug("votes not sent peer={} error=\"{}\"", agent, status.message());
+        }
         const std::scoped_lock answered(core_->mu);
         if (status.ok()) {
           open.erase(agent);

@@ -46,7 +46,7 @@ Status Serve(Flags flags) {
   if (!status.ok()) {
     // As a process that dies: all hear of it at once, by connections that close. An end in order
     // waits for gateways, and for a driver that may not answer any more.
-    spdlog::error("{}", status.message());
+    spdlog::error("engine failed error=\"{}\"", status.message());
     spdlog::shutdown();
     std::_Exit(1);
   }
@@ -61,75 +61,93 @@ int Main(int argc, char** argv) {
   uint64_t step_ms = 0;
   int64_t ahead_ms = flags.engine.turn.kv_ahead.count();
   uint32_t drift_seconds = 600;
-  CLI::App app("The reference engine of one rank: attaches to its agent and serves.");
-  app.add_option("--agent-socket", flags.host.world.agent_socket, "UNIX socket of the agent")
+  CLI::App app("Tangram reference engine: serves one rank with the memory of its agent.");
+  app.add_option("--agent-socket", flags.host.world.agent_socket,
+                 "path of the agent's UNIX socket, required")
       ->required();
-  app.add_option("--token-file", flags.host.token_file, "File with the pod's engine token")
+  app.add_option("--token-file", flags.host.token_file,
+                 "file with the engine token of the pod, required")
       ->required();
   app.add_option("--agent-wait-seconds", flags.agent_wait_seconds,
-                 "How long to wait for the agent to be there");
-  app.add_option("--device", flags.host.world.device, "Which of the pod's ranks, from 0");
+                 "time to wait for the agent at the start, in seconds");
+  app.add_option("--device", flags.host.world.device, "index of the rank in the pod, from 0");
   app.add_option("--cuda-driver", flags.host.world.cuda_driver,
-                 "Where the agent's memory is a GPU's: the driver, a name or a path");
-  app.add_option("--mesh-listen", flags.host.mesh_listen, "host:port for other engines");
-  app.add_option("--serve-listen", flags.host.serve_listen, "host:port for gateways");
-  app.add_option("--advertise", flags.host.advertise, "Host that others reach this engine at");
-  app.add_option("--tls-ca", flags.host.tls.ca, "PEM of the CA")->required();
-  app.add_option("--tls-cert", flags.host.tls.cert, "PEM of this engine's certificate")->required();
-  app.add_option("--tls-key", flags.host.tls.key, "PEM of its key")->required();
+                 "name or path of the CUDA driver library, for agents with GPU memory");
+  app.add_option("--mesh-listen", flags.host.mesh_listen,
+                 "host:port of the mesh for other engines; port 0: any");
+  app.add_option("--serve-listen", flags.host.serve_listen, "host:port for gateways; port 0: any");
+  app.add_option("--advertise", flags.host.advertise,
+                 "host name or address under which others reach this engine");
+  app.add_option("--tls-ca", flags.host.tls.ca, "PEM file of the CA, required")->required();
+  app.add_option("--tls-cert", flags.host.tls.cert,
+                 "PEM file of this engine's certificate, required")
+      ->required();
+  app.add_option("--tls-key", flags.host.tls.key, "PEM file of its private key, required")
+      ->required();
   app.add_flag("--insecure-fabric", flags.host.insecure_fabric,
-               "Mesh in plain TCP, for networks that are closed to others");
-  app.add_option("--block-tokens", limits.block_tokens, "Positions of a KV block")
+               "mesh without TLS, for isolated networks only");
+  app.add_option("--block-tokens", limits.block_tokens, "size of a KV block in tokens")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--max-batch-tokens", limits.max_batch_tokens, "Rows of a step (prefill budget)")
+  app.add_option("--max-batch-tokens", limits.max_batch_tokens,
+                 "maximum number of tokens in a step (prefill budget)")
       ->check(CLI::Range(1, 65536));
-  app.add_option("--max-running", limits.max_running, "Requests that run at once at this home")
+  app.add_option("--max-running", limits.max_running,
+                 "maximum number of running requests of this rank")
       ->check(CLI::Range(1, 65536));
-  app.add_option("--max-waiting", limits.max_waiting, "Requests that wait; beyond it: busy");
-  app.add_option("--max-model-len", limits.max_model_len, "Most tokens of prompt and answer");
-  app.add_option("--kv-headroom", limits.headroom, "Share of KV pages kept for flips")
+  app.add_option("--max-waiting", limits.max_waiting,
+                 "maximum number of waiting requests; further ones are rejected as busy");
+  app.add_option("--max-model-len", limits.max_model_len,
+                 "maximum number of tokens of prompt and answer");
+  app.add_option("--kv-headroom", limits.headroom,
+                 "share of the KV pages that is reserved for flips, 0 to 0.9")
       ->check(CLI::Range(0.0, 0.9));
   app.add_flag("!--no-prefix-cache", limits.prefix_cache,
-               "KV of a prompt's beginning goes with the last request that has it");
-  app.add_option("--max-peer-timeout-ms", most_ms, "A peer silent for so long is gone, always")
+               "disable the cache of common prompt prefixes");
+  app.add_option("--max-peer-timeout-ms", most_ms,
+                 "maximum timeout for an unresponsive peer, in milliseconds")
       ->check(CLI::Range(100, 3600000));
   app.add_option("--min-peer-timeout-ms", least_ms,
-                 "... and at the earliest; in between, the limit is learned from what steps take")
+                 "minimum timeout for an unresponsive peer, in milliseconds; between the two it "
+                 "follows the step times")
       ->check(CLI::Range(100, 3600000));
-  app.add_option("--min-step-ms", step_ms, "A step with work takes at least so long")
+  app.add_option("--min-step-ms", step_ms, "minimum duration of a step with work, in milliseconds")
       ->check(CLI::Range(0, 1000));
   app.add_option("--kv-ahead-ms", ahead_ms,
-                 "A flip waits so long, while steps go on, for KV to be ahead of it; -1: all KV "
-                 "moves in the flip")
+                 "maximum time that a flip waits, while steps continue, for KV copies ahead of it, "
+                 "in milliseconds; -1: no copies ahead")
       ->check(CLI::Range(-1, 60000));
   PaceOptions& pace = flags.engine.reference.pace;
-  app.add_option("--pace", flags.pace, "A step lasts what this table says (tangram pace-table)");
+  app.add_option("--pace", flags.pace,
+                 "file with a table of step durations to reproduce (tangram pace-table)");
   CLI::Option* paced[] = {
-      app.add_option("--dilation", pace.dilation, "A second of the table lasts so many")
+      app.add_option("--dilation", pace.dilation, "factor on the durations of the table")
           ->check(CLI::Range(1e-3, 1e6)),
-      app.add_option("--pace-noise", pace.noise, "Relative deviation of a paced step")
+      app.add_option("--pace-noise", pace.noise,
+                     "relative standard deviation of a paced step, 0 to 0.5")
           ->check(CLI::Range(0.0, 0.5)),
-      app.add_option("--pace-drift", pace.drift, "Steps become slower and faster by this share")
+      app.add_option("--pace-drift", pace.drift,
+                     "amplitude of a periodic drift of the step duration, 0 to 0.9")
           ->check(CLI::Range(0.0, 0.9)),
-      app.add_option("--pace-drift-seconds", drift_seconds, "... and back in so many seconds")
+      app.add_option("--pace-drift-seconds", drift_seconds, "period of the drift in seconds")
           ->check(CLI::Range(1, 86400)),
-      app.add_option("--pace-seed", pace.seed, "Of noise and drift; the same at all ranks"),
+      app.add_option("--pace-seed", pace.seed,
+                     "seed of noise and drift; must be the same on all ranks"),
       app.add_flag("--pace-imbalance", pace.imbalance,
-                   "The experts' load counts as measured, on top of the table's routing")};
+                   "apply the measured load of the experts on top of the routing of the table")};
   for (CLI::Option* option : paced) option->needs("--pace");
   app.add_option("--ready-file", flags.host.ready_file,
-                 "JSON with the real endpoints, once attached");
-  app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error")
+                 "file to write after the attach: JSON with the actual endpoints");
+  app.add_option("--log-level", flags.log_level, "log level: trace, debug, info, warn, error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
-  app.add_flag("--log-json", flags.log_json, "One JSON object per line");
+  app.add_flag("--log-json", flags.log_json, "log one JSON object per line");
   std::string faults, fault_dir;
-  app.add_option("--faults", faults, "For tests: faults to arm (agent/base/fault.h)");
-  app.add_option("--fault-dir", fault_dir, "For tests: directory that arms faults while it runs");
+  app.add_option("--faults", faults, "for tests: faults to arm at the start (agent/base/fault.h)");
+  app.add_option("--fault-dir", fault_dir, "for tests: directory of faults to arm at run time");
   const auto list = [] {
     for (const std::string& point : fault::Describe()) std::puts(point.c_str());
     throw CLI::Success();  // whatever else is missing
   };
-  app.add_flag_callback("--list-fault-points", list, "List the named fault points, and end")
+  app.add_flag_callback("--list-fault-points", list, "print the fault points and exit")
       ->trigger_on_parse();
   CLI11_PARSE(app, argc, argv);
   if (const Status armed = fault::Arm(faults); !armed.ok()) {
@@ -162,7 +180,7 @@ int Main(int argc, char** argv) {
 
   const Status status = Serve(std::move(flags));
   if (status.ok()) return 0;
-  spdlog::error("{}", status.message());
+  spdlog::error("engine failed error=\"{}\"", status.message());
   return 1;
 }
 

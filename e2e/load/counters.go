@@ -1,9 +1,21 @@
 package load
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
 
 // Counters of requests and tokens, for whoever watches a load run. A nil one counts nothing.
-type Counters struct{ open, streaming, done, lost, tokens atomic.Int64 }
+type Counters struct {
+	open, streaming, done, lost, tokens atomic.Int64
+
+	mu   sync.Mutex
+	gaps []Gap
+}
+
+// Gap between two consecutive tokens of one stream.
+type Gap struct{ From, To time.Time }
 
 // Counts at one time.
 type Counts struct {
@@ -15,6 +27,19 @@ type Counts struct {
 // Now gives the counts.
 func (c *Counters) Now() Counts {
 	return Counts{Open: c.open.Load(), Done: c.done.Load(), Lost: c.lost.Load(), Streaming: c.streaming.Load(), Tokens: c.tokens.Load()}
+}
+
+// Gaps that ended so far and overlap from..to, in the order in which they ended.
+func (c *Counters) Gaps(from, to time.Time) []Gap {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []Gap
+	for _, g := range c.gaps {
+		if g.To.After(from) && g.From.Before(to) {
+			out = append(out, g)
+		}
+	}
+	return out
 }
 
 func (c *Counters) begin() {
@@ -32,6 +57,11 @@ func (c *Counters) took(r *Result, n int) {
 		c.streaming.Add(1)
 	}
 	c.tokens.Add(int64(n))
+	if first := len(r.Tokens) - n; first > 0 {
+		c.mu.Lock()
+		c.gaps = append(c.gaps, Gap{r.Tokens[first-1].At, r.Tokens[first].At})
+		c.mu.Unlock()
+	}
 }
 
 // end of a request; how is in its result.

@@ -1,19 +1,27 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the demo need on Debian 12 (root; Go, Python 3.11 and
-# Node are there). Does nothing when it was done before with the same lists.
+# Installs what building, testing and the demo need on Debian 12 (Go, Python 3.11 and Node are
+# there). Does nothing when it was done before with the same lists. Only missing Debian packages need root.
 #
-#   WITH_CUDA=0     leaves the compiler of kernels/ out: for who has a CUDA toolkit, or configures with -DTANGRAM_CUDA=OFF
+#   ONLY_TRY=1      installs what `make try` needs: no CUDA compiler, no Kubernetes, no tools of tests
+#   WITH_CUDA=0     leaves the compiler of kernels/ out: use it with a CUDA toolkit, or with -DTANGRAM_CUDA=OFF
 #   WITH_CLUSTER=1  also builds Kubernetes and the tools around it (some minutes, once)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-packages=(
-  g++ cmake ninja-build pkg-config ccache clang-14 clang-format-14 libclang-rt-14-dev openssl
+packages=( # to configure and build the C++ programs
+  g++ cmake ninja-build pkg-config ccache clang-14
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   prometheus-cpp-dev libyaml-cpp-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libcli11-dev libssl-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev spin iproute2
-  libucx-dev # for wires of UCX: 2 MB, six seconds
+  libcli11-dev libssl-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
+modules=(proto api operator e2e)
+if [ "${ONLY_TRY:-0}" != 1 ]; then
+  packages+=(
+    clang-format-14 libclang-rt-14-dev openssl spin iproute2
+    libucx-dev # for wires of UCX: 2 MB, six seconds
+  )
+  modules+=(tests tests/tools/lint)
+fi
 
 export GOGC=400 # compiling takes a fifth less processor time, and some memory
 mkdir -p build/bin
@@ -36,6 +44,7 @@ base() {
     dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
   done
   if [ ${#missing[@]} -gt 0 ]; then
+    [ "$(id -u)" = 0 ] || { echo "Debian packages are missing. Install them as root: apt-get install --no-install-recommends ${missing[*]}" >&2; exit 1; }
     step "Debian packages: ${missing[*]}"
     download apt-get update -qq
     DEBIAN_FRONTEND=noninteractive download apt-get install -y -qq --no-install-recommends "${missing[@]}" >build/apt.log 2>&1 ||
@@ -48,16 +57,18 @@ base() {
 
   step "Go modules"
   local m
-  for m in proto api operator e2e tests tests/tools/lint; do (cd "$m" && download go mod download); done
+  for m in "${modules[@]}"; do (cd "$m" && download go mod download); done
 }
 
-stamp=build/.setup-$(cat "$0" e2e/model/requirements.txt | sha256sum | cut -c1-16)
+stamp=build/.setup-$(cat e2e/setup/install.sh e2e/model/requirements.txt | sha256sum | cut -c1-16)
+[ "${ONLY_TRY:-0}" != 1 ] || [ -e "$stamp" ] || stamp=$stamp-try # the full set-up includes it
 if [ ! -e "$stamp" ]; then
   base
   rm -f build/.setup-*
   touch "$stamp"
   step "done"
 fi
+[ "${ONLY_TRY:-0}" != 1 ] || exit 0
 
 # A GPU is not needed for it. Old wheels go first: pip does not replace what another version put into a folder.
 cuda=build/cuda/.setup-$(sha256sum <kernels/requirements.txt | cut -c1-16)
@@ -70,7 +81,9 @@ fi
 
 # The cluster and its tools have parts of their own that look for what is missing.
 if [ "${WITH_CLUSTER:-0}" = 1 ]; then
+  [ -x build/bin/kube ] || step "Go modules of Kubernetes and its tools"
   for m in e2e/cluster tests/tools; do (cd "$m" && download go mod download); done
   e2e/cluster/setup.sh
+  [ -x build/bin/helm ] || step "tools: helm, kubeconform, generators (compile once, a minute or two)"
   tests/tools.sh
 fi

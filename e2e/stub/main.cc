@@ -20,19 +20,26 @@ volatile std::sig_atomic_t g_ended = 0;
 
 int main(int argc, char** argv) {
   mallopt(M_MXFAST, 0);  // as agent/server/main.cc
-  CLI::App app{"Engines that compute nothing, of any number of pods, in one process."};
+  CLI::App app{"Stub engines that compute nothing, for any number of pods, in one process."};
   std::vector<std::string> sockets, tokens;
   std::vector<uint32_t> ranks;
   std::string ready;
   uint32_t step_ms = 5;
-  app.add_option("--agent-socket", sockets, "of a pod; repeatable")->required();
-  app.add_option("--token-file", tokens, "of the same pod; repeatable")->required();
-  app.add_option("--ranks", ranks, "of the same pod; repeatable")->required();
-  app.add_option("--step-ms", step_ms, "how long a step takes");
-  app.add_option("--ready-file", ready, "is written when all are attached");
+  app.add_option("--agent-socket", sockets, "path of a pod's engine socket; repeatable, required")
+      ->required();
+  app.add_option("--token-file", tokens,
+                 "file with the engine token of the same pod; repeatable, required")
+      ->required();
+  app.add_option("--ranks", ranks, "number of ranks of the same pod; repeatable, required")
+      ->required();
+  app.add_option("--step-ms", step_ms, "duration of a step in milliseconds");
+  app.add_option("--ready-file", ready, "file to write when all engines are attached");
   CLI11_PARSE(app, argc, argv);
   if (sockets.size() != tokens.size() || sockets.size() != ranks.size()) {
-    std::fputs("tangram-stub-engines: a socket, a token file and ranks for each pod\n", stderr);
+    std::fputs(
+        "tangram-stub-engines: --agent-socket, --token-file and --ranks must be given once for "
+        "each pod\n",
+        stderr);
     return 2;
   }
   std::signal(SIGTERM, [](int) { g_ended = 1; });

@@ -37,7 +37,7 @@ func TestInstall(t *testing.T) {
 		return out
 	}
 	notes := helm("install", "tangram", chart, "--create-namespace", "--set", "images.tag=dev")
-	require.Contains(t, notes, "serves the MoEDeployments of all namespaces")
+	require.Contains(t, notes, "reconciles the MoEDeployments of all namespaces")
 	require.Contains(t, notes, "kubectl -n tangram-system rollout status deployment/tangram-operator")
 
 	// The demo's manifests are what a user would write, too.

@@ -77,7 +77,7 @@ var attemptMutants = []mutant{
 	{"the outcome is told to who has not stopped", "fence.cc", "if (part.flipped || part.joining || gates[device].stopped || lost.contains(device)) continue;", "if (!lost.contains(device)) continue;"},
 	{"a fence leaves a rank armed", "fence.cc", "for (const auto& [device, part] : attempt_->parts) step.marks.push_back(FenceGate{device});\n  return GiveUp(std::move(step), keep);", "return GiveUp(std::move(step), keep);"},
 	{"a burned attempt begins again", "prepare.cc", "if (header.attempt <= highest_) {", "if (header.attempt < highest_) {"},
-	{"an abort burns only what is under way", "end.cc", "if (run_ && run_->Has(event.header.attempt)) EndRun(\"an abort: \" + event.reason, &step);\n", ""},
+	{"an abort burns only what is under way", "end.cc", "if (run_ && run_->Has(event.header.attempt)) EndRun(\"abort: \" + event.reason, &step);\n", ""},
 	{"a run goes on after an abort", "run.cc", "  run_->over = true;\n", ""},
 	{"a run permits what is not verified", "flip.cc", "if (attempt_->phase == Phase::kStaged) return OkStatus();", "if (attempt_->phase == Phase::kStaged || attempt_->phase == Phase::kStaging) return OkStatus();"},
 	{"a run gives the old places back after its own first step", "end.cc", "event.by_run ? 2 : 1", "1"},

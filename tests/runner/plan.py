@@ -103,7 +103,7 @@ def check(fuzz_seconds=20, faults="", faults_minutes=4):
             Stage("vllm-package", "make -s vllm-test", code=CHECK, minutes=2),
             Stage("vllm", go_tests(go_test("tests", "-p 1 -timeout 3h -run '^(TestVllm|TestFaultsOfVLLM)' ./walk/... ./faults/...", faults)), "go", CHECK, 6),
             Stage("vllm-cluster", "make -s vllm-image >&2 && " + go_tests(go_test("tests", "-timeout 30m -run '^TestVllm' ./cluster/...", "VLLM=1")), "go", CHECK, 5),
-            Stage("demo", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local", code=CHECK, minutes=1),
+            Stage("demo", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/try/run", code=CHECK, minutes=1),
         ),
     )
 

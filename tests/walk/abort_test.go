@@ -51,7 +51,7 @@ func TestAgentThatFailsInAPhase(t *testing.T) {
 				require.NotNil(t, record)
 				require.Contains(t, record.Error, c.cause)
 				if !c.settle {
-					require.ErrorContains(t, err, "the old layout serves on")
+					require.ErrorContains(t, err, "the old layout stays active")
 					requireUnmoved(t, status(t, w), before)
 				}
 				requireSame(t, answers(t, w), tokens)

@@ -109,9 +109,9 @@ func TestWrongCertificates(t *testing.T) {
 		name, dir, cert, want string
 		code                  codes.Code
 	}{
-		{"gateway", w.CertificateDir(), "gateway", "only spiffe://tangram/demo/driver may call Agent, this certificate names 'gateway'", codes.PermissionDenied},
-		{"engine", w.CertificateDir(), "engine-p0", "this certificate names 'engine/p0'", codes.PermissionDenied},
-		{"agent", w.CertificateDir(), "agent-p0", "this certificate names 'agent/p0'", codes.PermissionDenied},
+		{"gateway", w.CertificateDir(), "gateway", "only spiffe://tangram/demo/driver may call Agent, the caller's certificate names 'gateway'", codes.PermissionDenied},
+		{"engine", w.CertificateDir(), "engine-p0", "the caller's certificate names 'engine/p0'", codes.PermissionDenied},
+		{"agent", w.CertificateDir(), "agent-p0", "the caller's certificate names 'agent/p0'", codes.PermissionDenied},
 		{"another authority", foreign, "driver", "", codes.Unavailable}, // no connection; TLS 1.3 does not always get to tell the client why
 	} {
 		t.Run(c.name, func(t *testing.T) {

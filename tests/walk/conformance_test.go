@@ -152,10 +152,10 @@ func (c *conforming) carried(t *testing.T) (bytes, failed int) {
 		log, err := os.ReadFile(path)
 		assert.NoError(t, err)
 		for line := range strings.Lines(string(log)) {
-			failed += strings.Count(line, "KV was not carried")
-			if _, flip, ok := strings.Cut(line, "] epoch "); ok {
+			failed += strings.Count(line, "KV migration failed")
+			if _, flip, ok := strings.Cut(line, "] flip committed "); ok {
 				var epoch, n int
-				if k, _ := fmt.Sscanf(flip, "%d: %d bytes of KV brought here", &epoch, &n); k == 2 {
+				if k, _ := fmt.Sscanf(flip, "epoch=%d kv_bytes=%d", &epoch, &n); k == 2 {
 					bytes += n
 				}
 			}
@@ -173,9 +173,9 @@ func (c *conforming) ahead(t *testing.T) (bytes int) {
 		log, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for line := range strings.Lines(string(log)) {
-			if _, told, ok := strings.Cut(line, "] KV: "); ok {
+			if _, told, ok := strings.Cut(line, "] KV migrated "); ok {
 				var n int
-				if k, _ := fmt.Sscanf(told, "%d bytes are here ahead", &n); k == 1 {
+				if k, _ := fmt.Sscanf(told, "bytes_ahead=%d", &n); k == 1 {
 					bytes += n
 				}
 			}

@@ -163,7 +163,7 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 	m.to(t, 3, "ExpertParallel")
 	said, err := os.ReadFile(filepath.Join(a.Dir(), "agent-p0.log"))
 	require.NoError(t, err)
-	require.Regexp(t, `the GPU is lost to this process: cuda: .*uncorrectable ECC error encountered .*; ending`, string(said))
+	require.Regexp(t, `exiting for another agent to take over error="this process has lost the GPU: cuda: .*uncorrectable ECC error encountered .*"`, string(said))
 
 	// A GPU that is lost to an engine: the same of it, but that its step was for nothing.
 	m.during(t, func() {
@@ -248,7 +248,7 @@ func TestAGpuThatFailsInATransition(t *testing.T) {
 			require.NoError(t, w.FailCuda(c.process, c.call, c.result, c.skip, always))
 			_, err := w.Apply(t.Context(), 2, modes[i%2], nil, nil)
 			require.ErrorContains(t, err, c.cause)
-			require.ErrorContains(t, err, "the old layout serves on")
+			require.ErrorContains(t, err, "the old layout stays active")
 			require.NoError(t, w.FailCuda(c.process, c.call, 0, 0, 0))
 			requireSame(t, answers(t, w), tokens)
 			requireUnmoved(t, status(t, w), before)

@@ -26,7 +26,7 @@ func TestAnEngineHangs(t *testing.T) {
 			a.HangEngine(1, 1, true)
 			d := a.await(t, "a repair", repaired)
 			require.Len(t, d.Record.Lost, 1)
-			require.Contains(t, d.Record.Lost[0].Why, "hangs")
+			require.Contains(t, d.Record.Lost[0].Why, "its engine is unresponsive")
 			a.HangEngine(1, 1, false)
 			a.await(t, "full width again", func(d harness.Did) bool { return d.Did == "apply" && d.Record.FromEpoch > 1 && d.Error == "" })
 			a.end(t, 4)
@@ -45,9 +45,9 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 			log, err := os.ReadFile(filepath.Join(a.Dir(), "keep.log"))
 			require.NoError(t, err)
 			require.NotContains(t, string(log), "no connection in time", "an engine waited for it until its limit")
-			require.NotContains(t, string(log), "did not answer in", "its agent did")
+			require.NotContains(t, string(log), "did not reply within", "its agent did")
 			if point != "engine.repair_enter" { // then it is there to be missed in a step
-				require.Contains(t, string(log), "while it is repaired")
+				require.Contains(t, string(log), "during the repair")
 				require.Len(t, d.Record.Lost, 2)
 			}
 			a.HangEngine(2, 0, false)
@@ -88,7 +88,7 @@ func TestAnEngineHangsInAFlip(t *testing.T) {
 	}
 }
 
-var silence = regexp.MustCompile(`nothing from .* for (\d+) ms`)
+var silence = regexp.MustCompile(`no message from .* within (\d+) ms`)
 
 // hangsAt stops the engine of a pod once something that was begun has come to a point there, and awaits a repair without it.
 func (a *alive) hangsAt(t *testing.T, pod int, point string, begin func()) harness.Did {

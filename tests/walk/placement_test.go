@@ -363,7 +363,7 @@ func TestPlacementsThatCannotBe(t *testing.T) {
 		})
 	}
 	_, err := w.ApplyPlacement(t.Context(), 1, good)
-	require.ErrorContains(t, err, "it is for 2 ranks, --ranks is 1")
+	require.ErrorContains(t, err, "placement has 2 ranks; want 1, the value of --ranks")
 	requireSame(t, answers(t, w), tokens)
 	requireUnmoved(t, status(t, w), before)
 }

@@ -27,7 +27,7 @@ func TestShapesThatCannotBe(t *testing.T) {
 		{"more ranks than experts", 11, "ExpertParallel", nil, []string{"11 expert groups of 1 ranks for 10 experts", "at most 10"}},
 		{"width 0", 0, "ExpertParallel", nil, []string{"--ranks 0", "at least 1"}},
 		{"negative width", -1, "ExpertParallel", nil, []string{"--ranks -1", "at least 1"}},
-		{"more ranks than there are", 12, "ExpertParallel", nil, []string{"12 ranks wanted, the agents have 11", "start more pods"}},
+		{"more ranks than there are", 12, "ExpertParallel", nil, []string{"12 ranks are desired, but the agents have 11", "start more pods"}},
 		{"group of 0", 2, "ExpertParallel", []string{"0=0/1"}, []string{"0=0/1", "at least 1"}},
 		{"expert groups that do not divide", 2, "ExpertParallel", []string{"0=3/1"}, []string{"expert groups of 3 do not divide 2 ranks"}},
 		{"attention groups that do not divide", 3, "ExpertParallel", []string{"1=1/2"}, []string{"layer 1", "attention groups of 2 do not divide 3 ranks"}},

@@ -19,7 +19,7 @@ func TestAnEngineOfOtherSettingsStaysOutside(t *testing.T) {
 	flights := fly(t, w, trace, 0, 6)
 	_, err := w.Apply(t.Context(), 3, "ExpertParallel", nil, nil)
 	require.ErrorContains(t, err, "kv_block_tokens is 32 at the engine of member ")
-	require.ErrorContains(t, err, "which is to be rank 2, and 16 at that of rank 0, member ")
+	require.ErrorContains(t, err, "the future rank 2, but 16 at the engine of rank 0, member ")
 	for _, f := range flights {
 		requireSums(t, f.land(t))
 	}
@@ -30,7 +30,7 @@ func TestAnEngineOfOtherSettingsStaysOutside(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.Apply(t.Context(), 3, "ExpertParallel", nil, nil)
 	require.ErrorContains(t, err, "max_batch_tokens is 128 at the engine of member ")
-	require.ErrorContains(t, err, "which is to be rank 2, and 24 at that of rank 0, member ")
+	require.ErrorContains(t, err, "the future rank 2, but 24 at the engine of rank 0, member ")
 	audit(t, w, 2)
 
 	w.KillPod(3)

@@ -232,7 +232,7 @@ func TestVllmTextServerDies(t *testing.T) {
 		killed, err := w.KillText()
 		require.NoError(t, err)
 		require.Equal(t, pid, killed)
-		require.ErrorContains(t, <-stream.ended, "does not answer", "its client is told")
+		require.ErrorContains(t, <-stream.ended, "is unresponsive", "its client is told")
 		at := time.Now()
 		pid, err = w.AwaitText(t.Context(), killed)
 		require.NoError(t, err)

@@ -126,7 +126,7 @@ func TestVllmTextFaults(t *testing.T) {
 		_, err := w.KillText()
 		require.NoError(t, err)
 		for _, s := range streams {
-			require.ErrorContains(t, <-s.ended, "does not answer", "its client is told")
+			require.ErrorContains(t, <-s.ended, "is unresponsive", "its client is told")
 		}
 		select {
 		case <-ended:

@@ -145,7 +145,7 @@ tg_code tge_run(tge_engine* engine, const tge_backend* backend, tg_error* error)
     if (!Whole(*known)) return Fail(error, TG_INVALID, "tge_backend: a callback is null");
     if (!Even(*known)) {
       return Fail(error, TG_INVALID,
-                  "tge_backend: progress, reserve and unreserve come together, or not at all");
+                  "tge_backend: set progress, reserve and unreserve together, or none of them");
     }
     Host& host = *engine->host;
     engine->called = std::make_unique<tangram::engine::Called>(*known, engine->block_tokens,
@@ -170,7 +170,9 @@ tg_code tge_exchange(tge_engine* engine, uint64_t sequence, const tge_bytes* sen
 tg_code tge_pieces(const tge_engine* engine, uint32_t layer, const tge_piece** out, size_t* count,
                    size_t* piece_size, tg_error* error) {
   return Guarded(error, [&] {
-    if (engine->called == nullptr) return Fail(error, TG_INVALID, "tge_pieces before tge_run");
+    if (engine->called == nullptr) {
+      return Fail(error, TG_INVALID, "tge_pieces called before tge_run");
+    }
     return Told(engine->called->Pieces(layer, out, count, piece_size), error);
   });
 }

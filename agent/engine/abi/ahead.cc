@@ -109,8 +109,8 @@ void Called::TellCarried(uint64_t ahead, uint64_t flip) {
   if (!staged_) return;
   const Incoming::Counts counts = incoming_.counts();
   spdlog::info(
-      "KV: {} bytes are here ahead of the flip, {} came in it; of all flips: {} pulls, {} of them "
-      "failed, {} put off, {} bytes of them in vain, {} requests found no room",
+      "KV migrated bytes_ahead={} bytes_in_flip={} pulls={} pulls_failed={} pulls_deferred={} "
+      "bytes_discarded={} requests_without_room={}",
       ahead, flip, counts.pulls, counts.failed, counts.put_off, counts.in_vain, counts.no_room);
 }
 

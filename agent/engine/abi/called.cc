@@ -195,16 +195,18 @@ Status Called::Compute(const StepInput& input) {
   input_ = nullptr;
   came_.clear();
   // Whoever swallowed the error has computed nonsense.
-  if (lost_ && code == TG_OK) return {Code::kInternal, "a step went on without a peer's rows"};
+  if (lost_ && code == TG_OK) {
+    return {Code::kInternal, "a step continued without the rows of a lost peer"};
+  }
   return Said(code, why, "step");
 }
 
 Status Called::StepLost() {
-  return {Code::kUnavailable, "an exchange of this step has failed before: give the step up"};
+  return {Code::kUnavailable, "an exchange of this step has failed already; abandon the step"};
 }
 
 Status Called::Exchange(uint64_t sequence, const tge_bytes* send, tge_bytes* recv) {
-  if (input_ == nullptr) return {Code::kInvalid, "an exchange outside of a step"};
+  if (input_ == nullptr) return {Code::kInvalid, "exchange called outside of a step"};
   if (lost_) return StepLost();
   const uint32_t size = input_->comm.size();
   std::vector<uint32_t> ranks(size);
@@ -222,7 +224,7 @@ Status Called::Exchange(uint64_t sequence, const tge_bytes* send, tge_bytes* rec
 }
 
 Status Called::MayEmit() {
-  if (input_ == nullptr) return {Code::kInvalid, "tge_may_emit outside of a step"};
+  if (input_ == nullptr) return {Code::kInvalid, "tge_may_emit called outside of a step"};
   (void)fault::Hit("engine.before_emit");
   Status may = input_->between.MayEmit();
   lost_ = lost_ || !may.ok();
@@ -283,7 +285,7 @@ Result<uint64_t> Called::Bring(uint32_t rank, Between& between) {
                                            " bytes in " + std::to_string(source.sets.size()) +
                                            " sets at rank " + std::to_string(r) + ", of " +
                                            std::to_string(mine.block_bytes()) + " in " +
-                                           std::to_string(mine.sets.size()) + " here"};
+                                           std::to_string(mine.sets.size()) + " on this rank"};
       }
       BlockRequest comes = request;
       comes.blocks.resize((request.computed + block_tokens_ - 1) / block_tokens_);
@@ -298,7 +300,9 @@ Result<uint64_t> Called::Bring(uint32_t rank, Between& between) {
       };
       std::vector<uint32_t> from, to;
       for (size_t b = 0; b < blocks.size(); ++b) {
-        if (blocks[b] >= mine.blocks) return Status{Code::kInternal, "adopting: no such block"};
+        if (blocks[b] >= mine.blocks) {
+          return Status{Code::kInternal, "adopt: a block is out of range"};
+        }
         if (here(b)) {
           ++ready;
           continue;

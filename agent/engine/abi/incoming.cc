@@ -152,7 +152,7 @@ void Incoming::Begin(const Board& board) {
 Status Incoming::Settle(const std::map<std::string, Comes>& comes, Between& waits) {
   TakeUp(&waits);
   if (copies_.under_way()) {
-    return {Code::kUnavailable, "what the agent copies ahead of the flip did not end"};
+    return {Code::kUnavailable, "the KV copies ahead of the flip did not end in time"};
   }
   for (Entry it = comings_.begin(); it != comings_.end();) {
     const Coming& coming = it->second;

@@ -56,9 +56,9 @@ Status BlockLayout::LiesIn(uint32_t layers, uint64_t bytes) const {
     *left -= stride * (count > 0 ? count - 1 : 0);
     return true;
   };
-  if (free_blocks > blocks) return {Code::kInternal, "more blocks are free than there are"};
+  if (free_blocks > blocks) return {Code::kInternal, "more KV blocks are free than exist"};
   if (sets.empty() || sets.size() > kMostSets || sets[0].layers != layers) {
-    return {Code::kInternal, "the first set of KV is not that of the model's layers"};
+    return {Code::kInternal, "the first KV set does not have the model's layers"};
   }
   for (const BlockSet& set : sets) {
     uint64_t left = bytes;
@@ -70,7 +70,7 @@ Status BlockLayout::LiesIn(uint32_t layers, uint64_t bytes) const {
     lies = lies && (set.block_bytes == 0 || set.layers <= bytes / set.block_bytes);
     if (lies) continue;
     return {Code::kInternal, std::to_string(blocks) + " blocks of " + std::to_string(set.layers) +
-                                 " layers do not lie in " + std::to_string(bytes) + " bytes"};
+                                 " layers do not fit in " + std::to_string(bytes) + " bytes"};
   }
   return OkStatus();
 }
@@ -127,7 +127,7 @@ Result<BlockManifest> BlockManifest::Decode(const Bytes& bytes, uint32_t layers,
     request.promised = reader.Get<int32_t>();
     const bool positions = request.computed <= request.blocks.size() * uint64_t{block_tokens} &&
                            (request.running || request.computed == 0);
-    if (!positions) return Wrong("\"" + request.request + "\" has KV of positions without blocks");
+    if (!positions) return Wrong("\"" + request.request + "\" has KV positions without blocks");
     if (std::ranges::any_of(request.blocks, [&](uint32_t b) { return b >= out.kv.blocks; })) {
       return Wrong("\"" + request.request + "\" has a block beyond " +
                    std::to_string(out.kv.blocks));

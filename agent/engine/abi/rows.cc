@@ -62,14 +62,14 @@ Result<ExpertRows*> Called::ExchangeOf(const tge_rows& rows) {
   if (format != format_)
     return Status{Code::kInvalid, "tge_rows: top_k " + std::to_string(rows.top_k) +
                                       " and element " + std::to_string(rows.element) +
-                                      ", and before " + std::to_string(format_.top_k) + " and " +
-                                      std::to_string(static_cast<uint32_t>(format_.x)) +
-                                      ": they are the same in all calls"};
+                                      ", but earlier calls had " + std::to_string(format_.top_k) +
+                                      " and " + std::to_string(static_cast<uint32_t>(format_.x)) +
+                                      "; they must be the same in all calls"};
   return &*experts_;
 }
 
 Status Called::Dispatch(const tge_rows& rows, tge_dispatched* arrived) {
-  if (input_ == nullptr) return {Code::kInvalid, "tge_dispatch outside of a step"};
+  if (input_ == nullptr) return {Code::kInvalid, "tge_dispatch called outside of a step"};
   if (lost_) return StepLost();
   const auto ordinal = OrdinalOf(epoch_, world_->model(), rows.layer);
   if (!ordinal.ok()) return ordinal.status();
@@ -94,7 +94,9 @@ Status Called::Dispatch(const tge_rows& rows, tge_dispatched* arrived) {
 }
 
 Status Called::Combine(const float* results, float* y) {
-  if (input_ == nullptr || !experts_) return {Code::kInvalid, "tge_combine outside of a step"};
+  if (input_ == nullptr || !experts_) {
+    return {Code::kInvalid, "tge_combine called outside of a step"};
+  }
   if (lost_) return StepLost();
   Status done = experts_->Combine(results, y);
   lost_ = lost_ || !done.ok();

@@ -16,7 +16,7 @@ bool Copies::MayBegin() {
 }
 
 void Copies::Failed(const Status& why) {
-  spdlog::warn("KV ahead of the flip: {}", why.message());
+  spdlog::warn("KV copy ahead of the flip failed error=\"{}\"", why.message());
   ++failed_;
   ++failures_;
   pause_ = kPause;
@@ -61,7 +61,9 @@ std::optional<bool> Copies::TakeUp(Between* waits) {
 }
 
 Result<uint64_t> Copies::Pull(std::span<const tg_kv_move> moves, Between& between) {
-  if (under_way_) return Status{Code::kUnavailable, "the agent still copies for a flip before"};
+  if (under_way_) {
+    return Status{Code::kUnavailable, "the agent still copies KV for a previous flip"};
+  }
   uint64_t bytes = 0;
   for (size_t begin = 0, end = 0; begin < moves.size(); begin = end) {
     for (uint64_t asked = 0; end < moves.size() && asked < kPullAtOnce; ++end) {
@@ -72,7 +74,9 @@ Result<uint64_t> Copies::Pull(std::span<const tg_kv_move> moves, Between& betwee
       const auto came = Await(between);
       status = came.status();
       under_way_ = flip_ = came.ok() && came->state == WorldView::StagedKv::State::kUnderWay;
-      if (under_way_) return Status{Code::kUnavailable, "KV did not come while others waited"};
+      if (under_way_) {
+        return Status{Code::kUnavailable, "the KV copy did not end while other ranks waited"};
+      }
       if (came.ok()) bytes += came->bytes;
     }
     // Also of an agent that is gone, which copies nothing any more.

@@ -78,8 +78,10 @@ void Hub::CancelAll(const std::string& gateway, const std::deque<v1::ServeReply>
   for (const v1::ServeReply& reply : replies) {
     if (reply.has_token()) requests.insert(reply.token().request());
   }
-  spdlog::error("gateway {} takes nothing: {} replies dropped, {} requests cancelled", gateway,
-                replies.size(), requests.size());
+  spdlog::error(
+      "gateway unresponsive, its requests are cancelled gateway={} replies_dropped={} "
+      "requests_cancelled={}",
+      gateway, replies.size(), requests.size());
   for (const std::string& request : requests) {
     inbox_->Put(CancelItem{request});
     v1::Token* token = instead->emplace_back().mutable_token();

@@ -64,7 +64,8 @@ Result<std::unique_ptr<FrontendServer>> FrontendServer::Start(const std::string&
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   out->server_ = builder.BuildAndStart();
   if (out->server_ == nullptr || out->port_ == 0) {
-    return Status{Code::kInvalid, "cannot serve at " + listen + ": is the port in use?"};
+    return Status{Code::kInvalid, "cannot listen on " + listen +
+                                      ": the port is in use or the address is not of this host"};
   }
   return out;
 }

@@ -36,18 +36,22 @@ void Session::OnWriteDone(bool ok) {
 }
 
 grpc::Status Session::OnHello(const v1::Hello& hello) {
-  if (!gateway_.empty()) return {grpc::StatusCode::INVALID_ARGUMENT, "a second hello"};
-  if (world_.empty()) return {grpc::StatusCode::UNAVAILABLE, "the engine has no agent yet"};
+  if (!gateway_.empty()) return {grpc::StatusCode::INVALID_ARGUMENT, "more than one hello"};
+  if (world_.empty()) {
+    return {grpc::StatusCode::UNAVAILABLE, "the engine is not attached to an agent yet"};
+  }
   if (hello.world() != world_) {
-    return {grpc::StatusCode::FAILED_PRECONDITION,
-            "hello for world \"" + hello.world() + "\", this is \"" + world_ + "\""};
+    return {grpc::StatusCode::FAILED_PRECONDITION, "hello for world \"" + hello.world() +
+                                                       "\", but this engine is of world \"" +
+                                                       world_ + "\""};
   }
   if (const std::string expected = "spiffe://tangram/" + world_ + "/gateway"; peer_ != expected) {
     return {grpc::StatusCode::PERMISSION_DENIED,
-            "only " + expected + " may open a session, this certificate names \"" + peer_ + "\""};
+            "only " + expected + " may open a session, the caller's certificate names \"" + peer_ +
+                "\""};
   }
   if (hello.gateway().empty()) {
-    return {grpc::StatusCode::INVALID_ARGUMENT, "hello without the gateway's name"};
+    return {grpc::StatusCode::INVALID_ARGUMENT, "hello has no gateway name"};
   }
   gateway_ = hello.gateway();
   hub_->Open(gateway_, self_);
@@ -59,7 +63,7 @@ void Session::OnSubmit(v1::Submit submit) {
   refused.set_request(submit.request());
   if (inbox_->Put(SubmitItem{gateway_, std::move(submit)})) return;
   refused.set_code(v1::Refused::CODE_BUSY);
-  refused.set_message("requests come faster than this rank's steps take them; try another rank");
+  refused.set_message("the queue of new requests of this rank is full; try another rank");
   hub_->Refuse(gateway_, std::move(refused));
 }
 
@@ -84,7 +88,7 @@ void Session::OnReadDone(bool ok) {
       }
       break;
     case v1::ServeRequest::BODY_NOT_SET:
-      status = {grpc::StatusCode::INVALID_ARGUMENT, "an empty message"};
+      status = {grpc::StatusCode::INVALID_ARGUMENT, "empty message"};
       break;
   }
   if (!status.ok()) {

@@ -92,8 +92,8 @@ Status Host::Attach(const std::atomic<bool>& stop) {
   std::shared_ptr<net::Credentials> credentials = net::Credentials::Insecure();
   if (options_.insecure_fabric) {
     spdlog::warn(
-        "insecure fabric: what engines tell each other crosses the network in plain text, and "
-        "whoever reaches {} is believed to be an engine",
+        "insecure_fabric: messages between engines are not encrypted, and their senders are not "
+        "authenticated mesh_listen={}",
         options_.mesh_listen);
   } else {
     auto opened = net::Credentials::Open(options_.tls, model.world, "engine");
@@ -107,7 +107,7 @@ Status Host::Attach(const std::atomic<bool>& stop) {
 Status Host::Ready() {
   const tg_model& model = world_->model();
   server_->SetWorldName(model.world);
-  spdlog::info("engine of {} in world {}: serving at {}, mesh at {}", model.member, model.world,
+  spdlog::info("engine serving member={} world={} address={} mesh={}", model.member, model.world,
                options_.world.frontend, options_.world.mesh_endpoint);
   if (options_.ready_file.empty()) return OkStatus();
   return WriteReady(options_.ready_file, {{"world", model.world},

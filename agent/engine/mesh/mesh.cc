@@ -60,7 +60,7 @@ void Mesh::Want(std::span<const PeerAddress> peers) {
     // It came before the layout that says whose it is.
     if (peer.connection == nullptr || peer.connection->state != Connection::State::kReady) continue;
     if (const Status status = MaySpeak(*peer.connection); !status.ok()) {
-      spdlog::warn("mesh: {}", status.message());
+      spdlog::warn("mesh peer rejected error=\"{}\"", status.message());
       peer.last_error = status.message();
       peer.connection.reset();
     }
@@ -126,7 +126,7 @@ void Mesh::Accept(TimeSource::TimePoint now) {
   for (int i = 0; i < kAtOnce && greeting_.MayEnter(now); ++i) {
     Result<UniqueFd> fd = net::Accept(listener_.get(), limits_.tcp);
     if (!fd.ok()) {
-      spdlog::error("mesh: {}", fd.status().message());
+      spdlog::error("mesh cannot accept a connection error=\"{}\"", fd.status().message());
       accept_at_ = now + kRetry;
       return;
     }
@@ -157,14 +157,15 @@ Status Mesh::OnHello(Connection& connection, const Bytes& payload) {
   const auto& [world, from, to] = *decoded;
   if (world != world_ || to != self_) {
     return {Code::kWrongWorld, "hello from " + from + " of world " + world + " to " + to +
-                                   ", but here is " + self_ + " of world " + world_};
+                                   ", but this is " + self_ + " of world " + world_};
   }
   const bool dialled = connection.state == Connection::State::kDialled;
   if (dialled && from != connection.member) {
-    return {Code::kWrongWorld, "dialled " + connection.member + ", found " + from};
+    return {Code::kWrongWorld, "connected to " + connection.member + ", but the peer is " + from};
   }
   if (!dialled && from >= self_) {
-    return {Code::kInvalid, from + " dialled " + self_ + "; the smaller id dials"};
+    return {Code::kInvalid,
+            from + " connected to " + self_ + "; the member with the smaller id must connect"};
   }
   connection.member = from;
   return MaySpeak(connection);
@@ -176,27 +177,28 @@ Status Mesh::MaySpeak(const Connection& connection) const {
     const auto unexpected = std::count_if(peers_.begin(), peers_.end(),
                                           [](const auto& item) { return !item.second.wanted; });
     if (static_cast<size_t>(unexpected) < limits_.unexpected) return OkStatus();
-    return {Code::kUnavailable, "too many members that nobody expects"};
+    return {Code::kUnavailable, "too many connections of unexpected members"};
   }
   if (!credentials_->secure()) return OkStatus();
   const Peer& peer = it->second;
   const std::string& pod = connection.stream.pod();
   if (peer.wanted) {
     if (pod == peer.pod) return OkStatus();
-    return {Code::kUnauthenticated,
-            "pod " + pod + " speaks for " + connection.member + ", which is in pod " + peer.pod};
+    return {Code::kUnauthenticated, "pod " + pod + " presents member " + connection.member +
+                                        ", which belongs to pod " + peer.pod};
   }
   if (peer.connection == nullptr || peer.connection.get() == &connection ||
       pod == peer.connection->stream.pod()) {
     return OkStatus();
   }
-  return {Code::kUnauthenticated, "pod " + pod + " speaks for " + connection.member + ", as pod " +
-                                      peer.connection->stream.pod() + " does already"};
+  return {Code::kUnauthenticated, "pod " + pod + " presents member " + connection.member +
+                                      ", as pod " + peer.connection->stream.pod() +
+                                      " already does"};
 }
 
 bool Mesh::Drive(Connection& connection, short events) {
   Status status;
-  if (fault::Cut(connection.member)) status = {Code::kUnavailable, "the link is cut"};
+  if (fault::Cut(connection.member)) status = {Code::kUnavailable, "the connection is cut"};
   const bool known = connection.stream.ready();
   if (status.ok() && (!known || events & (POLLOUT | POLLERR))) status = connection.Write();
   if (status.ok() && !connection.frame &&
@@ -208,9 +210,10 @@ bool Mesh::Drive(Connection& connection, short events) {
     connection.frame.reset();
     const bool dialled = connection.state == Connection::State::kDialled;
     const FrameKind expected = dialled ? FrameKind::kWelcome : FrameKind::kHello;
-    status = frame.header.kind == expected ? OnHello(connection, frame.payload)
-                                           : Status{Code::kInvalid, "no hello came first"};
-    if (fault::Cut(connection.member)) status = {Code::kUnavailable, "the link is cut"};
+    status = frame.header.kind == expected
+                 ? OnHello(connection, frame.payload)
+                 : Status{Code::kInvalid, "the first message is not a hello"};
+    if (fault::Cut(connection.member)) status = {Code::kUnavailable, "the connection is cut"};
     if (status.ok()) {
       connection.state = Connection::State::kReady;
       if (!dialled) {
@@ -227,8 +230,8 @@ bool Mesh::Drive(Connection& connection, short events) {
   spdlog::log(status.code() == Code::kUnauthenticated && connection.stream.ready()
                   ? spdlog::level::warn
                   : spdlog::level::debug,
-              "mesh: connection with {}: {}",
-              connection.member.empty() ? "a stranger" : connection.member, status.message());
+              "mesh connection closed member={} error=\"{}\"",
+              connection.member.empty() ? "unauthenticated" : connection.member, status.message());
   return false;
 }
 
@@ -237,7 +240,7 @@ void Mesh::Adopt(std::unique_ptr<Connection> connection) {
   if (!MaySpeak(*connection).ok()) return;  // another came between its hello and this
   const std::string member = connection->member;
   Peer& peer = peers_[member];
-  if (peer.connection) peer.last_error = "it connected again";
+  if (peer.connection) peer.last_error = "the peer connected again";
   peer.connection = std::move(connection);
   ++peer.made;
 }
@@ -409,7 +412,7 @@ Status Mesh::ExchangeAll(const Tag& tag, std::span<const std::string> members,
       if (leg.done) continue;
       if (connection->GaveUp(tag.epoch)) {
         missed(i, TG_GAVE_UP);
-        return {Code::kUnavailable, name + ": " + members[i] + " has given up epoch " +
+        return {Code::kUnavailable, name + ": " + members[i] + " has stopped in epoch " +
                                         std::to_string(connection->still)};
       }
       if (connection->moved != leg.moved) {
@@ -426,12 +429,12 @@ Status Mesh::ExchangeAll(const Tag& tag, std::span<const std::string> members,
     if (waiting.empty()) return OkStatus();
     if (!silent.empty()) {
       return {Code::kUnavailable,
-              name + ": nothing from" + silent + " for " + milliseconds(terms.limit)};
+              name + ": no message from" + silent + " within " + milliseconds(terms.limit)};
     }
     if (terms.most && wait.ran() >= *terms.most) {
       for (const size_t i : awaited) missed(i, TG_STUCK);
-      return {Code::kUnavailable, name + ": after " + milliseconds(*terms.most) +
-                                      " these still wait for somebody:" + waiting};
+      return {Code::kUnavailable, name + ": timed out after " + milliseconds(*terms.most) +
+                                      ", these peers wait for another rank:" + waiting};
     }
     if (wait.BeatDue()) Beat();
     const auto look =

@@ -223,7 +223,7 @@ TEST(MeshTest, ASilentPeerIsAnErrorAfterTheTimeout) {
   EXPECT_GE(time.Elapsed() - begun, milliseconds(150));
   EXPECT_LE(time.Elapsed() - begun, milliseconds(150) + Wait::kLook);
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_NE(status.message().find("nothing from b for 150 ms"), std::string::npos)
+  EXPECT_NE(status.message().find("no message from b within 150 ms"), std::string::npos)
       << status.message();
   ExpectMissed(nodes[0], 1, TG_SILENT);
 }
@@ -247,7 +247,8 @@ TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
       nodes[0].comm.Exchange(0, 0, std::vector<uint32_t>{0, 1}, std::vector<Bytes>(3), &recv);
   time.Leave();
   thread.join();
-  EXPECT_NE(atB.message().find("nothing from c for 200 ms"), std::string::npos) << atB.message();
+  EXPECT_NE(atB.message().find("no message from c within 200 ms"), std::string::npos)
+      << atB.message();
   EXPECT_NE(status.message().find("no connection with b"), std::string::npos) << status.message();
 }
 
@@ -268,7 +269,8 @@ TEST(MeshTest, WhoHasGivenTheEpochUpIsNotWaitedFor) {
   through = true;
   thread.join();
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_NE(status.message().find("b has given up epoch 3"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("b has stopped in epoch 3"), std::string::npos)
+      << status.message();
   ExpectMissed(nodes[0], 1, TG_GAVE_UP);
 }
 
@@ -294,7 +296,8 @@ TEST(MeshTest, WhoConnectsAgainInTheMiddleIsNotWaitedFor) {
   through = true;
   thread.join();
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_NE(status.message().find("no connection with a: it connected again"), std::string::npos)
+  EXPECT_NE(status.message().find("no connection with a: the peer connected again"),
+            std::string::npos)
       << status.message();
 }
 
@@ -330,7 +333,7 @@ TEST(MeshTest, WhoWaitsForEverIsGivenUpInTheEnd) {
       nodes[0].comm.Exchange(0, 0, std::vector<uint32_t>{0, 1}, std::vector<Bytes>(3), &recv);
   nodes[2].mesh.reset();  // ends b's wait
   thread.join();
-  EXPECT_NE(status.message().find("after 300 ms these still wait for somebody: b"),
+  EXPECT_NE(status.message().find("timed out after 300 ms, these peers wait for another rank: b"),
             std::string::npos)
       << status.message();
   ExpectMissed(nodes[0], 1, TG_STUCK);
@@ -369,7 +372,7 @@ TEST(MeshTest, InAFlipASilentPeerIsAnErrorAfterTheTimeout) {
   nodes[0].comm.SetDoing(TG_IN_FLIP);
   std::vector<Bytes> recv;
   const Status status = nodes[0].comm.Gather(0, 5, {1}, &recv);
-  EXPECT_NE(status.message().find("nothing from b for 100 ms"), std::string::npos)
+  EXPECT_NE(status.message().find("no message from b within 100 ms"), std::string::npos)
       << status.message();
   ASSERT_EQ(nodes[0].comm.missed().size(), 1u);
   EXPECT_EQ(nodes[0].comm.missed()[0].cause, static_cast<uint32_t>(TG_SILENT));
@@ -481,7 +484,7 @@ TEST(MeshTest, WhoDialsLooksAtThePodToo) {
   const std::vector<std::string> names{"b"};
   a->Want(std::vector{At("b", *impostor)});
   EXPECT_TRUE(Soon({a.get(), impostor.get()}, [&] {
-    return a->Missing(names).find("pod pod-c speaks for b") != std::string::npos;
+    return a->Missing(names).find("pod pod-c presents member b") != std::string::npos;
   })) << a->Missing(names);
   EXPECT_FALSE(a->Connected(names));
 }

@@ -8,13 +8,12 @@ Result<size_t> PayloadBytes(std::span<const std::byte> bytes, uint64_t most) {
   FrameHeader header;
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (header.magic != FrameHeader::kMagic) {
-    return Status{Code::kInvalid,
-                  "not a frame of the mesh (magic " + std::to_string(header.magic) + ")"};
+    return Status{Code::kInvalid, "not a mesh frame (magic " + std::to_string(header.magic) + ")"};
   }
   if (header.length > most) {
-    return Status{Code::kInvalid, "a frame of " + std::to_string(header.length) +
-                                      " bytes, where at most " + std::to_string(most) +
-                                      " may come"};
+    return Status{Code::kInvalid, "frame of " + std::to_string(header.length) +
+                                      " bytes exceeds the maximum of " + std::to_string(most) +
+                                      " bytes"};
   }
   return size_t{header.length};
 }

@@ -58,7 +58,7 @@ void MeshLinks::TellHostile(uint32_t rank, dispatch::Lane lane) {
 
 Status MeshLinks::MeshLink::Work() {
   if (!all_->settled_) return OkStatus();
-  return {Code::kInternal, "its message is not whole"};
+  return {Code::kInternal, "incomplete message"};
 }
 
 std::span<uint8_t> MeshLinks::MeshLink::Room(dispatch::Lane lane, size_t want) {

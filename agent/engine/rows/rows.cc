@@ -37,8 +37,9 @@ Status ExpertRows::Dispatch(Communicator& comm, uint64_t step, uint64_t sequence
 }
 
 Status ExpertRows::CombineAny(const void* partials, void* y) {
-  if (!std::exchange(open_, false))
-    return {Code::kInvalid, "a combine without a dispatch before it: they come in pairs"};
+  if (!std::exchange(open_, false)) {
+    return {Code::kInvalid, "combine called without a dispatch before it"};
+  }
   TANGRAM_RETURN_IF_ERROR(exchange_.SendBack(handle_, partials));
   return Told(exchange_.Finish(handle_, y), dispatch::Lane::kCombine);
 }

@@ -361,8 +361,7 @@ TEST(ExpertRows, WhatCannotBeMeantIsRefusedByName) {
   Layout layout(1, 2);
   layout.AddLayer({{{{0, 0, 1}}}, {{{0, 0, 1}}}});
   exchange.Enter(Of(layout, 0));
-  EXPECT_EQ(exchange.Combine(&x, &y).message(),
-            "a combine without a dispatch before it: they come in pairs");
+  EXPECT_EQ(exchange.Combine(&x, &y).message(), "combine called without a dispatch before it");
   expert = 2;
   EXPECT_EQ(exchange.Dispatch(comm, 0, 1, 0, rows).message(), "row 0 is for expert 2 of 2");
   expert = 1;

@@ -30,7 +30,7 @@ class Turn::Stopwatch {
   void Lap(const char* name) {
     const auto now = std::chrono::steady_clock::now();
     text_ +=
-        " " + std::string(name) + " " +
+        " " + std::string(name) + "_us=" +
         std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(now - last_).count());
     last_ = now;
   }
@@ -45,7 +45,7 @@ Result<bool> Turn::Flip() {
   Stopwatch watch;
   const auto cpu = ThreadCpu();
   // Equal words imply that every member prepared this very target.
-  if (!preparation_) return Status{Code::kInternal, "the gate opened, but nothing was prepared"};
+  if (!preparation_) return Status{Code::kInternal, "the gate opened, but no flip was prepared"};
   Pending pending;
   pending.attempt = preparation_->attempt();
   pending.target_epoch = preparation_->target_epoch();
@@ -68,8 +68,8 @@ Result<bool> Turn::Flip() {
   ++flips_;
   watch.Lap("commit");
   (void)fault::Hit("engine.flip_enter");
-  spdlog::info("epoch {}: {} bytes of KV brought here, {} requests changed home, microseconds:{}",
-               pending_->target_epoch, pending_->bytes, pending_->requests_moved, watch.text());
+  spdlog::info("flip committed epoch={} kv_bytes={} requests_moved={}{}", pending_->target_epoch,
+               pending_->bytes, pending_->requests_moved, watch.text());
   const bool carries = pending_->carries;
   TANGRAM_RETURN_IF_ERROR(EnterPending());
   if (carries) carrying_ += ThreadCpu() - cpu;
@@ -91,7 +91,8 @@ Result<bool> Turn::Carry(Stopwatch* watch, Pending* pending, Status* pulled) {
     // boundary, when requests have ended.
     if (fits.code() != Code::kNoMemory) return fits;
     if (declined_++ % 256 == 0) {
-      spdlog::warn("attempt {}: KV does not fit yet: {}", preparation_->attempt(), fits.message());
+      spdlog::warn("flip declined, KV does not fit yet attempt={} error=\"{}\"",
+                   preparation_->attempt(), fits.message());
     }
     world_->Decline(fits.message());
     preparation_->PauseNoMore();  // requests must end first
@@ -129,7 +130,8 @@ Result<bool> Turn::AllBrought(const Status& pulled) {
   }
   if (failed.empty()) return true;
   ++declined_;
-  spdlog::warn("attempt {}: KV was not carried: {}", preparation_->attempt(), failed);
+  spdlog::warn("flip declined, KV migration failed attempt={} error=\"{}\"",
+               preparation_->attempt(), failed);
   world_->Decline(failed);
   DropPending();
   return false;
@@ -175,7 +177,7 @@ Status Turn::EnterPending() {
 Status Turn::Enter(Entry entry) {
   const tg_maps* maps = world_->maps();
   if (maps == nullptr || maps->rank < 0) {
-    return {Code::kInternal, "a layout is in force, but this rank is not in it"};
+    return {Code::kInternal, "this rank is not in the active layout"};
   }
   Result<std::vector<kv::LayerGroups>> groups = GroupsOf(*maps, world_->model());
   if (!groups.ok()) return groups.status();

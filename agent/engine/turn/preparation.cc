@@ -25,7 +25,7 @@ Status Sane(const tg_maps& target, const tg_model& model) {
         if (next != model.granules) {
           return {Code::kInvalid, "layer " + std::to_string(l) + " expert " + std::to_string(e) +
                                       " copy " + std::to_string(a) + " does not hold the " +
-                                      std::to_string(model.granules) + " granules once each"};
+                                      std::to_string(model.granules) + " granules exactly once"};
         }
       }
       if (expert.replicas == 0) {

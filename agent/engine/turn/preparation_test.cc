@@ -135,7 +135,7 @@ class PreparationOfExperts : public PreparationTest {
 TEST_F(PreparationOfExperts, EachCopyHoldsEveryGranuleOnce) {
   EXPECT_EQ(RefusalOf({Piece(0, 4)}, 1), "");
   EXPECT_EQ(RefusalOf({Piece(0, 2), Piece(2, 2), Piece(0, 0), Piece(0, 4)}, 2), "");
-  const std::string wrong = "layer 0 expert 0 copy 0 does not hold the 4 granules once each";
+  const std::string wrong = "layer 0 expert 0 copy 0 does not hold the 4 granules exactly once";
   EXPECT_EQ(RefusalOf({Piece(0, 3)}, 1), wrong);
   EXPECT_EQ(RefusalOf({Piece(0, 2), Piece(1, 2)}, 1), wrong);
   EXPECT_EQ(RefusalOf({Piece(2, 2), Piece(0, 2)}, 1), wrong);

@@ -36,9 +36,8 @@ void Turn::GiveUp(const Status& why) {
   world_->Missed(comm_.missed());
   stopped_ = true;
   WatchTheOthers();
-  spdlog::warn("epoch {} step {} is given up{}: {}{}", epoch(), step_,
-               pending_ ? ", the flip that it was for may be a fact" : "", why.message(),
-               MissedText());
+  spdlog::warn("step abandoned epoch={} step={} flip_may_have_committed={} error=\"{}{}\"", epoch(),
+               step_, pending_.has_value(), why.message(), MissedText());
   // Who told the others that its KV is in place keeps its word: they may have flipped on it.
   world_->Stop(pending_.has_value());
 }
@@ -99,8 +98,7 @@ Status Turn::StandStill() {
 }
 
 Status Turn::Fenced() {
-  return {Code::kUnavailable,
-          "the others went on without this rank, which was silent for too long"};
+  return {Code::kUnavailable, "this rank did not respond in time and was removed from the world"};
 }
 
 Status Turn::Follow(const tg_event& event) {
@@ -112,13 +110,13 @@ Status Turn::Follow(const tg_event& event) {
   }
   if (pending_ && pending_->target_epoch == event.target_epoch) {
     ++flips_;
-    spdlog::info("epoch {}: the flip was a fact", event.target_epoch);
+    spdlog::info("flip had committed epoch={}", event.target_epoch);
     return EnterPending();
   }
   if (epoch_ == nullptr) return Enter(Entry::kEmpty);
   // Somebody flipped, so every member had all it needed, and said so.
   return {Code::kInternal, "the agents flipped to epoch " + std::to_string(event.target_epoch) +
-                               ", for which this engine has no KV"};
+                               ", but this engine has no KV for it"};
 }
 
 }  // namespace tangram::engine

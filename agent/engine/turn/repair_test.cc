@@ -131,7 +131,7 @@ TEST_F(TurnAfterADeath, EndsIfTheOthersFlippedToWhatItHasNoKvFor) {
   world_.events = {Flipped(next_)};
   const Status status = turn_.Once();
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_NE(status.message().find("for which this engine has no KV"), std::string::npos)
+  EXPECT_NE(status.message().find("but this engine has no KV for it"), std::string::npos)
       << status.message();
 }
 

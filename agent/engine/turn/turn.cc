@@ -80,7 +80,7 @@ Status Turn::TakeEvents(int timeout_ms) {
     if (!event.ok()) {
       if (event.status().code() != Code::kUnavailable) return event.status();
       // The memory stays mapped: what is in force can be computed without the agent.
-      if (!agent_gone_) spdlog::error("the agent is gone: {}", event.status().message());
+      if (!agent_gone_) spdlog::error("agent disconnected error=\"{}\"", event.status().message());
       agent_gone_ = true;
       return OkStatus();
     }
@@ -98,7 +98,7 @@ Status Turn::TakeEvent(const tg_event& event) {
       Prepare(event);
       break;
     case TG_EVENT_ABORT:
-      if (preparation_) spdlog::info("attempt {} is over", preparation_->attempt());
+      if (preparation_) spdlog::info("attempt ended attempt={}", preparation_->attempt());
       preparation_.reset();
       load_reported_ = {};  // gateways send requests here again
       if (staged_ == event.attempt) UnstageKv();
@@ -118,13 +118,13 @@ void Turn::Prepare(const tg_event& event) {
   const Status fits =
       begun.ok() ? backend_->Fits(*event.target, event.repair != 0) : begun.status();
   if (!fits.ok()) {
-    spdlog::warn("attempt {}: refused: {}", event.attempt, fits.message());
+    spdlog::warn("flip rejected attempt={} error=\"{}\"", event.attempt, fits.message());
     (void)world_->Prepared(event.attempt, false, fits.message());
     return;
   }
   preparation_ = std::move(*begun);
   if (GivesHomesUp()) load_reported_ = {};  // who comes later should not have to move
-  spdlog::info("attempt {}: preparing epoch {} with {} members", event.attempt, event.target_epoch,
+  spdlog::info("preparing flip attempt={} epoch={} members={}", event.attempt, event.target_epoch,
                preparation_->target().members.size());
 }
 
@@ -133,7 +133,8 @@ Status Turn::CheckPreparation() {
   mesh_->Progress(0);
   // The attempt may be over by now, or the agent gone: the next event tells.
   if (const Status told = preparation_->Answer(*mesh_, world_, time_.Now()); !told.ok()) {
-    spdlog::warn("attempt {}: {}", preparation_->attempt(), told.message());
+    spdlog::warn("reply to Prepare not sent attempt={} error=\"{}\"", preparation_->attempt(),
+                 told.message());
   }
   return OkStatus();
 }
@@ -249,7 +250,7 @@ Status Turn::Lives() {
     const std::string& member = comm_.members()[r];
     if (r == comm_.rank() || !mesh_->GaveUp(member, epoch())) continue;
     comm_.Missed(r, TG_GONE);
-    return {Code::kUnavailable, member + " gave the flip up: " + mesh_->Missing({&member, 1})};
+    return {Code::kUnavailable, member + " abandoned the flip: " + mesh_->Missing({&member, 1})};
   }
   return OkStatus();
 }

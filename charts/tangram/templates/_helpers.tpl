@@ -1,15 +1,15 @@
-{{/* Name of what the chart makes: the release's name, with "tangram" in it. */}}
+{{/* Name of the objects of this chart: the release name, with "tangram" in it. */}}
 {{- define "tangram.name" -}}
 {{- $base := ternary .Release.Name (printf "%s-tangram" .Release.Name) (contains "tangram" .Release.Name) -}}
 {{- printf "%s-operator" ($base | trunc 54 | trimSuffix "-") -}}
 {{- end -}}
 
-{{/* Name of what serves custom metrics: of a Service, too, which has at most 63 letters. */}}
+{{/* Name of the custom metrics objects. One is a Service, so it has at most 63 characters. */}}
 {{- define "tangram.customMetrics" -}}
 {{- printf "%s-custom-metrics" (include "tangram.name" . | trunc 48 | trimSuffix "-") -}}
 {{- end -}}
 
-{{/* Name of cluster-wide objects: releases of one name in two namespaces do not share them. */}}
+{{/* Name of cluster-scoped objects, unique per namespace and release name. */}}
 {{- define "tangram.clusterName" -}}
 {{- printf "%s.%s" (include "tangram.name" .) .Release.Namespace -}}
 {{- end -}}
@@ -38,12 +38,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{/*
-Rules of files/role.yaml, which is generated from the operator's RBAC markers, by where they must hold;
+Rules of files/role.yaml, which is generated from the RBAC markers of the operator, by scope;
 arguments: root, scope:
-  all        what is asked of every namespace and of the cluster
-  namespaced the same without the kinds that have no namespace
-  cluster    only the kinds that have no namespace
-  own        what leader election asks of the operator's own namespace
+  all        rules for all namespaces and for the cluster
+  namespaced the same without cluster-scoped kinds
+  cluster    only cluster-scoped kinds
+  own        rules for leader election in the namespace of the operator
 */}}
 {{- define "tangram.rules" -}}
 {{- $scope := .scope -}}

@@ -4,13 +4,17 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"tangram.dev/e2e/load"
 )
 
-// act of the demo in which somebody dies, as the report has it.
+const (
+	rankActName     = "kill -9 of a rank"
+	operatorActName = "kill of the operator during a switch"
+)
+
+// act of the demo in which a process is killed, as the report has it.
 type act struct {
 	Name string `json:"name"`
 	// Seconds after the death: until the layout was repaired (0: nothing was to repair), and until the world
@@ -34,7 +38,14 @@ func (a *act) ended(repaired time.Time) {
 	if !repaired.IsZero() {
 		a.Repaired = repaired.Sub(a.at).Seconds()
 	}
-	say("%-32s whole again after %.1f s", a.Name, a.Whole)
+}
+
+// outcome in one line.
+func (a *act) outcome() string {
+	if a.Repaired > 0 {
+		return fmt.Sprintf("%s: serving again after %.1f s, all ranks Ready after %.1f s", a.Name, a.Repaired, a.Whole)
+	}
+	return fmt.Sprintf("%s: the next operator completed it, Ready after %.1f s", a.Name, a.Whole)
 }
 
 // streamsAt a time: of these requests a token has come, and not the last one.
@@ -69,10 +80,10 @@ func (r *report) printActs(out io.Writer) {
 	if len(r.Acts) == 0 {
 		return
 	}
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "\nwho dies\trunning requests\twithout tokens, median s\tworst s\trepaired s\tas wanted s\tbytes read again\t")
+	w := tables(out)
+	_, _ = fmt.Fprintln(w, "\nfailure\trunning requests\tstall per request p50 s\tlongest s\trecovery time s\ttime to Ready s\treloaded from checkpoint MB\t")
 	for _, a := range r.Acts {
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t\n", a.Name, a.Requests, a.MedianGap, a.WorstGap, a.Repaired, a.Whole, a.ReadAgain)
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t\n", a.Name, a.Requests, a.MedianGap, a.WorstGap, a.Repaired, a.Whole, mb(a.ReadAgain))
 	}
 	_ = w.Flush()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -9,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,7 +24,7 @@ const (
 	burstsName   = "bursts"
 	burstsObject = "moedeployment/" + burstsName
 	burstsModel  = "tiny"
-	burstsTitle  = "a burst, nobody says anything"
+	burstsTitle  = "burst, with automatic mode and replicas"
 
 	quietRate, burstRate = .5, 5.5 // requests per second
 	meetRate             = 1.0
@@ -66,7 +66,10 @@ type shape struct {
 	Width int32         `json:"width"`
 }
 
-func (s shape) String() string { return fmt.Sprintf("%s, %d", s.Mode, s.Width) }
+func (s shape) String() string {
+	short := map[v1alpha2.Mode]string{v1alpha2.ModeExpert: "EP", v1alpha2.ModeTensor: "TP"}
+	return fmt.Sprintf("%s, %d ranks", cmp.Or(short[s.Mode], string(s.Mode)), s.Width)
+}
 
 // decided by the operator, seconds after the burst began. InForce: 0 if it never was.
 type decided struct {
@@ -98,6 +101,7 @@ func meetBursts(ctx context.Context, o options, k *kube.Client) (*bursts, error)
 	client := &load.Client{URL: url, Model: burstsName, HTTP: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 512}}, Counters: &b.counters, Patience: waitReturn}
 	go func() { b.played <- b.arrivals.play(ctx, client, b.stop) }()
 	go b.watch(ctx)
+	say("%s: %.0f requests per second for %.0f s, so that the policy knows its load", burstsName, meetRate, meetFor.Seconds())
 	b.arrivals.rate(meetRate)
 	defer b.arrivals.rate(0)
 	return b, sleep(ctx, meetFor)
@@ -161,7 +165,7 @@ func (b *bursts) burst(ctx context.Context, begin func(string)) error {
 	}
 	b.arrivals.rate(quietRate)
 	b.ended = time.Now()
-	begin(burstsTitle + ": it is over")
+	begin(burstsTitle + ": after it")
 	if err := b.until(ctx, waitReturn, b.returned); err != nil {
 		return err
 	}
@@ -232,7 +236,7 @@ func (b *bursts) finish(ctx context.Context, o options) error {
 		return fmt.Errorf("%s, one rank: %w", burstsTitle, err)
 	}
 	say("the same %d requests of %s on one rank", len(b.results), burstsName)
-	return b.judge(client(w).Again(ctx, b.results, 16))
+	return b.judge(repeatOnOneRank(ctx, o, client(w), b.results, 16))
 }
 
 func (b *bursts) judge(reference []*load.Result) error {
@@ -284,7 +288,7 @@ func (b *bursts) judge(reference []*load.Result) error {
 		broken("the world is %s, and not %s again %s after the burst", b.inForce(), b.before, waitReturn)
 	}
 	if !b.now.IsAuto() || b.now.Spec.Replicas != 4 {
-		broken("spec.parallelism.mode is %s and spec.replicas %d: somebody wrote them", b.now.SpecMode(), b.now.Spec.Replicas)
+		broken("spec.parallelism.mode is %s and spec.replicas %d: another client changed them", b.now.SpecMode(), b.now.Spec.Replicas)
 	}
 	if b.Lost > 0 {
 		broken("%d requests of %s were lost", b.Lost, burstsName)
@@ -293,10 +297,10 @@ func (b *bursts) judge(reference []*load.Result) error {
 		broken("%d requests of %s differ from one rank", b.Different, burstsName)
 	}
 	b.Felt = []felt{
-		feltIn("before", b.results, b.began.Add(-quietBefore), b.began),
-		feltIn("burst, until it had grown", b.results, b.began, grown),
-		feltIn("burst, grown", b.results, grown, b.ended),
-		feltIn("after, until as before", b.results, b.ended, b.back),
+		feltIn("before the burst", b.results, b.began.Add(-quietBefore), b.began),
+		feltIn("burst, before scale-up", b.results, b.began, grown),
+		feltIn("burst, after scale-up", b.results, grown, b.ended),
+		feltIn("after the burst, until scaled down", b.results, b.ended, b.back),
 	}
 	return nil
 }
@@ -306,20 +310,20 @@ func (r *report) printBursts(out io.Writer) {
 	if b == nil {
 		return
 	}
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "\nsaid by nobody: s after a burst began\tfrom\tto\tin force s\t")
+	w := tables(out)
+	_, _ = fmt.Fprintln(w, "\nautomatic decisions: s after the burst began\tfrom\tto\tactive after s\t")
 	for _, d := range b.Decisions {
 		_, _ = fmt.Fprintf(w, "%.1f\t%s\t%s\t%.1f\t\n", d.At, d.From, d.To, d.InForce)
 	}
 	_ = w.Flush()
 	for _, d := range b.Decisions {
-		_, _ = fmt.Fprintf(out, "why at %.1f s: %s\n", d.At, strings.TrimSpace(d.Why))
+		_, _ = fmt.Fprintf(out, "reason at %.1f s: %s\n", d.At, strings.TrimSpace(d.Why))
 	}
-	w = tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "\nwhat clients felt\trequests\tfirst token ms, median\t99th percentile\tlater tokens ms, median\t99th percentile\ttokens/s\t")
+	w = tables(out)
+	_, _ = fmt.Fprintln(w, "\nclients in the burst\trequests\ttime to first token p50 ms\tp99 ms\ttime per output token p50 ms\tp99 ms\ttokens/s\t")
 	for _, f := range b.Felt {
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", f.Name, f.Requests, f.TTFT50*1e3, f.TTFT99*1e3, f.TPOT50*1e3, f.TPOT99*1e3, f.TokensPerSecond)
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%.0f\t\n", f.Name, f.Requests, milliseconds(f.TTFT50), milliseconds(f.TTFT99), milliseconds(f.TPOT50), milliseconds(f.TPOT99), f.TokensPerSecond)
 	}
 	_ = w.Flush()
-	_, _ = fmt.Fprintf(out, "\nthe burst lasted %.0f s; %d requests, %d tokens, refused and sent again %d, lost %d, different from one rank %d\n", b.ended.Sub(b.began).Seconds(), b.Requests, b.Tokens, b.Refused, b.Lost, b.Different)
+	_, _ = fmt.Fprintf(out, "\nthe burst lasted %.0f s; %s requests, %s tokens; HTTP 429 and 503, then sent again: %d; lost requests: %d; requests that differ from the one-rank run: %d\n", b.ended.Sub(b.began).Seconds(), thousands(b.Requests), thousands(b.Tokens), b.Refused, b.Lost, b.Different)
 }

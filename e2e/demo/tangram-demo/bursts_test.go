@@ -96,14 +96,14 @@ func TestTheBurstsPromises(t *testing.T) {
 	require.Equal(t, 21, b.Felt[1].Requests, "until the wider world was in force")
 	var out strings.Builder
 	(&report{Bursts: b}).printBursts(&out)
-	require.Contains(t, out.String(), "60 requests, 300 tokens, refused and sent again 0, lost 0, different from one rank 0")
+	require.Contains(t, out.String(), "60 requests, 300 tokens; HTTP 429 and 503, then sent again: 0; lost requests: 0; requests that differ from the one-rank run: 0")
 
 	for words, spoil := range map[string]func(*bursts, []*load.Result){
 		"did not switch":                      func(b *bursts, _ []*load.Result) { b.Decisions = append(b.Decisions[:1], b.Decisions[4:]...) },
 		"did not become wider":                func(b *bursts, _ []*load.Result) { b.Decisions = append(b.Decisions[:2], b.Decisions[3:]...) },
-		"and not TensorParallel, 4 again":     func(b *bursts, _ []*load.Result) { b.now.Status.Ranks = 6 },
+		"and not TP, 4 ranks again":           func(b *bursts, _ []*load.Result) { b.now.Status.Ranks = 6 },
 		"few requests are served faster":      func(b *bursts, _ []*load.Result) { b.before.Mode = v1alpha2.ModeExpert },
-		"spec.replicas 6: somebody wrote":     func(b *bursts, _ []*load.Result) { b.now.Spec.Replicas = 6 },
+		"spec.replicas 6: another client":     func(b *bursts, _ []*load.Result) { b.now.Spec.Replicas = 6 },
 		"1 requests of bursts were lost":      func(b *bursts, _ []*load.Result) { b.results[3].Err = errors.New("gone") },
 		"1 requests of bursts differ from on": func(_ *bursts, reference []*load.Result) { reference[7].Tokens[2].ID = 99 },
 	} {

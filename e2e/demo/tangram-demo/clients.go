@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"tangram.dev/e2e/load"
@@ -60,8 +59,8 @@ func rate(times []time.Time, from, to time.Time) float64 {
 	return float64(n) / to.Sub(from).Seconds()
 }
 
-// firstTokens: median and longest wait for a first token, seconds.
-func firstTokens(results []*load.Result) (middle, worst float64) {
+// firstTokens: median, 99th percentile and longest of the times to the first token, seconds.
+func firstTokens(results []*load.Result) (middle, p99, worst float64) {
 	var waits []float64
 	for _, r := range results {
 		if len(r.Tokens) > 0 {
@@ -69,31 +68,31 @@ func firstTokens(results []*load.Result) (middle, worst float64) {
 		}
 	}
 	if len(waits) == 0 {
-		return 0, 0
+		return 0, 0, 0
 	}
-	return median(waits), slices.Max(waits)
+	return median(waits), quantileOf(waits, .99), slices.Max(waits)
 }
 
-// printSeen is the table of what clients saw.
+// printSeen is the table of the clients' view.
 func (r *report) printSeen(out io.Writer) {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "\nwhat clients saw\ttokens/s before\tduring\tafter\tlongest gap ms\tsilent ms\tover copy + 2 steps\tall gaps ms\tfirst token ms\t")
+	w := tables(out)
+	_, _ = fmt.Fprintln(w, "\nclients\ttokens/s before\tduring\tafter\tlongest inter-token latency ms\tstall ms\tstall / (copy + 2 steps)\tall gaps ms\tlongest time to first token ms\t")
 	row := func(name string, s *seen, rest string) {
-		_, _ = fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%s\t%.0f\t%.0f\t\n", name, s.Before, s.During, s.After, rest, s.Gaps*1e3, s.FirstToken*1e3)
+		_, _ = fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%s\t%s\t%s\t\n", name, s.Before, s.During, s.After, rest, milliseconds(s.Gaps), milliseconds(s.FirstToken))
 	}
 	for _, t := range r.Transitions {
-		row(t.Name, &t.Seen, fmt.Sprintf("%.0f\t%.0f\t%.1f", t.LongestGap*1e3, t.Silent*1e3, t.Ratio))
+		row(t.Name, &t.Seen, fmt.Sprintf("%s\t%s\t%.1f", milliseconds(t.LongestGap), milliseconds(t.Silent), t.Ratio))
 	}
 	if r.Heat != nil {
 		row(heatName, &r.Heat.Seen, "\t\t")
 	}
 	for _, a := range r.Acts {
-		row(a.Name, &a.Seen, fmt.Sprintf("%.0f\t\t", a.WorstGap*1e3))
+		row(a.Name, &a.Seen, milliseconds(a.WorstGap)+"\t\t")
 	}
 	_ = w.Flush()
 }
 
-// refusals of requests by status, while nobody died, and while somebody did.
+// refusals of requests by status, while no process was killed, and after a kill.
 type refusals struct {
 	Quiet429 int `json:"quiet_429"`
 	Quiet503 int `json:"quiet_503"`
@@ -120,18 +119,18 @@ func (r *report) countRefusals(results []*load.Result) {
 	}
 }
 
-// judgeGateway: what may not be. A request is refused or submitted again only when somebody died.
+// judgeGateway: a request is refused or retried only after a process was killed.
 func (r *report) judgeGateway() {
 	broken := func(n float64, what string) {
 		if n > 0 {
 			r.Broken = append(r.Broken, fmt.Sprintf("%.0f %s", n, what))
 		}
 	}
-	broken(float64(r.Refusals.Quiet429), "requests were answered 429 while nobody died")
-	broken(float64(r.Refusals.Quiet503), "requests were answered 503 while nobody died")
-	broken(r.GatewayBefore.Replays-r.GatewayBefore.Orphaned, "requests were submitted again in transitions in which nobody died")
-	broken(r.Gateway.Conflicts, "tokens came that differ from those that were delivered for their position")
-	broken(r.Gateway.Lost, "accepted requests ended without their last token, by the gateway's count")
+	broken(float64(r.Refusals.Quiet429), "requests got HTTP 429 while no process was killed")
+	broken(float64(r.Refusals.Quiet503), "requests got HTTP 503 while no process was killed")
+	broken(r.GatewayBefore.Replays-r.GatewayBefore.Orphaned, "requests were retried in transitions in which no process was killed")
+	broken(r.Gateway.Conflicts, "tokens mismatched: they differ from the token already delivered for their position")
+	broken(r.Gateway.Lost, "accepted requests ended without their last token, as the gateways count")
 }
 
 // judgeBytes: what the agents counted, against the plan, and the plan of a resize against the bound.

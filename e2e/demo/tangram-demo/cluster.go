@@ -139,7 +139,10 @@ func bringUp(ctx context.Context, o options) (*cluster.Cluster, error) {
 	if err := applyManifests(ctx, o, k); err != nil {
 		return c, err
 	}
-	if err := k.Wait(ctx, object, v1alpha2.ConditionReady, waitFirst); err != nil {
+	stop := during(o.brief, func() string { return "waiting until " + object + " is Ready" })
+	err = k.Wait(ctx, object, v1alpha2.ConditionReady, waitFirst)
+	stop()
+	if err != nil {
 		return c, err
 	}
 	say("%d ranks serve, %.1f s after the start", o.ranks, time.Since(began).Seconds())
@@ -190,7 +193,7 @@ func applyManifests(ctx context.Context, o options, k *kube.Client) error {
 // plays after the steps, which end up in the report; each tells when it begins.
 type plays func(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report, begin func(string)) error
 
-// playsOnCluster: experts get hot, and then somebody dies.
+// playsOnCluster: experts get hot, and then processes are killed.
 func playsOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report, begin func(string)) (err error) {
 	if err := sleep(ctx, o.pause); err != nil {
 		return err
@@ -340,8 +343,9 @@ func takeStep(ctx context.Context, k *kube.Client, s step) (*transition, error) 
 	if err != nil {
 		return nil, err
 	}
-	newLine(s.name).end(record)
-	return &transition{Name: s.name, Resize: s.resize, Record: record}, nil
+	t := &transition{Name: s.name, Resize: s.resize, Record: record}
+	say("%s", moved(t))
+	return t, nil
 }
 
 // clusterUp leaves the cluster for somebody who wants to type.

@@ -20,7 +20,7 @@ const (
 	operatorSelector = "app.kubernetes.io/name=tangram-operator"
 )
 
-// actsOnCluster: somebody dies by kill -9, and nobody does anything about it.
+// actsOnCluster: processes are killed with -9, and only the operator reacts.
 func actsOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) ([]*act, error) {
 	var out []*act
 	for _, play := range []func(context.Context, options, *kube.Client, func(string)) (*act, error){rankDiesOnCluster, operatorDiesOnCluster} {
@@ -33,6 +33,7 @@ func actsOnCluster(ctx context.Context, o options, k *kube.Client, begin func(st
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", a.Name, err)
 		}
+		say("%s", a.outcome())
 		out = append(out, a)
 	}
 	return out, nil
@@ -72,7 +73,7 @@ func dieOnCluster(ctx context.Context, o options, k *kube.Client, begin func(str
 
 // engineDiesOnCluster: the process of one engine of vLLM; its agent, which has weights and KV, lives on beside it, and so does who forked it.
 func engineDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {
-	return dieOnCluster(ctx, o, k, begin, "an engine, by kill -9", func(pod *corev1.Pod) (int, error) {
+	return dieOnCluster(ctx, o, k, begin, "kill -9 of an engine", func(pod *corev1.Pod) (int, error) {
 		for _, c := range pod.Status.ContainerStatuses {
 			if c.Name == "engine-0" {
 				return cluster.KillForked(string(pod.UID), c.ContainerID)
@@ -83,11 +84,11 @@ func engineDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin f
 }
 
 func rankDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {
-	return dieOnCluster(ctx, o, k, begin, "a rank, by kill -9", func(pod *corev1.Pod) (int, error) { return cluster.KillContainers(string(pod.UID)) })
+	return dieOnCluster(ctx, o, k, begin, rankActName, func(pod *corev1.Pod) (int, error) { return cluster.KillContainers(string(pod.UID)) })
 }
 
 func operatorDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {
-	a := &act{Name: "the operator, in a switch"}
+	a := &act{Name: operatorActName}
 	begin(a.Name)
 	pods, err := k.In(cluster.SystemNamespace).Pods(ctx, operatorSelector)
 	if err != nil || len(pods) == 0 {

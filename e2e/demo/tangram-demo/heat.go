@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"tangram.dev/e2e/harness/cluster"
@@ -13,7 +12,7 @@ import (
 )
 
 const (
-	heatName = "hot experts, rebalanced"
+	heatName = "rebalance of hot experts"
 	// heatUp: so long the requests from before go on, of which no window shall tell.
 	heatUp = 4 * time.Second
 )
@@ -49,7 +48,7 @@ func expertsGetHot(ctx context.Context, k *kube.Client, trace *load.Trace, begin
 	h.Moves, h.Bytes = int(last.Moves), last.Bytes
 	h.Without, h.Promised, h.Measured = float64(*last.CounterfactualPermille)/1000, float64(last.PromisedPermille)/1000, float64(*last.MeasuredPermille)/1000
 	h.to = time.Now()
-	say("%-32s balancedness %.3f, %.3f without", heatName, h.Measured, h.Without)
+	say("%s: balancedness %.3f (%.3f without the rebalance), %d experts (%s MB) moved", heatName, h.Measured, h.Without, h.Moves, mb(h.Bytes))
 	return h, nil
 }
 
@@ -58,9 +57,9 @@ func (r *report) printHeat(out io.Writer) {
 	if h == nil {
 		return
 	}
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "\nbalancedness of the load\twithout\tpromised\tmeasured\texperts moved\tbytes\tas wanted s\t")
-	_, _ = fmt.Fprintf(w, "%s\t%.3f\t%.3f\t%.3f\t%d\t%d\t%.1f\t\n", heatName, h.Without, h.Promised, h.Measured, h.Moves, h.Bytes, h.to.Sub(h.from).Seconds())
+	w := tables(out)
+	_, _ = fmt.Fprintln(w, "\nbalancedness (mean / max load of a rank)\twithout rebalance\tpredicted\tmeasured\texperts moved\tmoved MB\tuntil measured s\t")
+	_, _ = fmt.Fprintf(w, "%s\t%.3f\t%.3f\t%.3f\t%d\t%s\t%.1f\t\n", heatName, h.Without, h.Promised, h.Measured, h.Moves, mb(h.Bytes), h.to.Sub(h.from).Seconds())
 	_ = w.Flush()
-	_, _ = fmt.Fprintf(out, "why: %s\n", h.Why)
+	_, _ = fmt.Fprintf(out, "reason: %s\n", h.Why)
 }

@@ -2,43 +2,48 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 
 	"tangram.dev/e2e/harness"
 )
 
 func mib(bytes uint64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// line of progress of a local world: rewritten in place on a terminal, one line per flip elsewhere.
-type line struct {
-	name   string
-	staged harness.Event // of the running flip, where most bytes were seen
-	said   int           // the last flip that got its line
+// mb in decimal megabytes, with thousands separators.
+func mb[T int | int64 | uint64](bytes T) string {
+	tenths := (int64(bytes) + 50_000) / 100_000
+	return fmt.Sprintf("%s.%d", thousands(tenths/10), tenths%10)
 }
 
-func newLine(name string) *line { return &line{name: name} }
-
-func (l *line) event(e harness.Event) {
-	if e.Flip != l.staged.Flip || e.BytesDone >= l.staged.BytesDone && e.BytesTotal > 0 {
-		l.staged = e
+// thousands writes a number with separators, as 26,668.
+func thousands[T int | int64](n T) string {
+	text := strconv.FormatInt(int64(n), 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
 	}
-	phase := e.Phase
-	if !terminal.tty {
-		if e.Phase != "retire" || e.Flip == l.said {
-			return
+	return text
+}
+
+// milliseconds, rounded, with thousands separators.
+func milliseconds(seconds float64) string { return thousands(int64(seconds*1e3 + .5)) }
+
+// progressOf a transition of a local world, redrawn in place on a terminal.
+func progressOf(name string) func(harness.Event) {
+	var staged harness.Event // of the running flip, where most bytes were seen
+	return func(e harness.Event) {
+		if e.Flip != staged.Flip || e.BytesDone >= staged.BytesDone && e.BytesTotal > 0 {
+			staged = e
 		}
-		l.said, phase = e.Flip, "flipped"
+		terminal.show(fmt.Sprintf("%s%s: flip %d of %d, %-7s %s of %s MB, %s MB/s", prefix(), name, e.Flip, e.Flips, e.Phase,
+			mb(staged.BytesDone), mb(staged.BytesTotal), mb(uint64(staged.Rate))))
 	}
-	text := fmt.Sprintf("%-18s flip %d/%d %-6s %-7s %9s of %9s %11s/s", l.name, e.Flip, e.Flips, e.Kind, phase,
-		mib(l.staged.BytesDone), mib(l.staged.BytesTotal), mib(uint64(l.staged.Rate)))
-	if terminal.tty {
-		terminal.show("[demo] " + text)
-		return
-	}
-	say("%s", text)
 }
 
-func (l *line) end(r *harness.Record) {
-	terminal.stop()
-	say("%-18s done: %d flips, %s of expert bytes (bound %s), %s dense, %s KV in %.1f s", l.name, r.PlannedFlips, mib(r.ExpertBytes),
-		mib(r.ExpertBoundBytes), mib(r.DenseBytes), mib(r.Bytes.KV), r.TotalSeconds)
+// moved says in one line what a transition moved.
+func moved(t *transition) string {
+	r, kv := t.Record, ""
+	if r.Bytes.KV > 0 {
+		kv = fmt.Sprintf(" and %s MB of KV cache", mb(r.Bytes.KV))
+	}
+	return fmt.Sprintf("%s: %s MB of weights (lower bound %s MB)%s moved in %.1f s", t.Name, mb(t.moved()), mb(r.ExpertBoundBytes+r.DenseBytes), kv, r.TotalSeconds)
 }

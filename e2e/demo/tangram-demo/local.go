@@ -20,7 +20,7 @@ func local(ctx context.Context, o options) error {
 	if o.ranks < 1 {
 		return fmt.Errorf("--ranks %d: at least 1", o.ranks)
 	}
-	o.rounds = 1
+	o.rounds, o.brief = 1, true
 	if o.bench {
 		o.rounds, o.pause = 7, time.Second
 		if os.Getenv("QUICK") == "1" {
@@ -31,7 +31,7 @@ func local(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	r := &report{Seed: o.seed, Ranks: o.ranks, around: o.pause}
+	r := &report{Seed: o.seed, Ranks: o.ranks, around: o.pause, local: true}
 	results, err := underLoad(ctx, o, trace, r)
 	if err != nil {
 		return err
@@ -46,18 +46,23 @@ func local(ctx context.Context, o options) error {
 }
 
 func start(ctx context.Context, o options, sub string, ranks int, pods []int) (*harness.World, error) {
-	say("starting %d pods", len(pods))
 	h := harness.Options{Root: o.root, Dir: filepath.Join(o.out, sub), Checkpoint: o.checkpoint, Pods: pods, Restart: sub == "world" && !o.bench}
+	if !o.bench {
+		h.MaxTokens = longestStream + 512
+	}
 	w, err := harness.Start(ctx, h)
 	if err != nil {
 		return nil, err
 	}
-	first, err := w.Apply(ctx, ranks, "ExpertParallel", nil, newLine("first layout").event)
+	first, err := w.Apply(ctx, ranks, "ExpertParallel", nil, progressOf("first layout"))
+	terminal.stop()
 	if err != nil {
 		w.Stop()
 		return nil, fmt.Errorf("first layout: %w", err)
 	}
-	say("first layout: %s from the checkpoint in %.1f s", mib(first.CheckpointBytes), first.TotalSeconds)
+	if sub == "world" {
+		say("%d ranks serve: %s MB of weights read from the checkpoint in %.1f s", ranks, mb(first.CheckpointBytes), first.TotalSeconds)
+	}
 	return w, nil
 }
 
@@ -67,21 +72,37 @@ func client(w *harness.World) *load.Client {
 
 // underLoad goes through the transitions while requests run.
 func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]*load.Result, error) {
+	say("starting the agents and engines of %d ranks as local processes; logs are in %s", o.ranks+o.joiners(), filepath.Join(o.out, "world"))
 	// Pods of one rank first, so that one rank alone can die.
 	w, err := start(ctx, o, "world", o.ranks, append([]int{1, 1}, harness.Pods(o.ranks)...))
 	if err != nil {
 		return nil, err
 	}
 	defer w.Stop()
-	stop, played := make(chan struct{}), make(chan []*load.Result, 1)
-	go func() { played <- client(w).Play(ctx, trace, o.atOnce, stop) }()
+	stop, played, long := make(chan struct{}), make(chan []*load.Result, 1), make(chan *load.Result, 1)
+	counters := &load.Counters{}
+	clients := client(w)
+	clients.Counters = counters
+	go func() { played <- clients.Play(ctx, trace, o.atOnce, stop) }()
 	var failed error
+	if !o.bench {
+		say("%d streams of a chat trace are running, and one long stream across all transitions", o.atOnce)
+		if failed = sleep(ctx, time.Second); failed == nil {
+			r.FirstPlacement, failed = placementNow(ctx, w)
+		}
+		go func() { long <- clients.Do(ctx, longRequest(o, counters)) }()
+	} else {
+		long <- nil
+	}
 	for _, s := range slices.Repeat(steps(o.ranks, o.joiners()), o.rounds) {
-		if failed = sleep(ctx, o.pause); failed != nil {
+		if failed != nil {
 			break
 		}
-		line := newLine(s.name)
-		record, err := w.Apply(ctx, s.ranks, s.mode, nil, line.event)
+		if failed = sleep(ctx, o.pause-settle); failed != nil {
+			break
+		}
+		record, err := w.Apply(ctx, s.ranks, s.mode, nil, progressOf(s.name))
+		terminal.stop()
 		if err != nil {
 			failed = fmt.Errorf("%s: %w", s.name, err)
 			if died := w.Died(); died != "" {
@@ -89,14 +110,18 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 			}
 			break
 		}
-		line.end(record)
-		r.Transitions = append(r.Transitions, &transition{Name: s.name, Resize: s.resize, Record: record})
+		t := &transition{Name: s.name, Resize: s.resize, Record: record}
+		if failed = sleep(ctx, settle); failed == nil && !o.bench {
+			t.Placement, failed = placementNow(ctx, w)
+		}
+		say("%s, %s", moved(t), clientView(counters, record.Started, record.Ended))
+		r.Transitions = append(r.Transitions, t)
 	}
 	if failed == nil {
 		r.GatewayBefore, failed = w.GatewayCounts(ctx)
 	}
 	if failed == nil && !o.bench {
-		failed = acts(ctx, o, w, r)
+		failed = acts(ctx, o, w, r, counters)
 	}
 	if failed == nil {
 		failed = sleep(ctx, o.pause)
@@ -108,9 +133,24 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 	if failed != nil {
 		w.Stop() // so that no request waits for ever
 		<-played
+		<-long
 		return nil, failed
 	}
-	return <-played, nil
+	results := <-played
+	if s := <-long; s != nil {
+		r.Stream = newStream(s)
+		results = append([]*load.Result{s}, results...)
+	}
+	return results, nil
+}
+
+// repeatOnOneRank sends the requests of results once more, and reports progress.
+func repeatOnOneRank(ctx context.Context, o options, c *load.Client, results []*load.Result, atOnce int) []*load.Result {
+	c.Counters = &load.Counters{}
+	defer during(o.brief, func() string {
+		return fmt.Sprintf("one-rank run: %d of %d requests done", c.Counters.Now().Done, len(results))
+	})()
+	return c.Again(ctx, results, atOnce)
 }
 
 // oneRank runs the same requests where nothing ever moves.
@@ -120,12 +160,12 @@ func oneRank(ctx context.Context, o options, results []*load.Result) ([]*load.Re
 		return nil, err
 	}
 	defer w.Stop()
-	say("the same %d requests on one rank", len(results))
-	return client(w).Again(ctx, results, o.atOnce), nil
+	say("running the same %d requests on one rank, to compare all tokens", len(results))
+	return repeatOnOneRank(ctx, o, client(w), results, o.atOnce), nil
 }
 
-// acts in which somebody dies. The world is as it was at the start, and ends in the other mode.
-func acts(ctx context.Context, o options, w *harness.World, r *report) error {
+// acts in which a process is killed. The world is as it was at the start, and ends in the other mode.
+func acts(ctx context.Context, o options, w *harness.World, r *report, counters *load.Counters) error {
 	for _, play := range []func(context.Context, options, *harness.World) (*act, error){rankDies, operatorDies} {
 		if err := sleep(ctx, o.pause); err != nil {
 			return err
@@ -136,6 +176,10 @@ func acts(ctx context.Context, o options, w *harness.World, r *report) error {
 		if err != nil {
 			return err
 		}
+		if err := sleep(ctx, settle); err != nil {
+			return err
+		}
+		say("%s, %s", a.outcome(), clientView(counters, a.at, a.whole))
 		r.Acts = append(r.Acts, a)
 	}
 	return nil
@@ -149,7 +193,7 @@ func rankDies(ctx context.Context, o options, w *harness.World) (*act, error) {
 		return nil, err
 	}
 	defer keeper.Kill()
-	a := &act{Name: "a rank, by kill -9", at: time.Now()}
+	a := &act{Name: rankActName, at: time.Now()}
 	after := func(what string) func(harness.Did) bool {
 		return func(d harness.Did) bool { return d.Did == what && d.Error == "" && d.At.After(a.at) }
 	}
@@ -171,7 +215,7 @@ func rankDies(ctx context.Context, o options, w *harness.World) (*act, error) {
 
 // operatorDies when it has just permitted a flip of a switch; another one goes on.
 func operatorDies(ctx context.Context, o options, w *harness.World) (*act, error) {
-	a := &act{Name: "the operator, in a switch"}
+	a := &act{Name: operatorActName}
 	dying, kill := context.WithCancel(ctx)
 	defer kill()
 	_, err := w.Apply(dying, o.ranks, "TensorParallel", nil, func(e harness.Event) {

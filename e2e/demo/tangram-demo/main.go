@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,6 +30,7 @@ type options struct {
 
 	only   string // recovery, burst-real
 	bench  bool   // local
+	brief  bool   // no lines of progress within a step, but on a terminal
 	rounds int    // of all transitions; the bench takes medians
 
 	clusterDir string // cluster
@@ -37,9 +39,12 @@ type options struct {
 	streams    int  // that run at least when an event begins
 }
 
-const reportFile = "report.json"
+const (
+	reportFile = "report.json"
+	tablesFile = "report.txt"
+)
 
-var errPromise = errors.New("a promise was broken")
+var errPromise = errors.New("the run broke a promise")
 
 func main() { os.Exit(command()) }
 
@@ -47,9 +52,9 @@ func main() { os.Exit(command()) }
 func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	root := &cobra.Command{Use: "tangram-demo", Short: "a world of ranks changes shape while it serves", SilenceErrors: true, SilenceUsage: true}
+	root := &cobra.Command{Use: "tangram-demo", Short: "change the shape of a model while it serves", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(vllmCommand(), vllmOverheadCommand(), vllmTransitionCommand(), vllmMemoryCommand(), vllmRestartCommand(), scaleUpCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), kvOverheadCommand(), reshardCommand(),
-		interferenceCommand(), simulateRealCommand(), burstRealCommand(), smoothCommand(), throughputDuringCommand(), frontDoorCommand(), frontProxyCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
+		interferenceCommand(), simulateRealCommand(), burstRealCommand(), smoothCommand(), throughputDuringCommand(), frontDoorCommand(), frontProxyCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand(), pictureCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)
@@ -60,11 +65,11 @@ func command() int {
 
 func localCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "local", Short: "with processes of this machine", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "local", Short: "run the scenario with local processes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return local(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.rootFlag(c)
-	c.Flags().BoolVar(&o.bench, "bench", false, "print JSON lines of the transition bench instead of the table")
+	c.Flags().BoolVar(&o.bench, "bench", false, "print JSON lines of the transition bench instead of the tables")
 	return c
 }
 
@@ -145,17 +150,17 @@ func interferenceCommand() *cobra.Command {
 
 func clusterCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "cluster", Short: "on a Kubernetes cluster that is brought up for it", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "cluster", Short: "run the scenario on a Kubernetes cluster that it starts and removes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return onCluster(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.clusterFlags(c)
-	c.Flags().BoolVar(&o.keep, "keep", false, "leave the cluster; `tangram-demo cluster-down` takes it down")
+	c.Flags().BoolVar(&o.keep, "keep", false, "keep the cluster; `tangram-demo cluster-down` removes it")
 	return c
 }
 
 func clusterUpCommand() *cobra.Command {
 	o := &options{ranks: 4}
-	c := &cobra.Command{Use: "cluster-up", Short: "bring up the cluster with the demo's world, and leave it", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "cluster-up", Short: "start the cluster of the demo, and keep it", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return clusterUp(cmd.Context(), *o) }}
 	c.Flags().IntVar(&o.ranks, "ranks", 4, "ranks at the start")
 	o.clusterFlags(c)
@@ -164,7 +169,7 @@ func clusterUpCommand() *cobra.Command {
 
 func clusterDownCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "cluster-down", Short: "remove the cluster and all that it left", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "cluster-down", Short: "remove the cluster", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return clusterDown(cmd.Context(), *o) }}
 	o.clusterFlags(c)
 	return c
@@ -172,17 +177,17 @@ func clusterDownCommand() *cobra.Command {
 
 func (o *options) worldFlags(c *cobra.Command) {
 	f := c.Flags()
-	f.Uint64Var(&o.seed, "seed", 1, "of prompts and sampling")
+	f.Uint64Var(&o.seed, "seed", 1, "random seed of prompts and sampling")
 	f.IntVar(&o.ranks, "ranks", 4, "ranks at the start")
-	f.StringVar(&o.out, "out", "build/demo", "folder of logs and report.json")
-	f.StringVar(&o.checkpoint, "checkpoint", "", "folder of the one-rank run, and of local worlds; default build/models/demo")
-	f.DurationVar(&o.span, "span", 12*time.Second, "in which the 80 requests of the trace arrive, before they start again")
-	f.DurationVar(&o.pause, "pause", 3*time.Second, "before each transition")
-	f.IntVar(&o.atOnce, "concurrency", 8, "requests under way at most")
+	f.StringVar(&o.out, "out", "build/demo", "folder of logs and reports")
+	f.StringVar(&o.checkpoint, "checkpoint", "", "checkpoint of the one-rank run and of local worlds (default build/models/demo)")
+	f.DurationVar(&o.span, "span", 12*time.Second, "duration of one round of the trace (80 requests)")
+	f.DurationVar(&o.pause, "pause", 3*time.Second, "pause before each transition")
+	f.IntVar(&o.atOnce, "concurrency", 8, "maximum number of concurrent requests")
 }
 
 func (o *options) rootFlag(c *cobra.Command) {
-	c.Flags().StringVar(&o.root, "root", ".", "of the repository")
+	c.Flags().StringVar(&o.root, "root", ".", "root of the repository")
 }
 
 func (o *options) clusterFlags(c *cobra.Command) {
@@ -209,13 +214,13 @@ func steps(ranks, joiners int) []step {
 	more := ranks + joiners
 	return []step{
 		{fmt.Sprintf("%d -> %d ranks", ranks, more), "ExpertParallel", more, true},
-		{"ExpertParallel -> TensorParallel", "TensorParallel", more, false},
-		{"TensorParallel -> ExpertParallel", "ExpertParallel", more, false},
+		{"EP -> TP", "TensorParallel", more, false},
+		{"TP -> EP", "ExpertParallel", more, false},
 		{fmt.Sprintf("%d -> %d ranks", more, ranks), "ExpertParallel", ranks, true},
 	}
 }
 
-// finish judges the results, and writes the report and the table.
+// finish judges the results, writes the report and its tables, and prints them; of a local run one sentence.
 func finish(o options, r *report, results, reference []*load.Result) error {
 	if err := r.judge(results, reference, reference != nil); err != nil {
 		return err
@@ -226,9 +231,19 @@ func finish(o options, r *report, results, reference []*load.Result) error {
 	if o.bench {
 		return r.printBench(os.Stdout)
 	}
-	r.printTable(os.Stdout)
+	tables := filepath.Join(o.out, tablesFile)
+	if err := r.saveTables(tables); err != nil {
+		return err
+	}
+	if !r.local {
+		r.printTable(os.Stdout)
+	}
 	if len(r.Broken) > 0 {
-		return fmt.Errorf("%w: %v; logs are in %s", errPromise, r.Broken, o.out)
+		return fmt.Errorf("%w: %s. Full report: %s", errPromise, strings.Join(r.Broken, "; "), tables)
+	}
+	if r.local {
+		_, err := fmt.Println(r.verdict(tables))
+		return err
 	}
 	return nil
 }

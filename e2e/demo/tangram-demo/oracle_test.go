@@ -107,5 +107,5 @@ func TestTheWorldOfVLLM(t *testing.T) {
 	for _, s := range steps(2, 1) {
 		names = append(names, s.name)
 	}
-	require.Equal(t, []string{"2 -> 3 ranks", "ExpertParallel -> TensorParallel", "TensorParallel -> ExpertParallel", "3 -> 2 ranks"}, names)
+	require.Equal(t, []string{"2 -> 3 ranks", "EP -> TP", "TP -> EP", "3 -> 2 ranks"}, names)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -29,22 +30,26 @@ type transition struct {
 	// Silences that add up to Silent: seconds after the start of the transition, and length.
 	Silences [][2]float64 `json:"silences"`
 	Seen     seen         `json:"seen"`
+	// Placement after it, of local worlds.
+	Placement *placement `json:"placement,omitempty"`
 }
 
 type report struct {
-	Seed       uint64   `json:"seed"`
-	Ranks      int      `json:"ranks"`
-	Requests   int      `json:"requests"`
-	Tokens     int      `json:"tokens"`
-	Lost       int      `json:"lost"`
-	Different  int      `json:"different"`
-	Compared   bool     `json:"compared"`
-	LongestGap float64  `json:"longest_gap_seconds"`
-	Step       float64  `json:"step_seconds"`
-	FirstToken float64  `json:"first_token_seconds"` // median
-	WorstFirst float64  `json:"worst_first_token_seconds"`
-	Refusals   refusals `json:"refusals"`
-	// Gateway counts when the last transition had ended and nobody had died, and at the end.
+	Seed       uint64  `json:"seed"`
+	Ranks      int     `json:"ranks"`
+	Requests   int     `json:"requests"`
+	Tokens     int     `json:"tokens"`
+	Lost       int     `json:"lost"`
+	Different  int     `json:"different"`
+	Compared   bool    `json:"compared"`
+	LongestGap float64 `json:"longest_gap_seconds"`
+	Step       float64 `json:"step_seconds"`
+	FirstToken float64 `json:"first_token_seconds"` // median
+	// FirstToken99 is the 99th percentile.
+	FirstToken99 float64  `json:"p99_first_token_seconds"`
+	WorstFirst   float64  `json:"worst_first_token_seconds"`
+	Refusals     refusals `json:"refusals"`
+	// Gateway counts after the last transition, before the first kill, and at the end.
 	GatewayBefore load.GatewayCounts `json:"gateway_before_deaths"`
 	Gateway       load.GatewayCounts `json:"gateway"`
 	Ordinary      float64            `json:"ordinary_gap_seconds"`
@@ -54,7 +59,11 @@ type report struct {
 	Bursts        *bursts            `json:"bursts,omitempty"`
 	Oracle        *oracleReport      `json:"oracle,omitempty"`
 	Broken        []string           `json:"promises_broken"`
+	// FirstPlacement of the experts and the long Stream, of local worlds: for the picture.
+	FirstPlacement *placement `json:"first_placement,omitempty"`
+	Stream         *stream    `json:"stream,omitempty"`
 
+	local        bool
 	around       time.Duration // the pause between acts
 	leastStreams int           // at each event
 }
@@ -87,7 +96,7 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 	slices.SortFunc(times, time.Time.Compare)
 	r.Step = r.medianStep(results)
 	r.Ordinary = max(2*r.Step, r.ordinaryGap(results, times))
-	r.FirstToken, r.WorstFirst = firstTokens(results)
+	r.FirstToken, r.FirstToken99, r.WorstFirst = firstTokens(results)
 	for _, a := range r.Acts {
 		a.measure(results)
 		r.judgeStreams(a.Name, a.Requests)
@@ -238,13 +247,25 @@ func (r *report) save(path string) error {
 	return os.WriteFile(path, append(wire, '\n'), 0o600)
 }
 
+// saveTables beside the report.
+func (r *report) saveTables(path string) error {
+	var text strings.Builder
+	r.printTable(&text)
+	return os.WriteFile(path, []byte(text.String()), 0o600)
+}
+
+// tables aligns columns to the right; rows are of cells that end with a tab.
+func tables(out io.Writer) *tabwriter.Writer {
+	return tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+}
+
 func (r *report) printTable(out io.Writer) {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "transition\tstreams\tbytes received\tof experts\tbound\tdense\tKV\tin flips\tflips\tprepare s\tstage s\tflip s\tretire s\t")
+	w := tables(out)
+	_, _ = fmt.Fprintln(w, "transition\trunning requests\tweights moved MB\texpert MB\tlower bound MB\tnon-expert MB\tKV MB\tKV in flips MB\tflips\tprepare s\tstage s\tflip s\tretire s\t")
 	for _, t := range r.Transitions {
-		s := t.Record.Seconds
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", t.Name, t.Streams, t.moved(), t.Record.ExpertBytes, t.Record.ExpertBoundBytes,
-			t.Record.DenseBytes, t.Record.Bytes.KV, t.Record.Bytes.KV-t.Record.Bytes.KVAhead, t.Record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire)
+		s, record := t.Record.Seconds, t.Record
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", t.Name, t.Streams, mb(t.moved()), mb(record.ExpertBytes), mb(record.ExpertBoundBytes),
+			mb(record.DenseBytes), mb(record.Bytes.KV), mb(record.Bytes.KV-record.Bytes.KVAhead), record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire)
 	}
 	_ = w.Flush()
 	r.printMemory(out)
@@ -252,31 +273,41 @@ func (r *report) printTable(out io.Writer) {
 	r.printHeat(out)
 	r.printActs(out)
 	r.printBursts(out)
-	_, _ = fmt.Fprintf(out, "\n%d requests, %d tokens, median step %.1f ms, longest gap %.0f ms, first token %.0f ms in the median and %.0f ms at worst\n",
-		r.Requests, r.Tokens, r.Step*1e3, r.LongestGap*1e3, r.FirstToken*1e3, r.WorstFirst*1e3)
+	_, _ = fmt.Fprintf(out, "\n%s requests, %s tokens; median step %.1f ms, longest inter-token latency %s ms; time to first token p50 %s ms, p99 %s ms, longest %s ms\n",
+		thousands(r.Requests), thousands(r.Tokens), r.Step*1e3, milliseconds(r.LongestGap), milliseconds(r.FirstToken), milliseconds(r.FirstToken99), milliseconds(r.WorstFirst))
 	q := r.Refusals
-	_, _ = fmt.Fprintf(out, "answered 429: %d, 503: %d (%d and %d of them after a death); submitted again %.0f (%.0f before the first death), %.0f of all on their way to a rank that left; conflicting tokens %.0f\n",
+	_, _ = fmt.Fprintf(out, "HTTP 429: %d, HTTP 503: %d (after a failure: %d and %d); retried by the gateway: %.0f (before the first failure: %.0f; sent to a leaving rank: %.0f); mismatched tokens: %.0f\n",
 		q.Quiet429+q.Acts429, q.Quiet503+q.Acts503, q.Acts429, q.Acts503, r.Gateway.Replays, r.GatewayBefore.Replays, r.Gateway.Orphaned, r.Gateway.Conflicts)
 	if r.Oracle != nil {
 		r.Oracle.print(out)
 	}
-	_, _ = fmt.Fprintf(out, "lost %d", r.Lost)
+	_, _ = fmt.Fprintf(out, "lost requests: %d", r.Lost)
 	if r.Compared {
-		_, _ = fmt.Fprintf(out, ", different from one rank %d", r.Different)
+		_, _ = fmt.Fprintf(out, "; requests that differ from the one-rank run: %d", r.Different)
 	}
 	_, _ = fmt.Fprintln(out)
+	for _, broken := range r.Broken {
+		_, _ = fmt.Fprintf(out, "broken promise: %s\n", broken)
+	}
 }
 
-// printMemory of weights that the fullest rank had in use while each transition was under way, as its agent counted, beside what the plan said it may be.
+// printMemory of weights on the fullest rank during each transition: as its agent counted, and as the plan expected.
 func (r *report) printMemory(out io.Writer) {
-	for i, t := range r.Transitions {
-		before := "weights in use at most, MiB of the fullest rank (by the plan): "
-		if i > 0 {
-			before = "; "
-		}
-		_, _ = fmt.Fprintf(out, "%s%s %.1f (%.1f)", before, t.Name, float64(t.Record.PeakBytes)/(1<<20), float64(t.Record.PlannedPeakBytes)/(1<<20))
+	if len(r.Transitions) == 0 {
+		return
 	}
-	_, _ = fmt.Fprintln(out)
+	w := tables(out)
+	_, _ = fmt.Fprintln(w, "\npeak weight memory of the fullest rank\tmeasured MB\tplanned MB\t")
+	for _, t := range r.Transitions {
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t\n", t.Name, mb(t.Record.PeakBytes), mb(t.Record.PlannedPeakBytes))
+	}
+	_ = w.Flush()
+}
+
+// verdict of a local run, in one sentence.
+func (r *report) verdict(file string) string {
+	return fmt.Sprintf("Every promise held: of %s requests (%s tokens) 0 were lost, and all tokens match a run on one rank. Full report: %s",
+		thousands(r.Requests), thousands(r.Tokens), file)
 }
 
 const ratioGoal = 3

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -21,6 +22,8 @@ type screen struct {
 	live []string // drawn now
 }
 
+const longStep = 15 * time.Second // between lines of a step that runs on
+
 var terminal = newScreen(os.Stderr)
 
 func newScreen(f *os.File) *screen {
@@ -32,7 +35,40 @@ func newScreen(f *os.File) *screen {
 	}}
 }
 
-func say(format string, args ...any) { terminal.say("[demo] " + fmt.Sprintf(format, args...)) }
+var began = time.Now()
+
+// prefix of each line of progress: the seconds since the start.
+func prefix() string { return fmt.Sprintf("[demo %4.0f s] ", time.Since(began).Seconds()) }
+
+func say(format string, args ...any) { terminal.say(prefix() + fmt.Sprintf(format, args...)) }
+
+// during a long step reports its progress: on a terminal in place, elsewhere with a line from time to time, unless it shall be brief.
+func during(brief bool, progress func() string) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		every := longStep
+		if terminal.tty {
+			every = redraw
+		}
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				terminal.stop()
+				return
+			case <-tick.C:
+				if terminal.tty {
+					terminal.show(prefix() + progress())
+				} else if !brief {
+					say("%s", progress())
+				}
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
 
 // say a line that stays.
 func (s *screen) say(text string) {

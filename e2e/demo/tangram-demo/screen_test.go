@@ -3,6 +3,7 @@ package main
 import (
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,9 +34,9 @@ func TestScreenRedrawsBelowWhatStays(t *testing.T) {
 
 func TestDisplayTellsLoadLayoutAndTransition(t *testing.T) {
 	d := newDisplay(&load.Counters{})
-	d.step, d.command = "2/4 ExpertParallel -> TensorParallel", "kubectl patch"
+	d.step, d.command = "2/4 EP -> TP", "kubectl patch"
 	lines, quiet := d.lines(d.started.Add(3 * time.Second))
-	require.Contains(t, lines[0], "2/4 ExpertParallel -> TensorParallel: kubectl patch (3 s of 3 s)")
+	require.Contains(t, lines[0], "2/4 EP -> TP: kubectl patch (3 s of 3 s)")
 	require.Contains(t, lines[1], "0 tokens/s, requests 0 open, 0 done, 0 lost")
 
 	d.world = &v1alpha2.MoEDeployment{Spec: v1alpha2.MoEDeploymentSpec{Replicas: 6}, Status: v1alpha2.MoEDeploymentStatus{
@@ -92,4 +93,18 @@ func TestManifestsAreOfTheAPI(t *testing.T) {
 	require.Equal(t, world, d.Name)
 	require.EqualValues(t, 4, d.Spec.Replicas)
 	require.EqualValues(t, "demo", d.Spec.Model.Source.PersistentVolumeClaim.Path)
+}
+
+// Not parallel to other tests: all share the terminal.
+func TestDuring_WhenTerminalIsRedrawn(t *testing.T) {
+	was := terminal
+	defer func() { terminal = was }()
+	var out strings.Builder
+	terminal = &screen{tty: true, out: &out, cols: func() int { return 80 }}
+	seen := make(chan struct{})
+	stop := during(true, sync.OnceValue(func() string { close(seen); return "3 of 9 requests" }))
+	<-seen
+	stop()
+	require.Contains(t, out.String(), "s] 3 of 9 requests\n")
+	require.True(t, strings.HasSuffix(out.String(), "\x1b[1A\r\x1b[J"), "the line is removed")
 }

@@ -114,7 +114,7 @@ func TestWhatMayNotBeBreaksAPromise(t *testing.T) {
 	results[0].Refused = []load.Refusal{{Status: 429, At: died.Add(-time.Second)}, {Status: 503, At: died.Add(-time.Second)},
 		{Status: 429, At: died.Add(time.Millisecond)}, {Status: 503, At: died.Add(time.Millisecond)}}
 	require.NoError(t, r.judge(results, results, true))
-	require.Equal(t, []string{"1 requests were answered 429 while nobody died", "1 requests were answered 503 while nobody died"}, r.Broken)
+	require.Equal(t, []string{"1 requests got HTTP 429 while no process was killed", "1 requests got HTTP 503 while no process was killed"}, r.Broken)
 	require.Equal(t, refusals{1, 1, 1, 1}, r.Refusals)
 	results[0].Refused = nil
 
@@ -125,11 +125,11 @@ func TestWhatMayNotBeBreaksAPromise(t *testing.T) {
 	r.Transitions[3].Record.Bytes.Checkpoint++
 	require.NoError(t, r.judge(results, results, true))
 	require.Equal(t, []string{
-		"ExpertParallel -> TensorParallel: the agents received 11 bytes, 10 of experts and 0 of other weights were planned",
+		"EP -> TP: the agents received 11 bytes, 10 of experts and 0 of other weights were planned",
 		"6 -> 4 ranks: 1 bytes were read from the checkpoint, and ranks hold all of them",
-		"2 requests were submitted again in transitions in which nobody died",
-		"1 tokens came that differ from those that were delivered for their position",
-		"1 accepted requests ended without their last token, by the gateway's count"}, r.Broken)
+		"2 requests were retried in transitions in which no process was killed",
+		"1 tokens mismatched: they differ from the token already delivered for their position",
+		"1 accepted requests ended without their last token, as the gateways count"}, r.Broken)
 }
 
 // An event that comes when too few streams run shows nothing of them.
@@ -145,7 +145,7 @@ func TestStory_WhenTooFewStreamsRun(t *testing.T) {
 	results := []*load.Result{stream(990, 1020), stream(990, 1020), stream(990, 1002), stream(1002, 1020)}
 	r.leastStreams = 3
 	require.NoError(t, r.judge(results, nil, false))
-	require.Equal(t, []string{"TensorParallel -> ExpertParallel: 2 streams ran when it began, and at least 3 are promised"}, r.Broken)
+	require.Equal(t, []string{"TP -> EP: 2 streams ran when it began, and at least 3 are promised"}, r.Broken)
 	require.Equal(t, 3, r.Acts[0].Requests)
 	r.leastStreams = 0
 	require.NoError(t, r.judge(results, nil, false))

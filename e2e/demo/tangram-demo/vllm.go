@@ -52,6 +52,7 @@ func playsOfVLLM(ctx context.Context, o options, k *kube.Client, _ *load.Trace, 
 	if err != nil {
 		return err
 	}
+	say("%s", died.outcome())
 	r.Acts = []*act{died}
 	return sleep(ctx, time.Second)
 }

@@ -57,13 +57,14 @@ Status CheckLanes(const std::vector<kv::Strip>& strips, const std::vector<HeldMa
         return {Code::kInternal, "the KV plan leaves KV head " + std::to_string(lane.kv_head) +
                                      " of layer " + std::to_string(layer) + " of " +
                                      Name(strips[0].home, strips[0].block) +
-                                     " empty, or fills one before it twice"};
+                                     " empty, or fills an earlier one twice"};
       }
     }
   }
   if (next == strips.end()) return OkStatus();
-  return {Code::kInternal, "the KV plan gives this rank KV head " + std::to_string(next->kv_head) +
-                               " of layer " + std::to_string(next->layer) + " of " +
+  return {Code::kInternal, "the KV plan assigns to this rank KV head " +
+                               std::to_string(next->kv_head) + " of layer " +
+                               std::to_string(next->layer) + " of " +
                                Name(next->home, next->block) + ", which it does not hold"};
 }
 
@@ -174,7 +175,7 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const Placed& place
       return After(plan, placed, held, rank, copies, ready);
     }
     if (!taken.ok()) {
-      return Status{Code::kNoMemory, "the KV plan brings " + std::to_string(pages) + " pages, " +
+      return Status{Code::kNoMemory, "the KV plan needs " + std::to_string(pages) + " pages, " +
                                          std::to_string(free_->free_bytes()) + " are free"};
     }
     free_->Give(*taken);  // they are the next store's
@@ -190,7 +191,7 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const Placed& place
   };
   for (const kv::Keep& k : plan.kept) {
     if (k.layers > 1 && k.stride != 1) {
-      return Status{Code::kInternal, "the KV plan keeps pages that do not lie side by side"};
+      return Status{Code::kInternal, "the KV plan retains pages that are not contiguous"};
     }
     strips_of(k.home, k.block)
         .push_back({k.home, k.block, k.kv_head, k.layer, k.layers, k.page, 1});

@@ -15,7 +15,7 @@ class Binder {
  public:
   explicit Binder(std::span<const DenseTensor> tensors) {
     for (const DenseTensor& t : tensors) {
-      if (!left_.emplace(t.name, &t).second) Fail(fmt::format("tensor {} comes twice", t.name));
+      if (!left_.emplace(t.name, &t).second) Fail(fmt::format("tensor {} is listed twice", t.name));
     }
   }
 
@@ -58,7 +58,7 @@ class Binder {
     const DenseTensor* t = it->second;
     left_.erase(it);
     if (t->shape != shape) {
-      Fail(fmt::format("tensor {} is {}, config.json asks for {}", name, t->shape, shape));
+      Fail(fmt::format("tensor {} is {}, config.json requires {}", name, t->shape, shape));
       return nullptr;
     }
     if (t->dtype < DType::kF32 || t->dtype > DType::kFp8) {
@@ -76,7 +76,7 @@ class Binder {
   const DenseTensor* RemovePlain(const std::string& name, const std::vector<uint64_t>& shape) {
     const DenseTensor* t = Remove(name, shape);
     if (t == nullptr || t->dtype != DType::kFp8) return t;
-    Fail(fmt::format("tensor {} is FP8: only matrices are", name));
+    Fail(fmt::format("tensor {} is FP8: only matrices may be FP8", name));
     return nullptr;
   }
   void Fail(const std::string& message) {

@@ -59,9 +59,9 @@ Result<PacedLayout> Pacer::LayoutOf(const tg_maps& maps, std::span<const kv::Lay
                                   ToString(shape) + ", which layer " + std::to_string(l) + " is";
       if (nearest) step = options_.table->Nearest(shape, &shape);
       if (step == nullptr) {
-        return Status{Code::kInvalid, missing + ": compile one with as many ranks"};
+        return Status{Code::kInvalid, missing + "; compile a table for this number of ranks"};
       }
-      *told = missing + "; taken for " + ToString(shape);
+      *told = missing + "; used instead: " + ToString(shape);
     }
     std::vector<std::vector<uint32_t>> ranks = RanksOf(groups[l]);
     const auto same = std::find_if(out.parts.begin(), out.parts.end(), [&](const auto& part) {
@@ -73,7 +73,9 @@ Result<PacedLayout> Pacer::LayoutOf(const tg_maps& maps, std::span<const kv::Lay
       out.parts.push_back({shape, step, std::move(ranks), 1});
     }
   }
-  if (layers == 0) return Status{Code::kInvalid, "no layer has experts: there is no pace for it"};
+  if (layers == 0) {
+    return Status{Code::kInvalid, "no layer has experts: the pace table does not apply"};
+  }
   for (PacedLayout::Part& part : out.parts) part.share /= static_cast<double>(layers);
   return out;
 }

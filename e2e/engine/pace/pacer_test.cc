@@ -79,7 +79,7 @@ TEST(PacerTest, WhatTheTableLacksIsRefusedUnlessItMustBe) {
       << refused.status().message();
   const auto taken = pacer.LayoutOf(world.maps, world.groups, 1, true, &told);
   ASSERT_TRUE(taken.ok());
-  EXPECT_NE(told.find("taken for g=2,t=2"), std::string::npos) << told;
+  EXPECT_NE(told.find("used instead: g=2,t=2"), std::string::npos) << told;
   World wider;
   wider.Layer({0, 1, 2}, {{0}, {1}, {2}});
   EXPECT_FALSE(pacer.LayoutOf(wider.maps, wider.groups, 1, true, &told).ok()) << "no such width";

@@ -183,7 +183,7 @@ Result<PaceTable> PaceTable::Parse(const std::string& text) {
       group.generation.push_back(std::move(row));
     }
     if (!groups.emplace(*ranks, std::make_shared<PaceStep::Group>(std::move(group))).second) {
-      return Wrong(where + "it is there twice");
+      return Wrong(where + "listed twice");
     }
   }
   for (const json& item : Field(in, "shapes")) {
@@ -214,7 +214,7 @@ Result<PaceTable> PaceTable::Parse(const std::string& text) {
     }
     step.group_ = group->second;
     if (!out.steps_.emplace(shape, std::move(step)).second) {
-      return Wrong(ToString(shape) + " is there twice");
+      return Wrong(ToString(shape) + " is listed twice");
     }
   }
   if (out.steps_.empty()) return Wrong("it has no shapes");

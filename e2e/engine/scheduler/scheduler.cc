@@ -21,11 +21,11 @@ v1::Refused Refuse(const std::string& request, v1::Refused::Code code, std::stri
 // Empty when the request makes sense by itself.
 std::string WhatIsWrong(const v1::Submit& submit, const SchedulerLimits& limits) {
   if (submit.request().empty() || submit.request().size() > kMaxIdBytes) {
-    return "request: an id of " + std::to_string(submit.request().size()) + " bytes; 1 to " +
-           std::to_string(kMaxIdBytes) + " are taken";
+    return "request: the id has " + std::to_string(submit.request().size()) +
+           " bytes, must have 1 to " + std::to_string(kMaxIdBytes);
   }
-  if (submit.prompt_size() == 0) return "prompt: it is empty";
-  if (submit.max_tokens() == 0) return "max_tokens: it is 0";
+  if (submit.prompt_size() == 0) return "prompt: must not be empty";
+  if (submit.max_tokens() == 0) return "max_tokens: must be at least 1";
   const uint64_t total = uint64_t{submit.max_tokens()} + submit.prompt_size();
   if (total > limits.max_model_len) {
     return "prompt (" + std::to_string(submit.prompt_size()) + ") and max_tokens (" +
@@ -39,12 +39,12 @@ std::string WhatIsWrong(const v1::Submit& submit, const SchedulerLimits& limits)
     }
   }
   if (!std::isfinite(submit.temperature()) || submit.temperature() < 0) {
-    return "temperature: it must be 0 or more";
+    return "temperature: must be 0 or more";
   }
-  if (!(submit.top_p() >= 0 && submit.top_p() <= 1)) return "top_p: it must be within 0 and 1";
+  if (!(submit.top_p() >= 0 && submit.top_p() <= 1)) return "top_p: must be between 0 and 1";
   if (submit.cache_salt().size() > kMaxSaltBytes) {
-    return "cache_salt: it has " + std::to_string(submit.cache_salt().size()) + " bytes, " +
-           std::to_string(kMaxSaltBytes) + " are taken";
+    return "cache_salt: has " + std::to_string(submit.cache_salt().size()) +
+           " bytes, the maximum is " + std::to_string(kMaxSaltBytes);
   }
   return "";
 }
@@ -64,8 +64,8 @@ std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Sub
   if (Knows(id)) return Refuse(id, v1::Refused::CODE_RUNNING, "request: " + id + " runs already");
   if (!accepts()) {
     return Refuse(id, v1::Refused::CODE_NOT_READY,
-                  held_ == nullptr ? "this rank has no layout yet"
-                                   : "this rank is in no attention group: try another rank");
+                  held_ == nullptr ? "this rank has no active layout yet"
+                                   : "this rank is in no attention group; try another rank");
   }
   // What is drawn depends on seed and position alone: a token of the answer is as one of the
   // prompt.
@@ -75,8 +75,9 @@ std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Sub
     return Refuse(id, v1::Refused::CODE_INVALID, std::move(wrong));
   }
   if (waiting_.size() >= limits_.max_waiting) {
-    return Refuse(id, v1::Refused::CODE_BUSY,
-                  std::to_string(waiting_.size()) + " requests wait already: try again later");
+    return Refuse(
+        id, v1::Refused::CODE_BUSY,
+        std::to_string(waiting_.size()) + " requests are waiting already; try again later");
   }
   Sequence sequence;
   sequence.submit = std::move(submit);
@@ -88,7 +89,7 @@ std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Sub
     return Refuse(id, v1::Refused::CODE_INVALID,
                   "its " + std::to_string(sequence.reserved_tokens()) + " tokens are " +
                       std::to_string(blocks) + " KV blocks, more than a rank of this layout has " +
-                      "room for even when nothing else runs: lower max_tokens");
+                      "room for even without other requests; lower max_tokens");
   }
   ++counters_.arrived;
   counters_.prompt_tokens += sequence.prompt_tokens();
@@ -224,10 +225,9 @@ void Scheduler::Admit(uint64_t step) {
                                     [&](uint32_t block) { return !blocks_.Idle(block); });
     const uint32_t need = head.FutureBlocks(limits_.block_tokens) - static_cast<uint32_t>(live);
     if (!Fits(need, 1, true)) {
-      refused_.push_back(
-          {head.gateway,
-           Refuse(head.id(), v1::Refused::CODE_BUSY,
-                  "the layout changed while it waited, and it needs more KV than this one has")});
+      refused_.push_back({head.gateway, Refuse(head.id(), v1::Refused::CODE_BUSY,
+                                               "the layout changed while the request waited, and "
+                                               "it needs more KV than the new layout has")});
       Forget(head.id());
       continue;
     }

@@ -16,8 +16,8 @@ Status Engine::Run(const std::atomic<bool>& stop) {
   TANGRAM_RETURN_IF_ERROR(turn_.Run(stop));
   const PaceCounts& paced = reference_->pace_counts();
   if (paced.steps > 0) {
-    spdlog::info("{} steps were paced: {} took longer, {} were cut short", paced.steps,
-                 paced.overruns, paced.cut);
+    spdlog::info("steps paced steps={} overruns={} truncated={}", paced.steps, paced.overruns,
+                 paced.cut);
   }
   return OkStatus();
 }

@@ -26,7 +26,7 @@ Result<PacedLayout> Reference::PaceFor(const tg_maps& maps, bool repair) const {
   if (!groups.ok()) return groups.status();
   std::string told;
   Result<PacedLayout> out = pacer_.LayoutOf(maps, *groups, world_->model().experts, repair, &told);
-  if (!told.empty()) spdlog::warn("epoch {}: {}", maps.epoch, told);
+  if (!told.empty()) spdlog::warn("pace table incomplete epoch={} error=\"{}\"", maps.epoch, told);
   return out;
 }
 

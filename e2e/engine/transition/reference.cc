@@ -82,11 +82,11 @@ Result<uint64_t> Reference::Bring(uint32_t rank, Between& between) {
   carried_.flip += *bytes;
   if (ahead_) {
     spdlog::info(
-        "KV: {} bytes are here ahead of the flip, {} came in it, {} blocks found no room; of all "
-        "flips: {} pulls, {} of them failed, {} put off",
+        "KV migrated bytes_ahead={} bytes_in_flip={} blocks_without_room={} pulls={} "
+        "pulls_failed={} pulls_deferred={}",
         used, *bytes, ahead_->short_of_room, copies_.pulls(), copies_.failed(), copies_.put_off());
   }
-  spdlog::info("KV: the fullest home has {:.2f} times the mean", t.carrying.plan.lopsided);
+  spdlog::info("KV balance max_over_mean={:.2f}", t.carrying.plan.lopsided);
   return used + *bytes;
 }
 
@@ -156,7 +156,7 @@ void Reference::TakeUp(Between* waits) {
 Status Reference::AwaitCopies(Between& between) {
   TakeUp(&between);
   if (!copies_.under_way()) return OkStatus();
-  return {Code::kUnavailable, "what the agent copies ahead of the flip did not end"};
+  return {Code::kUnavailable, "the KV copies ahead of the flip did not end in time"};
 }
 
 void Reference::Unstage() {
@@ -201,7 +201,7 @@ Result<Reference::Held> Reference::Repaired(const Epoch& epoch) {
   if (!pages.ok()) return pages.status();
   out.pages = std::move(*pages);
   out.next_block = scheduler_.next_block();
-  spdlog::info("epoch {}: repaired; {} of {} requests keep their KV", epoch.number(),
+  spdlog::info("repaired epoch={} requests_with_kv={} requests={}", epoch.number(),
                out.adopted.running.size(), all.size());
   return out;
 }

@@ -17,6 +17,8 @@ const SystemNamespace = "tangram-system"
 // stepLimit of each step of Up and Down: many times what they take.
 const stepLimit = 5 * time.Minute
 
+const stillEvery = 30 * time.Second // between lines of progress of a step
+
 // Options of a cluster. Root and Dir must be set.
 type Options struct {
 	Root string // of the repository
@@ -60,7 +62,22 @@ func (o *Options) timed(ctx context.Context, what string, step func(context.Cont
 	defer cancel()
 	began := time.Now()
 	o.Say("%s ...", what)
-	if err := step(ctx); err != nil {
+	done := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(stillEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				o.Say("%s: still running after %.0f s", what, time.Since(began).Seconds())
+			}
+		}
+	}()
+	err := step(ctx)
+	close(done)
+	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	o.Say("%s: %.1f s", what, time.Since(began).Seconds())

@@ -12,70 +12,70 @@ import (
 )
 
 func main() {
-	root := &cobra.Command{Use: "tangram-bench", Short: "Measures the planner", SilenceUsage: true, SilenceErrors: true}
+	root := &cobra.Command{Use: "tangram-bench", Short: "Measure the planner and the policies", SilenceUsage: true, SilenceErrors: true}
 	quick := os.Getenv("QUICK") == "1"
 	root.AddCommand(
-		&cobra.Command{Use: "resize-bytes", Short: "bytes a resize moves over the lower bound", Args: cobra.NoArgs,
+		&cobra.Command{Use: "resize-bytes", Short: "Measure the bytes that a resize moves, relative to the lower bound", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.ResizeBytes(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "repair-bytes", Short: "bytes a repair reads over those that no survivor holds", Args: cobra.NoArgs,
+		&cobra.Command{Use: "repair-bytes", Short: "Measure the bytes that a repair reads, relative to the bytes that no survivor has", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.RepairBytes(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "plan-time", Short: "time to plan two reference transitions over a sort of keys, one thread", Args: cobra.NoArgs,
+		&cobra.Command{Use: "plan-time", Short: "Measure the time to plan two reference transitions, relative to a sort of keys, on one thread", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.PlanTime(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "eplb", Short: "placement of experts: plan time, balance and moves, beside the algorithms in use", Args: cobra.NoArgs,
+		&cobra.Command{Use: "eplb", Short: "Compare the placement of experts with published algorithms: plan time, balance and moves", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Eplb(c.OutOrStdout(), c.ErrOrStderr(), os.Getenv("DATE"), quick)
 			}},
-		&cobra.Command{Use: "eplb-small", Short: "placement of small cases against the exact optimum", Args: cobra.NoArgs,
+		&cobra.Command{Use: "eplb-small", Short: "Compare the placement of experts in small cases with the exact optimum", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.EplbSmall(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "rounds", Short: "rounds in which experts move, over the fewest possible", Args: cobra.NoArgs,
+		&cobra.Command{Use: "rounds", Short: "Measure the number of rounds in which experts move, relative to the minimum", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Rounds(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "predict", Short: "next-window balance of placements made from a forecast, against the best fixed window", Args: cobra.NoArgs,
+		&cobra.Command{Use: "predict", Short: "Measure the balance of placements for a forecast in the next window, relative to the best fixed window", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Predict(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "simulate", Short: "seconds to simulate an hour of chat traffic, one thread", Args: cobra.NoArgs,
+		&cobra.Command{Use: "simulate", Short: "Measure the time to simulate one hour of chat traffic, on one thread", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Simulate(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "policy", Short: "latencies under the calibrated policy over hindsight's, four traces on three engines' kernels", Args: cobra.NoArgs,
+		&cobra.Command{Use: "policy", Short: "Measure latencies under policy calibrated, relative to hindsight, for four traces and three engines", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Policy(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "policy-unseen", Short: "the same on traces drawn by date", Args: cobra.NoArgs,
+		&cobra.Command{Use: "policy-unseen", Short: "Measure latencies under policy calibrated, relative to hindsight, for traces seeded by the date", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.PolicyUnseen(c.OutOrStdout(), c.ErrOrStderr(), os.Getenv("DATE"), quick)
 			}},
-		&cobra.Command{Use: "policy-hybrids", Short: "latencies under the calibrated policy with hybrids to choose, over those with modes ExpertParallel and TensorParallel alone", Args: cobra.NoArgs,
+		&cobra.Command{Use: "policy-hybrids", Short: "Measure latencies under policy calibrated with hybrid layouts, relative to only ExpertParallel and TensorParallel", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.PolicyHybrids(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "width", Short: "attainment and rank-hours under the policy of the width, beside scalers of replicas", Args: cobra.NoArgs,
+		&cobra.Command{Use: "width", Short: "Compare SLO attainment and rank-hours of policy width with autoscalers of replicas", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Width(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "slo-dynamics", Short: "attainment of an SLO over time when the load steps, by ways to change the width", Args: cobra.NoArgs,
+		&cobra.Command{Use: "slo-dynamics", Short: "Measure SLO attainment over time after a load step, by scaling method", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.SLODynamics(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "kv-overhead", Short: "memory that readiness to switch costs, and KV in a flip, of two models on 8 GPUs", Args: cobra.NoArgs,
+		&cobra.Command{Use: "kv-overhead", Short: "Measure the memory that switching needs, and the KV cache in a flip, for two models on 8 GPUs", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.KVOverhead(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "rollout", Short: "makespan of batches that only fall, of the better mode over ours", Args: cobra.NoArgs,
+		&cobra.Command{Use: "rollout", Short: "Measure the makespan of rollout batches: better static mode relative to policy calibrated", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Rollout(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "crossover", Short: "requests at which modes cross by measured kernels; what it costs to choose by 256, or by a learned cost model", Args: cobra.NoArgs,
+		&cobra.Command{Use: "crossover", Short: "Compute the crossover of the modes from measured kernels, and the cost of a threshold of 256 and of a learned cost model", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Crossover(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
@@ -91,10 +91,10 @@ func main() {
 
 func cudaModelCommand(quick bool) *cobra.Command {
 	var tool string
-	c := &cobra.Command{Use: "cuda-model", Short: "what switches of mode move on 8 GPUs: bytes by link and kernel, sectors, predicted time", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "cuda-model", Short: "Compute the bytes per link and kernel, sectors and predicted time of mode switches on 8 GPUs", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return bench.CudaModel(c.OutOrStdout(), c.ErrOrStderr(), tool, quick)
 		}}
-	c.Flags().StringVar(&tool, "traffic", "build/cxx/agent/device/tangram-traffic", "the program that counts sectors")
+	c.Flags().StringVar(&tool, "traffic", "build/cxx/agent/device/tangram-traffic", "path of the program that counts sectors")
 	return c
 }

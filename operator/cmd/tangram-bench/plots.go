@@ -9,11 +9,11 @@ import (
 	"tangram.dev/operator/internal/bench/plots"
 )
 
-// plotsCommand draws the plots of docs/placement.md and docs/transitions.md from the benches' output beside them.
+// plotsCommand draws the plots of docs/placement.md and docs/transitions.md from the output of benchmarks in the same folders.
 func plotsCommand() *cobra.Command {
 	var dir, transitions string
 	c := &cobra.Command{
-		Use: "plots", Short: "draws moves.svg, floor.svg and forecast.svg from eplb.jsonl and predict.jsonl, and gaps.svg from throughput-during.jsonl, each in a folder", Args: cobra.NoArgs,
+		Use: "plots", Short: "Draw moves.svg, floor.svg, forecast.svg and gaps.svg from the output of benchmarks", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			eplb, err := os.Open(filepath.Join(dir, "eplb.jsonl"))
 			if err != nil {
@@ -36,7 +36,7 @@ func plotsCommand() *cobra.Command {
 			return plots.Gaps(throughput, transitions)
 		},
 	}
-	c.Flags().StringVar(&dir, "dir", "docs/placement", "folder of eplb.jsonl and predict.jsonl")
-	c.Flags().StringVar(&transitions, "transitions", "docs/transitions", "folder of throughput-during.jsonl")
+	c.Flags().StringVar(&dir, "dir", "docs/placement", "folder with eplb.jsonl and predict.jsonl, for moves.svg, floor.svg and forecast.svg")
+	c.Flags().StringVar(&transitions, "transitions", "docs/transitions", "folder with throughput-during.jsonl, for gaps.svg")
 	return c
 }

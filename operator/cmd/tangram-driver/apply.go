@@ -25,8 +25,9 @@ func applyCommand() *cobra.Command {
 	var asJSON, fromCheckpoint, pause bool
 	limits := driver.DefaultLimits
 	c := &cobra.Command{
-		Use: "apply", Short: "brings the world to a shape", Args: cobra.NoArgs,
-		Long: "Brings the world to a shape. With --json-progress each line on stdout is {\"event\": ...}; the last is {\"record\": ...}.",
+		Use: "apply", Short: "Run a transition to a number of ranks and a mode", Args: cobra.NoArgs,
+		Long: "Runs a transition to a number of ranks and a mode, and exits when it ends.\n" +
+			"With --json-progress, each line on standard output is {\"event\": ...}. The last line is {\"record\": ...}.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			want, err := wanted(ranks, mode, shapes, placement, spare)
 			if err != nil {
@@ -34,7 +35,7 @@ func applyCommand() *cobra.Command {
 			}
 			want.FromCheckpoint, want.PauseSteps = fromCheckpoint, pause
 			if run < 1 {
-				return usageError{fmt.Errorf("--run %d: a permit is for at least 1 flip", run)}
+				return usageError{fmt.Errorf("--run is %d; want at least 1 flip per permit", run)}
 			}
 			var level slog.Level
 			if err := level.UnmarshalText([]byte(logLevel)); err != nil {
@@ -57,20 +58,20 @@ func applyCommand() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&file, "world-file", "", "JSON: world, agents, store, tls")
-	f.IntVar(&ranks, "ranks", 0, "ranks of the world")
-	f.StringVar(&mode, "mode", "ExpertParallel", "ExpertParallel, TensorParallel or Hybrid")
-	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, e.g. 0-2=1/4: expert and attention group sizes of these layers, whatever the mode; repeatable")
+	f.StringVar(&file, "world-file", "", "JSON file with the keys world, agents, store and tls")
+	f.IntVar(&ranks, "ranks", 0, "target number of ranks")
+	f.StringVar(&mode, "mode", "ExpertParallel", "target mode: ExpertParallel, TensorParallel or Hybrid")
+	f.StringArrayVar(&shapes, "layer-shape", nil, "expert and attention group sizes of layers, as LAYERS=g/t, e.g. 0-2=1/4; overrides --mode for these layers; repeatable")
 	f.StringVar(&placement, "placement", "", placementHelp)
-	f.Uint32Var(&spare, "spare-banks", 1, "of a first layout: layers that one flip may rewrite")
-	f.BoolVar(&fromCheckpoint, "from-checkpoint", false, "for benches: what a rank lacks is read from the checkpoint, also where other ranks hold it")
-	f.BoolVar(&pause, "pause-steps", false, "engines compute nothing while a flip is prepared and taken (strategy Fast)")
-	f.IntVar(&run, "run", driver.DefaultRun, "most flips under one permit; 1: each has its own")
-	f.BoolVar(&asJSON, "json-progress", false, "events and the record as JSON lines")
-	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn, error")
-	f.DurationVar(&limits.Engines, "engines-timeout", limits.Engines, "to wait for engines to attach")
-	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "without a new byte, then abort")
-	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "from permit to flip, then abort")
+	f.Uint32Var(&spare, "spare-banks", 1, "number of layers that one flip can change; used only for the first layout of a world")
+	f.BoolVar(&fromCheckpoint, "from-checkpoint", false, "read missing pieces from the checkpoint even if other ranks have them (for benchmarks)")
+	f.BoolVar(&pause, "pause-steps", false, "pause engines from the preparation of a flip until it completes (strategy Fast)")
+	f.IntVar(&run, "run", driver.DefaultRun, "maximum number of flips per permit")
+	f.BoolVar(&asJSON, "json-progress", false, "print events and the record as JSON lines")
+	f.StringVar(&logLevel, "log-level", "info", "log level: debug, info, warn or error")
+	f.DurationVar(&limits.Engines, "engines-timeout", limits.Engines, "maximum time until all engines are attached")
+	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "maximum time without a received byte while staging, then the attempt is aborted")
+	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "maximum time from the permit to the flip, then the attempt is aborted")
 	for _, name := range []string{"world-file", "ranks"} {
 		if err := c.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file
@@ -81,7 +82,7 @@ func applyCommand() *cobra.Command {
 
 func wanted(ranks int, mode string, shapes []string, placement string, spare uint32) (driver.Wanted, error) {
 	if ranks <= 0 {
-		return driver.Wanted{}, fmt.Errorf("--ranks %d: a world needs at least 1", ranks)
+		return driver.Wanted{}, fmt.Errorf("--ranks is %d; want at least 1", ranks)
 	}
 	m, err := layout.ParseMode(mode)
 	if err != nil {
@@ -94,7 +95,7 @@ func wanted(ranks int, mode string, shapes []string, placement string, spare uin
 		}
 	}
 	if m == layout.Hybrid && len(shapes) == 0 {
-		return want, errors.New("--mode Hybrid needs --layer-shape, e.g. 0-2=1/4: which groups the layers have; those that none names are as in ExpertParallel")
+		return want, errors.New("--mode Hybrid needs --layer-shape, e.g. 0-2=1/4; layers without a shape are as in ExpertParallel")
 	}
 	if placement != "" {
 		want.Shape.Placement, err = readPlacement(placement, ranks, m)
@@ -117,12 +118,12 @@ func parseShape(s string, into map[uint32]layout.LayerShape) error {
 	for i, text := range []string{first, last, g, t} {
 		v, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
-			return fmt.Errorf("%q is not a number below 65536", text)
+			return fmt.Errorf("found %q; want a number below 65536", text)
 		}
 		n[i] = v
 	}
 	if n[0] > n[1] || n[2] == 0 || n[3] == 0 {
-		return errors.New("layers must ascend and group sizes be at least 1")
+		return errors.New("want ascending layers and group sizes of at least 1")
 	}
 	for l := n[0]; l <= n[1]; l++ {
 		into[uint32(l)] = layout.LayerShape{ExpertGroup: uint32(n[2]), AttentionGroup: uint32(n[3])}
@@ -155,7 +156,7 @@ func (p *printer) record(r *driver.Record) error {
 	if p.json {
 		return json.NewEncoder(p.out).Encode(map[string]any{"record": r})
 	}
-	_, err := fmt.Fprintf(p.out, "epoch %d, %d of %d flips in %v: expert bytes %d (bound %d), dense %d, local %d\n", r.Epoch, len(r.Flips),
+	_, err := fmt.Fprintf(p.out, "epoch %d, %d of %d flips in %v: expert bytes %d (lower bound %d), dense bytes %d, copied within ranks %d\n", r.Epoch, len(r.Flips),
 		r.PlannedFlips, time.Duration(r.TotalSeconds*float64(time.Second)).Round(time.Millisecond), r.ExpertBytes, r.ExpertBoundBytes, r.DenseBytes, r.LocalBytes)
 	return err
 }

@@ -1,6 +1,6 @@
-// tangram-driver takes the world of a world file to a wanted shape, and shows where it stands.
+// tangram-driver changes the layout of a world that runs without Kubernetes, and prints its status.
 //
-// Exit codes: 0 done, 1 failed (the world serves on in its old or an intermediate layout),
+// Exit codes: 0 success, 1 failure (the world serves in its old or an intermediate layout),
 // 2 the command line or the world file is wrong.
 package main
 
@@ -25,7 +25,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, out, errs io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	root := &cobra.Command{Use: "tangram-driver", Short: "takes a world of agents to a wanted shape",
+	root := &cobra.Command{Use: "tangram-driver", Short: "Change the layout of a world of agents without Kubernetes",
 		SilenceErrors: true, SilenceUsage: true}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetArgs(args)

@@ -10,8 +10,8 @@ import (
 	"tangram.dev/operator/pkg/load"
 )
 
-const placementHelp = "FILE: JSON [layer][rank][experts], where whole experts lie, redundant ones too: an entry per layer of experts and rank, " +
-	"in any order on a rank"
+const placementHelp = "JSON file with the placement of whole experts and their replicas, as [layer][rank][experts]: one list per MoE layer and rank, " +
+	"in any order"
 
 // readPlacement reads a file of --placement as far as it can be judged without the model; the rest is the planner's
 // to say, see blame.
@@ -22,7 +22,7 @@ func readPlacement(path string, ranks int, m layout.Mode) (out [][][]uint32, err
 		}
 	}()
 	if m != layout.Expert {
-		return nil, fmt.Errorf("whole experts have no place in --mode %v; want --mode %v", m, layout.Expert)
+		return nil, fmt.Errorf("a placement cannot be used with --mode %v; want --mode %v", m, layout.Expert)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -34,7 +34,7 @@ func readPlacement(path string, ranks int, m layout.Mode) (out [][][]uint32, err
 		return nil, err
 	}
 	if n := len(lists[0]); n != ranks { // all layers have as many
-		return nil, fmt.Errorf("it is for %d ranks, --ranks is %d", n, ranks)
+		return nil, fmt.Errorf("placement has %d ranks; want %d, the value of --ranks", n, ranks)
 	}
 	out = make([][][]uint32, len(lists))
 	for l, byRank := range lists {

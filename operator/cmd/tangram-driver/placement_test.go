@@ -29,7 +29,7 @@ func TestPlacementFile(t *testing.T) {
 		`[[[0], [1]], 5]`:       "line 1, [1]",
 		`[[[0], [1]], null]`:    "line 1, [1]",
 		`[[[0], [1]], [[0]]]`:   "[1]: 1 ranks, layer 0 has 2",
-		`[[[0]], [[0]]]`:        "it is for 1 ranks, --ranks is 2",
+		`[[[0]], [[0]]]`:        "placement has 1 ranks; want 2, the value of --ranks",
 		"[[[0],\n [-1]]]":       "line 2, [0][1][0]: -1",
 		`[[[0], [1.5]]]`:        "[0][1][0]",
 		`[[[0], [5000000000]]]`: "[0][1][0]",
@@ -42,7 +42,7 @@ func TestPlacementFile(t *testing.T) {
 		require.ErrorContains(t, err, "--placement "+path+": ", text)
 	}
 	_, err = read(`[[[0], [1]]]`, "TensorParallel")
-	require.ErrorContains(t, err, "whole experts have no place in --mode TensorParallel; want --mode ExpertParallel")
+	require.ErrorContains(t, err, "a placement cannot be used with --mode TensorParallel; want --mode ExpertParallel")
 	_, err = wanted(2, "ExpertParallel", nil, path+".none", 1)
 	require.ErrorContains(t, err, "--placement "+path+".none: open ")
 	require.ErrorAs(t, blame(path, &layout.BadPlacement{Why: "layer 1: no rank has expert 3"}), &usageError{})

@@ -29,10 +29,10 @@ func runCommand() *cobra.Command {
 	var spare uint32
 	limits := driver.DefaultLimits
 	c := &cobra.Command{
-		Use: "run", Short: "keeps a world in a shape until it is stopped: repairs it, and restores its number of ranks",
-		Long: "Keeps the world in a shape until SIGTERM. Whatever was done or failed is a JSON line on stdout: {\"did\": \"repair\" or \"apply\", " +
-			"\"record\": ..., \"error\": ...}. With --agents-file the agents are those of that file, one address a line, read again at each " +
-			"look: an agent that is not in it is gone for good.",
+		Use: "run", Short: "Keep a world in a number of ranks and a mode until SIGTERM, with repairs",
+		Long: "Keeps the world in a number of ranks and a mode until SIGTERM. Repairs it after the loss of a rank, and restores the number of ranks.\n" +
+			"Each repair or transition is a JSON line on standard output: {\"did\": \"repair\" or \"apply\", \"record\": ..., \"error\": ...}.\n" +
+			"With --agents-file, the agents are those in the file, which is read at each poll. An agent that is not in the file is lost permanently.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			want, err := wanted(ranks, mode, shapes, placement, spare)
@@ -59,19 +59,19 @@ func runCommand() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&file, "world-file", "", "JSON: world, agents, store, tls")
-	f.StringVar(&agents, "agents-file", "", "addresses of the agents, one a line, instead of those of the world file; read again at each look")
-	f.IntVar(&ranks, "ranks", 0, "ranks of the world")
-	f.StringVar(&mode, "mode", "ExpertParallel", "ExpertParallel, TensorParallel or Hybrid")
-	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, as for apply")
+	f.StringVar(&file, "world-file", "", "JSON file with the keys world, agents, store and tls")
+	f.StringVar(&agents, "agents-file", "", "file with the addresses of the agents, one per line, read at each poll; empty: the agents of the world file")
+	f.IntVar(&ranks, "ranks", 0, "target number of ranks")
+	f.StringVar(&mode, "mode", "ExpertParallel", "target mode: ExpertParallel, TensorParallel or Hybrid")
+	f.StringArrayVar(&shapes, "layer-shape", nil, "expert and attention group sizes of layers, as LAYERS=g/t, e.g. 0-2=1/4; overrides --mode for these layers; repeatable")
 	f.StringVar(&placement, "placement", "", placementHelp)
-	f.Uint32Var(&spare, "spare-banks", 1, "of a first layout: layers that one flip may rewrite")
-	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn, error")
-	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "without a new byte, then abort")
-	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "from permit to flip, then abort")
-	f.DurationVar(&limits.Answer, "answer-timeout", limits.Answer, "for an agent to answer, then it counts as missing")
-	f.DurationVar(&limits.Stop, "stop-timeout", limits.Stop, "of a broken world, for its members to stand still")
-	f.DurationVar(&limits.Reattach, "reattach-timeout", limits.Reattach, "for an engine to come back while its agent lives")
+	f.Uint32Var(&spare, "spare-banks", 1, "number of layers that one flip can change; used only for the first layout of a world")
+	f.StringVar(&logLevel, "log-level", "info", "log level: debug, info, warn or error")
+	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "maximum time without a received byte while staging, then the attempt is aborted")
+	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "maximum time from the permit to the flip, then the attempt is aborted")
+	f.DurationVar(&limits.Answer, "answer-timeout", limits.Answer, "maximum time for a response from an agent, then the agent counts as missing")
+	f.DurationVar(&limits.Stop, "stop-timeout", limits.Stop, "maximum time until all members of a broken world are stopped, then the repair is tried again")
+	f.DurationVar(&limits.Reattach, "reattach-timeout", limits.Reattach, "maximum time for an engine to reattach while its agent runs, then the engine counts as lost")
 	for _, name := range []string{"world-file", "ranks"} {
 		if err := c.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file

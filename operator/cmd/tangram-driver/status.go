@@ -18,7 +18,7 @@ import (
 func statusCommand() *cobra.Command {
 	var file string
 	var asJSON bool
-	c := &cobra.Command{Use: "status", Short: "shows every rank as its agent tells it", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "status", Short: "Print the status of each rank, as reported by its agent", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w, err := readWorld(file)
 			if err != nil {
@@ -56,8 +56,8 @@ func statusCommand() *cobra.Command {
 			}
 			return errors.Join(append(failures, table.Flush())...)
 		}}
-	c.Flags().StringVar(&file, "world-file", "", "JSON: world, agents, store, tls")
-	c.Flags().BoolVar(&asJSON, "json", false, "one StatusResponse a line")
+	c.Flags().StringVar(&file, "world-file", "", "JSON file with the keys world, agents, store and tls")
+	c.Flags().BoolVar(&asJSON, "json", false, "print one StatusResponse per line as JSON")
 	if err := c.MarkFlagRequired("world-file"); err != nil {
 		panic(err) // a name that is not a flag: a bug of this file
 	}
@@ -81,8 +81,9 @@ func certificatesCommand() *cobra.Command {
 	var dir, world string
 	var hosts []string
 	c := &cobra.Command{Use: "certificates ROLE...", Args: cobra.MinimumNArgs(1),
-		Short: "writes a world's authority and certificates for roles: driver, gateway, agent/POD, engine/POD",
-		Long:  "Writes ca.crt and ca.key into --dir unless they are there, and ROLE.crt and ROLE.key (slashes become dashes) for each role.",
+		Short: "Write the certificate authority of a world and certificates for roles",
+		Long: "Writes ca.crt and ca.key to --dir unless they exist. Writes ROLE.crt and ROLE.key for each role; slashes become dashes.\n" +
+			"Roles: driver, gateway, agent/POD, engine/POD.",
 		RunE: func(_ *cobra.Command, roles []string) error {
 			authority, err := pki.OpenFolder(dir, world)
 			if err != nil {
@@ -101,9 +102,9 @@ func certificatesCommand() *cobra.Command {
 			}
 			return nil
 		}}
-	c.Flags().StringVar(&dir, "dir", "", "folder of the certificates")
+	c.Flags().StringVar(&dir, "dir", "", "folder for the certificates")
 	c.Flags().StringVar(&world, "world", "", "name of the world")
-	c.Flags().StringSliceVar(&hosts, "hosts", []string{"127.0.0.1", "localhost"}, "addresses in the certificates")
+	c.Flags().StringSliceVar(&hosts, "hosts", []string{"127.0.0.1", "localhost"}, "host names and IP addresses in the certificates")
 	for _, name := range []string{"dir", "world"} {
 		if err := c.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file

@@ -13,7 +13,7 @@ import (
 	"tangram.dev/operator/internal/store"
 )
 
-// worldFile says where a world's agents are. Paths are as given, not relative to the file.
+// worldFile lists the agents of a world. Paths are relative to the working directory, not to the file.
 type worldFile struct {
 	World  string    `json:"world"`
 	Agents []string  `json:"agents"` // host:port
@@ -33,7 +33,7 @@ func readWorld(path string) (*worldFile, error) {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
 	}
 	if w.World == "" || len(w.Agents) == 0 || w.Store == "" {
-		return nil, usageError{fmt.Errorf("%s: world, agents and store must be given", path)}
+		return nil, usageError{fmt.Errorf("%s: want the keys world, agents and store", path)}
 	}
 	return w, nil
 }

@@ -43,37 +43,37 @@ func run() int {
 	context.AfterFunc(ctx, stop) // a second signal ends it at once
 	defer stop()
 	var f flags
-	root := &cobra.Command{Use: "tangram-gateway", Short: "OpenAI-compatible completions in front of a world", Args: cobra.NoArgs,
+	root := &cobra.Command{Use: "tangram-gateway", Short: "Serve the OpenAI-compatible API of a world", Args: cobra.NoArgs,
 		SilenceErrors: true, SilenceUsage: true, RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), f) }}
 	p := root.Flags()
 	p.StringVar(&f.world, "world", "", "name of the world")
-	p.StringVar(&f.model, "model", "tangram", "name of the model, as clients give it")
-	p.StringVar(&f.listen, "listen", "127.0.0.1:8080", "host:port")
-	p.StringVar(&f.operations, "metrics-listen", "", "host:port of /metrics, /livez and /readyz; empty: none")
-	p.StringVar(&f.telemetry, "telemetry-listen", "", "host:port at which the operator asks for load and latencies, over mTLS; empty: none")
-	p.StringVar(&f.name, "name", uuid.NewString(), "of this gateway: engines keep its tokens under it while it reconnects")
-	p.StringSliceVar(&f.seeds, "seed", nil, "frontends of engines, host:port; the others are learned from them")
-	p.StringSliceVar(&f.discover, "discover", nil, "host:port of a Service in front of the world's engines: asked for the world, never sent requests")
-	p.StringVar(&f.tls.CA, "tls-ca", "", "PEM of the CA")
-	p.StringVar(&f.tls.Cert, "tls-cert", "", "PEM of this gateway's certificate")
-	p.StringVar(&f.tls.Key, "tls-key", "", "PEM of its key")
-	p.StringVar(&f.readyFile, "ready-file", "", "JSON with the real addresses")
-	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
-	p.DurationVar(&f.lostAfter, "lost-after", 10*time.Second, "a session down for so long is lost")
-	p.BoolVar(&f.byLoad, "place-by-load", false, "place requests by load alone, and not where the beginning of their prompt is cached")
-	p.DurationVar(&f.drain.LameDuck, "lame-duck", 0, "at SIGTERM, be unready and answer for so long, until nobody sends requests here any more")
-	p.DurationVar(&f.drain.Grace, "grace", 5*time.Second, "then running requests have so long to end")
-	p.Int64Var(&f.limits.Body, "max-body-bytes", 16<<20, "of one request")
-	p.Int64Var(&f.limits.Bodies, "max-bodies-bytes", 64<<20, "of all requests that are read at a time")
-	p.Int64Var(&f.limits.Answers, "max-held-bytes", 1<<30, "of all requests until they are answered: prompts, answers, and tokens that clients have not taken")
-	p.IntVar(&f.limits.Connections, "max-connections", 16384, "of clients; more wait to be accepted")
-	p.DurationVar(&f.limits.Read, "read-timeout", 30*time.Second, "for a request to come")
-	p.DurationVar(&f.limits.Write, "write-timeout", 30*time.Second, "for a client to take what was sent to it")
-	p.DurationVar(&f.limits.Idle, "idle-timeout", 2*time.Minute, "of a connection between two requests")
-	p.DurationVar(&f.limits.Quiet, "keep-alive", 15*time.Second, "a stream without a token for so long gets a comment")
-	p.StringVar(&f.text, "text-socket", "", "UNIX socket of a text server, which answers what needs a tokenizer; empty: there is none")
-	p.StringVar(&f.tokens, "tokens-socket", "", "UNIX socket on which that text server gets tokens from here")
-	p.StringVar(&f.tokenizer, "tokenizer", "none", "without a text server: none (clients send token ids), or bytes (a token is a byte; for test models with a vocabulary of 256)")
+	p.StringVar(&f.model, "model", "tangram", "model name in requests of clients")
+	p.StringVar(&f.listen, "listen", "127.0.0.1:8080", "host:port of the client API")
+	p.StringVar(&f.operations, "metrics-listen", "", "host:port of /metrics, /livez and /readyz; empty: not served")
+	p.StringVar(&f.telemetry, "telemetry-listen", "", "host:port of the telemetry service for the operator (load and latencies), over mTLS; empty: not served")
+	p.StringVar(&f.name, "name", uuid.NewString(), "name of this gateway; engines buffer its tokens under this name while it reconnects; default: random")
+	p.StringSliceVar(&f.seeds, "seed", nil, "host:port of one or more engine frontends, from which the other frontends are discovered")
+	p.StringSliceVar(&f.discover, "discover", nil, "host:port of a Service in front of the engines, used only for discovery")
+	p.StringVar(&f.tls.CA, "tls-ca", "", "file with the CA certificate, in PEM format")
+	p.StringVar(&f.tls.Cert, "tls-cert", "", "file with the certificate of this gateway, in PEM format")
+	p.StringVar(&f.tls.Key, "tls-key", "", "file with the private key of this gateway, in PEM format")
+	p.StringVar(&f.readyFile, "ready-file", "", "file to write the listening addresses to, as JSON; empty: not written")
+	p.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
+	p.DurationVar(&f.lostAfter, "lost-after", 10*time.Second, "time after which a disconnected session is lost")
+	p.BoolVar(&f.byLoad, "place-by-load", false, "choose ranks for requests only by load, without regard to cached prompt prefixes")
+	p.DurationVar(&f.drain.LameDuck, "lame-duck", 0, "drain period after SIGTERM, in which the gateway is unready but accepts requests")
+	p.DurationVar(&f.drain.Grace, "grace", 5*time.Second, "time for in-flight requests to finish after the drain period")
+	p.Int64Var(&f.limits.Body, "max-body-bytes", 16<<20, "maximum size of a request body, in bytes")
+	p.Int64Var(&f.limits.Bodies, "max-bodies-bytes", 64<<20, "maximum total size of request bodies that are read concurrently, in bytes")
+	p.Int64Var(&f.limits.Answers, "max-held-bytes", 1<<30, "maximum memory of in-flight requests, in bytes: prompts, responses and tokens that clients have not received")
+	p.IntVar(&f.limits.Connections, "max-connections", 16384, "maximum number of client connections; further connections wait")
+	p.DurationVar(&f.limits.Read, "read-timeout", 30*time.Second, "maximum time to receive a request")
+	p.DurationVar(&f.limits.Write, "write-timeout", 30*time.Second, "maximum time for a client to receive sent data")
+	p.DurationVar(&f.limits.Idle, "idle-timeout", 2*time.Minute, "maximum idle time of a connection between two requests")
+	p.DurationVar(&f.limits.Quiet, "keep-alive", 15*time.Second, "time without a token after which a stream gets a comment line")
+	p.StringVar(&f.text, "text-socket", "", "UNIX socket of the text server, which serves requests that need a tokenizer; empty: no text server")
+	p.StringVar(&f.tokens, "tokens-socket", "", "UNIX socket on which this gateway serves tokens to the text server")
+	p.StringVar(&f.tokenizer, "tokenizer", "none", "tokenizer without a text server: none (clients send token ids) or bytes (each byte is a token, for test models with 256 tokens)")
 	root.MarkFlagsMutuallyExclusive("tokenizer", "text-socket")
 	root.MarkFlagsRequiredTogether("text-socket", "tokens-socket")
 	for _, name := range []string{"world", "tls-ca", "tls-cert", "tls-key"} {
@@ -129,7 +129,7 @@ func serve(ctx context.Context, f flags) error {
 	case "bytes":
 		server.UseBytes()
 	default:
-		return fmt.Errorf("--tokenizer: %q is neither none nor bytes", f.tokenizer)
+		return fmt.Errorf("--tokenizer is %q; want none or bytes", f.tokenizer)
 	}
 	stop, err := useText(ctx, f, server, log)
 	if err != nil {
@@ -157,7 +157,7 @@ func useText(ctx context.Context, f flags, server *gateway.Server, log *slog.Log
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		if err := server.ServeTokens(serving, l); err != nil {
-			log.Error("tokens are not served to text servers any more", "error", err)
+			log.Error("token service for the text server failed", "error", err)
 		}
 	})
 	return func() { cancel(); wait.Wait() }, nil
@@ -186,7 +186,7 @@ func tell(ctx context.Context, f flags, pool *gateway.Pool, log *slog.Logger) (*
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		if err := pool.ServeTelemetry(serving, l, config); err != nil {
-			log.Error("telemetry is not served any more", "error", err)
+			log.Error("telemetry service failed", "error", err)
 		}
 	})
 	return &telling{l, func() { cancel(); wait.Wait() }}, nil

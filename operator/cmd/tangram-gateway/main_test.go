@@ -62,7 +62,7 @@ func untilItEnds(t *testing.T, operations string, code <-chan int) {
 			return true
 		}
 		_, text := get(t, operations+"/readyz")
-		return text == "this gateway ends\n"
+		return text == "this gateway is shutting down\n"
 	}, wait, time.Millisecond)
 	require.Empty(t, code, "it has ended")
 }

@@ -52,7 +52,7 @@ func main() { os.Exit(run()) }
 // run gives the exit code.
 func run() int {
 	var f flags
-	root := &cobra.Command{Use: "tangram-operator", Short: "runs MoEDeployments", Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
+	root := &cobra.Command{Use: "tangram-operator", Short: "Reconcile MoEDeployments", Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := newLog(f.logLevel)
 			if err != nil {
@@ -63,25 +63,25 @@ func run() int {
 			return serve(cmd.Context(), f, log)
 		}}
 	p := root.Flags()
-	p.StringVar(&f.images.Agent, "agent-image", "", "image of the agents")
-	p.StringVar(&f.images.AgentGPU, "agent-gpu-image", "", "image of the agents of worlds on GPUs, which also has NCCL; empty: that of the agents")
-	p.StringVar(&f.images.Engine, "engine-image", "", "image of the engine reference")
-	p.StringVar(&f.images.VLLM, "vllm-image", "", "image of the engine vllm and of text servers")
-	p.StringVar(&f.images.Gateway, "gateway-image", "", "image of the gateways")
-	p.StringVar(&f.images.Operator, "operator-image", "", "image of the operator, for pods that read checkpoints")
-	p.StringSliceVar(&f.namespaces, "namespaces", nil, "the namespaces to look at; none: all")
-	p.StringVar(&f.metrics, "metrics-bind-address", ":8080", "host:port of /metrics, by HTTPS, for whom the cluster lets get /metrics; 0: none")
+	p.StringVar(&f.images.Agent, "agent-image", "", "image of agents")
+	p.StringVar(&f.images.AgentGPU, "agent-gpu-image", "", "image of agents on GPUs, which includes NCCL; empty: --agent-image")
+	p.StringVar(&f.images.Engine, "engine-image", "", "image of engine reference")
+	p.StringVar(&f.images.VLLM, "vllm-image", "", "image of engine vllm and of text servers")
+	p.StringVar(&f.images.Gateway, "gateway-image", "", "image of gateways")
+	p.StringVar(&f.images.Operator, "operator-image", "", "image of this operator, used for pods that read checkpoints")
+	p.StringSliceVar(&f.namespaces, "namespaces", nil, "namespaces to watch; empty: all")
+	p.StringVar(&f.metrics, "metrics-bind-address", ":8080", "host:port of /metrics over HTTPS, for accounts that may get /metrics; 0: not served")
 	p.StringVar(&f.health, "health-probe-bind-address", ":8081", "host:port of /healthz and /readyz")
-	p.BoolVar(&f.elect, "leader-elect", false, "act only as the holder of a lease")
-	p.StringVar(&f.ownNamespace, "own-namespace", "", "where the operator runs: of its lease, and the only one from which its worlds' agents are driven; empty: any")
-	p.StringVar(&f.nodeFolder, "node-folder", controller.DefaultNodeFolder, "absolute path on nodes, below which worlds with spec.network.nodeMemorySharing get a folder each; only root may write there")
-	p.DurationVar(&f.certificates.Authority, "authority-validity", 365*24*time.Hour, "of the authority of a world; it is replaced when two thirds are over")
-	p.DurationVar(&f.certificates.Certificate, "certificate-validity", 30*24*time.Hour, "of the certificates that it signs; they are replaced when two thirds are over")
-	p.DurationVar(&f.certificates.Load, "certificate-load-time", 5*time.Minute, "until all processes have loaded a Secret that changed; more than the kubelet's sync period")
-	p.StringVar(&f.custom.address, "custom-metrics-bind-address", "0", "host:port of custom.metrics.k8s.io, for the API server of the cluster; 0: not served")
-	p.StringVar(&f.custom.service, "custom-metrics-service", "", "in --own-namespace, which the APIService names")
-	p.StringVar(&f.custom.secret, "custom-metrics-secret", "", "in --own-namespace, for the authority of its certificates; it must be there, and may be empty")
-	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
+	p.BoolVar(&f.elect, "leader-elect", false, "reconcile only while this process holds the leader lease")
+	p.StringVar(&f.ownNamespace, "own-namespace", "", "namespace of the operator and its lease; only this namespace may connect to agents; empty: any namespace")
+	p.StringVar(&f.nodeFolder, "node-folder", controller.DefaultNodeFolder, "absolute path on nodes for one folder per world with spec.network.nodeMemorySharing; must be writable only by root")
+	p.DurationVar(&f.certificates.Authority, "authority-validity", 365*24*time.Hour, "validity of the certificate authority of a world, which is replaced after two thirds of this time")
+	p.DurationVar(&f.certificates.Certificate, "certificate-validity", 30*24*time.Hour, "validity of the certificates of a world, which are replaced after two thirds of this time")
+	p.DurationVar(&f.certificates.Load, "certificate-load-time", 5*time.Minute, "time until all processes have loaded a changed Secret; must be longer than the sync period of the kubelets")
+	p.StringVar(&f.custom.address, "custom-metrics-bind-address", "0", "host:port of custom.metrics.k8s.io for the API server; 0: not served")
+	p.StringVar(&f.custom.service, "custom-metrics-service", "", "name of the Service in --own-namespace to which the APIService refers")
+	p.StringVar(&f.custom.secret, "custom-metrics-secret", "", "name of the Secret in --own-namespace for the certificate authority of custom metrics; must exist, can be empty")
+	p.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
 	for _, name := range []string{"agent-image", "engine-image", "vllm-image", "gateway-image", "operator-image"} {
 		if err := root.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file
@@ -105,17 +105,17 @@ func newLog(level string) (*slog.Logger, error) {
 
 func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	if at := f.nodeFolder; at != "" && (!path.IsAbs(at) || path.Clean(at) != at || at == "/") {
-		return fmt.Errorf("--node-folder: %q is not what is wanted: an absolute path of a folder below /, without '..' and without '/' at its end", at)
+		return fmt.Errorf("--node-folder is %q; want an absolute path other than /, without '..' and without a trailing '/'", at)
 	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
-		return fmt.Errorf("no cluster to talk to: %w", err)
+		return fmt.Errorf("no cluster configuration found: %w; run in a pod or set KUBECONFIG", err)
 	}
 	options, err := controller.ManagerOptions(f.namespaces...)
 	if err != nil {
 		return err
 	}
-	// Names of worlds and what they do are not for everybody: the API server says who asks and whether they may.
+	// Metrics contain the names and activity of worlds, so the API server authenticates and authorizes each request.
 	options.Metrics = server.Options{BindAddress: f.metrics, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization}
 	options.HealthProbeBindAddress = f.health
 	options.LeaderElection, options.LeaderElectionID, options.LeaderElectionNamespace = f.elect, "tangram-operator", f.ownNamespace
@@ -162,7 +162,7 @@ func (l leading) Start(ctx context.Context) error {
 func serveCustomMetrics(config *rest.Config, f flags, worlds custommetrics.Worlds, log *slog.Logger) (*custommetrics.Server, error) {
 	for name, value := range map[string]string{"custom-metrics-service": f.custom.service, "custom-metrics-secret": f.custom.secret, "own-namespace": f.ownNamespace} {
 		if value == "" {
-			return nil, fmt.Errorf("--%s is missing, and --custom-metrics-bind-address needs it", name)
+			return nil, fmt.Errorf("--%s is missing; --custom-metrics-bind-address needs it", name)
 		}
 	}
 	live, err := client.New(config, client.Options{})

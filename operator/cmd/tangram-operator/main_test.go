@@ -233,7 +233,7 @@ func customMetricsAreServed(t *testing.T) {
 	}, wait, tick, "the API server lists them")
 	text, err := ask(autoscaler, metric)
 	require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
-	require.Contains(t, text, "MoEDeployment default/w: no gateway runs yet")
+	require.Contains(t, text, "MoEDeployment default/w: no gateway is running yet")
 	_, err = ask(autoscaler, strings.Replace(metric, "/w/", "/none/", 1))
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 	_, err = ask("system:serviceaccount:default:stranger", metric)
@@ -244,7 +244,7 @@ func TestItSaysWhatIsWrong(t *testing.T) {
 	_, err := newLog("loud")
 	require.ErrorContains(t, err, "--log-level")
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	require.ErrorContains(t, serve(t.Context(), flags{custom: customMetrics{address: "0"}}, slog.New(slog.DiscardHandler)), "no cluster to talk to")
+	require.ErrorContains(t, serve(t.Context(), flags{custom: customMetrics{address: "0"}}, slog.New(slog.DiscardHandler)), "no cluster configuration found")
 	_, err = serveCustomMetrics(nil, flags{custom: customMetrics{address: ":1", service: "s", secret: "s"}}, nil, nil)
 	require.ErrorContains(t, err, "--own-namespace is missing")
 	for _, folder := range []string{"run/node", "/run/../etc", "/run/node/", "/"} {

@@ -18,7 +18,7 @@ func sizeCommand() *cobra.Command {
 	var rows uint32
 	var pageBytes uint64
 	in := plancli.SizeInput{Modes: []layout.Mode{layout.Expert, layout.Tensor}}
-	c := &cobra.Command{Use: "size-checkpoint", Short: "compute the memory of a rank for a checkpoint (run by the operator in a pod)", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+	c := &cobra.Command{Use: "size-checkpoint", Short: "Compute the memory per rank for a checkpoint (run by the operator in a pod)", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(*cobra.Command, []string) error {
 			size, err := plancli.SizeCheckpoint(model, rows, pageBytes, 0, in)
 			if err != nil {
@@ -29,20 +29,20 @@ func sizeCommand() *cobra.Command {
 				return err
 			}
 			if err := os.WriteFile(to, text, 0o600); err != nil {
-				return fmt.Errorf("the result was not written: %w", err)
+				return fmt.Errorf("--to: result not written: %w", err)
 			}
 			return nil
 		}}
 	f := c.Flags()
 	f.StringVar(&model, "model", "", "folder of the checkpoint")
 	f.StringVar(&to, "to", "/dev/termination-log", "file for the result")
-	f.Uint32Var(&rows, "granule-rows", 0, "rows of a granule; 0: chosen for the widest world")
-	f.Uint64Var(&pageBytes, "page-bytes", 4096, "pages of the memory of weights")
-	f.IntSliceVar(&in.Widths, "ranks", nil, "numbers of ranks that the world may have, ascending")
-	f.IntVar(&in.RanksPerPod, "ranks-per-pod", 1, "ranks of a pod")
-	f.Uint32Var(&in.SpareBanks, "spare-banks", 2, "layers that one flip can rewrite")
-	f.Uint64Var(&in.KVTokens, "kv-tokens", 65536, "tokens of KV cache on a rank")
-	f.BoolVar(&in.Lenient, "lenient", false, "leave out mode TensorParallel where ranks cannot share an expert")
+	f.Uint32Var(&rows, "granule-rows", 0, "rows per granule; 0: chosen for the maximum number of ranks")
+	f.Uint64Var(&pageBytes, "page-bytes", 4096, "page size of weight memory, in bytes")
+	f.IntSliceVar(&in.Widths, "ranks", nil, "possible numbers of ranks of the world, in ascending order")
+	f.IntVar(&in.RanksPerPod, "ranks-per-pod", 1, "number of ranks per pod")
+	f.Uint32Var(&in.SpareBanks, "spare-banks", 2, "number of layers that one flip can change")
+	f.Uint64Var(&in.KVTokens, "kv-tokens", 65536, "number of tokens in the KV cache of a rank")
+	f.BoolVar(&in.Lenient, "lenient", false, "skip TensorParallel mode for numbers of ranks that cannot share an expert")
 	for _, name := range []string{"model", "ranks"} {
 		if err := c.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file

@@ -28,10 +28,15 @@ type balanceFlags struct {
 func balanceCommand() *cobra.Command {
 	var f balanceFlags
 	c := &cobra.Command{
-		Use: "balance", Short: "where experts should live under a recorded load, and what that is worth", Args: flagsOnly,
-		Long: `Where experts should live under a recorded load, and what that is worth. Balancedness is mean over max of the ranks' loads, 1 is best:
-now, after the moves, reachable with so many slots, the floor (no placement with an even split between replicas is above it), and
-weighted (of the placement after the moves, with the best split).`,
+		Use: "balance", Short: "Place experts for a recorded load and print the improvement", Args: flagsOnly,
+		Long: `Places experts for a recorded load and prints the improvement.
+
+Balancedness is the mean load of the ranks divided by the maximum; 1.0 is perfectly balanced. The table shows:
+  now          balancedness of the active placement
+  after        balancedness after the moves
+  reachable    balancedness of the best placement that the search finds with this number of slots
+  upper bound  limit for every placement that splits tokens evenly between expert replicas
+  weighted     balancedness after the moves, with the best split of tokens between expert replicas`,
 		Example: "  tangram balance --load loads.json --ranks 4 --redundant-experts 4 --price 0.002\n" +
 			"  tangram balance --load loads.json --ranks 4 --redundant-experts 4 --old placement.json --max-moves 6 --placement-file next.json\n" +
 			"  curl -s http://engine:8000/metrics | tangram balance --load - --format ascend --ranks 16 --nodes 2 --mode full -o json\n" +
@@ -39,32 +44,32 @@ weighted (of the placement after the moves, with the best split).`,
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	fs := c.Flags()
-	fs.StringVar(&f.loads, "load", "", "file of loads; - is stdin")
-	fs.StringVar(&f.format, "format", "auto", "of --load: auto, "+plancli.LoadFormats)
-	fs.IntVar(&f.every, "every", 1, "entries of the file that make one window (engines record steps)")
-	fs.IntVar(&f.firstLayer, "first-layer", 0, "first layer of the file with routed experts (SGLang counts dense ones too, as zeros)")
-	fs.StringVar(&f.demand, "demand", plancli.Forecast, "load to plan for: forecast (of the next window), last (window), sum (of all)")
-	fs.IntVar(&f.in.Ranks, "ranks", 0, "ranks of the world")
-	fs.IntVar(&f.in.Nodes, "nodes", 1, "nodes, over which the ranks are spread in order, as evenly as they go")
-	fs.IntVar(&f.in.Slots, "slots", 0, "expert slots of a rank per layer; 0: by --redundant-experts")
-	fs.IntVar(&f.in.Redundant, "redundant-experts", 0, "slots per layer beyond one for each expert, rounded up to the same number on each rank")
-	fs.IntVar(&f.in.Groups, "groups", 0, "expert groups of the router, kept in one node where that pays (DeepSeek-V3: 8)")
-	fs.StringVar(&f.old, "old", "", "file of the placement in force; none: one copy of each expert, in order")
-	fs.StringVar(&f.oldFormat, "old-format", "auto", "of --old: auto, "+plancli.PlacementFormats)
-	fs.StringVar(&f.in.Mode, "mode", plancli.Incremental, "incremental (from the old placement, what pays) or full (the best balance, anew; of what is alike or does not pay its price the old placement stays)")
-	fs.IntVar(&f.in.MaxMoves, "max-moves", 0, "of this cycle; 0: as many as pay")
-	fs.Float64Var(&f.in.Price, "price", 0, "of a moved expert: by how much a layer's max over mean must fall to pay for it")
-	fs.StringVar(&f.placementFile, "placement-file", "", "to write the placement to, [layer][rank] lists of experts")
-	fs.IntVar(&f.budgetCurve, "budget-curve", 0, "balance of 0 to so many redundant experts per layer, and with the costs below the best number")
-	fs.Int64Var(&f.costs.ExpertBytes, "expert-bytes", 0, "of one expert of one layer")
-	fs.Int64Var(&f.costs.BlockBytes, "block-bytes", 0, "of one KV block, all layers")
-	fs.IntVar(&f.costs.KVBlocks, "kv-blocks", 0, "of a rank with no redundant expert")
-	fs.IntVar(&f.costs.KVDemand, "kv-demand", 0, "KV blocks that a rank's requests want")
-	fs.Float64Var(&f.costs.LossPerBlock, "loss-per-block", 0, "share of throughput lost per block short")
-	fs.Float64Var(&f.costs.MoESeconds, "moe-seconds", 0, "of a step: its MoE part at even load")
-	fs.Float64Var(&f.costs.OtherSeconds, "other-seconds", 0, "of a step: the rest")
-	fs.StringVarP(&f.output, "output", "o", "table", plancli.Outputs)
-	fs.IntVar(&f.most, "lines", 10, "layers to show in the table; 0: all")
+	fs.StringVar(&f.loads, "load", "", "file with the expert load; -: standard input")
+	fs.StringVar(&f.format, "format", "auto", "format of --load: auto, "+plancli.LoadFormats)
+	fs.IntVar(&f.every, "every", 1, "number of entries of --load per window (engines record one entry per step)")
+	fs.IntVar(&f.firstLayer, "first-layer", 0, "index of the first layer of --load with routed experts (SGLang records dense layers too, as zeros)")
+	fs.StringVar(&f.demand, "demand", plancli.Forecast, "load to plan for: forecast (of the next window), last (window) or sum (of all windows)")
+	fs.IntVar(&f.in.Ranks, "ranks", 0, "number of ranks")
+	fs.IntVar(&f.in.Nodes, "nodes", 1, "number of nodes; ranks are distributed over them in order and as evenly as possible")
+	fs.IntVar(&f.in.Slots, "slots", 0, "number of expert slots per rank and layer; 0: computed from --redundant-experts")
+	fs.IntVar(&f.in.Redundant, "redundant-experts", 0, "number of redundant experts per layer, rounded up so that all ranks have the same number of slots")
+	fs.IntVar(&f.in.Groups, "groups", 0, "number of expert groups of the router (DeepSeek-V3: 8); a group stays on one node where that improves the balance; 0: none")
+	fs.StringVar(&f.old, "old", "", "file with the active placement; empty: one replica of each expert, in order")
+	fs.StringVar(&f.oldFormat, "old-format", "auto", "format of --old: auto, "+plancli.PlacementFormats)
+	fs.StringVar(&f.in.Mode, "mode", plancli.Incremental, "search: incremental (moves from the active placement that are worth their price) or full (placement computed from scratch, where it is worth the price)")
+	fs.IntVar(&f.in.MaxMoves, "max-moves", 0, "maximum number of experts to move; 0: every move that is worth its price")
+	fs.Float64Var(&f.in.Price, "price", 0, "minimum improvement of a layer's max/mean load per moved expert")
+	fs.StringVar(&f.placementFile, "placement-file", "", "file to write the placement to, as JSON [layer][rank][experts]; empty: not written")
+	fs.IntVar(&f.budgetCurve, "budget-curve", 0, "maximum number of redundant experts per layer for which to print the balancedness; with the seven cost flags also the best number; 0: no curve")
+	fs.Int64Var(&f.costs.ExpertBytes, "expert-bytes", 0, "cost: size of one expert of one layer, in bytes")
+	fs.Int64Var(&f.costs.BlockBytes, "block-bytes", 0, "cost: size of one KV block of all layers, in bytes")
+	fs.IntVar(&f.costs.KVBlocks, "kv-blocks", 0, "cost: number of KV blocks of a rank without redundant experts")
+	fs.IntVar(&f.costs.KVDemand, "kv-demand", 0, "cost: number of KV blocks that the requests of a rank need")
+	fs.Float64Var(&f.costs.LossPerBlock, "loss-per-block", 0, "cost: fraction of throughput lost per missing KV block")
+	fs.Float64Var(&f.costs.MoESeconds, "moe-seconds", 0, "cost: duration of the MoE part of a step with balanced load, in seconds")
+	fs.Float64Var(&f.costs.OtherSeconds, "other-seconds", 0, "cost: duration of the other parts of a step, in seconds")
+	fs.StringVarP(&f.output, "output", "o", "table", "output format: "+plancli.Outputs)
+	fs.IntVar(&f.most, "lines", 10, "maximum number of layers in the table; 0: all")
 	required(c, "load", "ranks")
 	return c
 }
@@ -92,9 +97,9 @@ func (f *balanceFlags) run(c *cobra.Command) error {
 	}
 	switch {
 	case given > 0 && f.budgetCurve == 0:
-		return fmt.Errorf("costs of a redundant expert are given, and no --budget-curve")
+		return fmt.Errorf("the cost flags have no effect without --budget-curve: set --budget-curve or remove them")
 	case given > 0 && given < len(budgetFlags):
-		return fmt.Errorf("%d of the costs are given; a choice needs all of --%s", given, strings.Join(budgetFlags, ", --"))
+		return fmt.Errorf("found %d of %d cost flags; want all of --%s", given, len(budgetFlags), strings.Join(budgetFlags, ", --"))
 	}
 	var said string
 	var err error

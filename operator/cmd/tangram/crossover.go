@@ -21,9 +21,9 @@ func crossoverCommand() *cobra.Command {
 	var steps bool
 	c := &cobra.Command{
 		Use:   "crossover",
-		Short: "from how many requests on mode ExpertParallel is faster than mode TensorParallel, by measured kernels",
-		Long: `Says what a step of 1 to 512 requests that decode lasts in modes ExpertParallel and TensorParallel on measured kernels, and where the modes cross: the number of
-requests that a policy with thresholds should have on that engine, model, width, routing and context. No request is played.`,
+		Short: "Print the number of requests at which ExpertParallel mode becomes faster than TensorParallel mode",
+		Long: `Computes the duration of a decode step of 1 to 512 requests in both modes from measured kernels, and prints where the modes cross.
+Use the result as the threshold of a policy for that engine, model, number of ranks, routing and context. No request is simulated.`,
 		Example: "  tangram simulate crossover --model Qwen3-30B-A3B --ranks 4 --truth vllm,sglang --routing balanced,power_law_1.2",
 		Args:    flagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -48,13 +48,13 @@ requests that a policy with thresholds should have on that engine, model, width,
 	}
 	f := c.Flags()
 	f.StringVar(&o.Model, "model", o.Model, "model: "+strings.Join(simcli.Models(), ", "))
-	f.IntVar(&o.Ranks, "ranks", o.Ranks, "ranks of the world")
-	f.StringSliceVar(&engines, "truth", engines, "engines whose kernels: vllm, sglang, trtllm")
-	f.StringSliceVar(&routings, "routing", routings, "how skewed the tokens are over the experts: balanced, power_law_1.01, power_law_1.2")
-	f.IntSliceVar(&contexts, "context", contexts, "tokens of each request's context")
-	f.BoolVar(&steps, "steps", false, "a table of the steps too: what they last in both modes, and of what they consist")
-	f.StringVarP(&output, "output", "o", "table", plancli.Outputs)
-	f.StringVar(&svg, "svg", "", "file for a picture of it: a step in mode ExpertParallel over mode TensorParallel, by requests")
+	f.IntVar(&o.Ranks, "ranks", o.Ranks, "number of ranks")
+	f.StringSliceVar(&engines, "truth", engines, "engines whose measured kernels are used: vllm, sglang, trtllm")
+	f.StringSliceVar(&routings, "routing", routings, "distributions of tokens over experts: balanced, power_law_1.01, power_law_1.2")
+	f.IntSliceVar(&contexts, "context", contexts, "context lengths of the requests, in tokens")
+	f.BoolVar(&steps, "steps", false, "print a table of the step durations in both modes and of their parts")
+	f.StringVarP(&output, "output", "o", "table", "output format: "+plancli.Outputs)
+	f.StringVar(&svg, "svg", "", "file for an SVG plot of the ratio of step durations, ExpertParallel to TensorParallel, by number of requests; empty: no plot")
 	return c
 }
 
@@ -67,14 +67,14 @@ type crossovers struct {
 // Table of them.
 func (all *crossovers) Table(w *tabwriter.Writer, _ int) {
 	for _, c := range all.Crossovers {
-		_, _ = fmt.Fprintf(w, "%s, %s, %d tokens of context: %s\n", c.Engine, c.Routing, c.Context, c.Words())
+		_, _ = fmt.Fprintf(w, "%s, %s, context of %d tokens: %s\n", c.Engine, c.Routing, c.Context, c.Words())
 	}
 	if !all.steps {
 		return
 	}
 	for _, c := range all.Crossovers {
 		_ = w.Flush() // each has columns of its own
-		_, _ = fmt.Fprintf(w, "%s, %s, %d\tms: step\t\tdense\t\tattention\t\texperts\t\taround\t\tover\ttokens/s\t\t\n", c.Engine, c.Routing, c.Context)
+		_, _ = fmt.Fprintf(w, "%s, %s, %d\tms: step\t\tdense\t\tattention\t\texperts\t\tcollectives\t\tratio\ttokens/s\t\t\n", c.Engine, c.Routing, c.Context)
 		_, _ = fmt.Fprintln(w, "requests"+strings.Repeat("\tExpert\tTensor", 5)+"\t\tExpert\tTensor\t")
 		for _, at := range c.Points {
 			e, x := at.Expert, at.Tensor

@@ -44,17 +44,17 @@ func TestCrossover(t *testing.T) {
 	}
 	picture, err := os.ReadFile(path)
 	require.NoError(t, err)
-	for _, words := range []string{"<svg", "sglang, power_law_1.2, 8192 tokens", "205 and 256, as published"} {
+	for _, words := range []string{"<svg", "sglang, power_law_1.2, 8192 tokens", "published thresholds: 205 and 256"} {
 		require.Contains(t, string(picture), words)
 	}
 	for want, flags := range map[string][]string{
-		"one rank has one mode":       {"--ranks", "1"},
-		"no kernels were measured of": {"--model", "gpt-2"},
-		"no kernels of it were":       {"--truth", "llama.cpp"},
-		"--context 0: 1 to":           {"--context", "0"},
-		"--svg: open none/a.svg":      {"--svg", "none/a.svg"},
-		"18 crossovers: 1 to 12":      {"--routing", "balanced,power_law_1.01,power_law_1.2", "--context", "1,2", "--svg", path},
-		"--ranks 9: kernels were mea": {"--ranks", "9"},
+		"both modes are the same on one rank":       {"--ranks", "1"},
+		"no measured kernels for --model":           {"--model", "gpt-2"},
+		"no measured kernels for --truth":           {"--truth", "llama.cpp"},
+		"--context is 0; want 1 to":                 {"--context", "0"},
+		"--svg: open none/a.svg":                    {"--svg", "none/a.svg"},
+		"found 18 crossovers to plot; want 1 to 12": {"--routing", "balanced,power_law_1.01,power_law_1.2", "--context", "1,2", "--svg", path},
+		"--ranks is 9; want 1 to 8":                 {"--ranks", "9"},
 	} {
 		code, _, errs := call("", append([]string{"simulate", "crossover"}, flags...)...)
 		require.Equal(t, 2, code, want)

@@ -72,7 +72,7 @@ func TestBalance_WhenModeIsFull(t *testing.T) {
 func TestBalance_WhenNodesDoNotDivideRanks(t *testing.T) {
 	got := balanceOf(t, small, "--ranks", "3", "--nodes", "2", "--redundant-experts", "2", "--groups", "2")
 	require.Equal(t, 2, got.Nodes)
-	for want, nodes := range map[string]string{"3 ranks on 4 nodes; want 1 to 3 nodes": "4", "3 ranks on 0 nodes": "0"} {
+	for want, nodes := range map[string]string{"number of nodes is 4; want 1 to 3, the number of ranks": "4", "number of nodes is 0": "0"} {
 		code, _, errs := call(small, "balance", "--load", "-", "--ranks", "3", "--redundant-experts", "2", "--nodes", nodes)
 		require.Equal(t, 2, code)
 		require.Contains(t, errs, want)
@@ -88,10 +88,10 @@ func TestBalance_WhenLayersInFrontAreIdle(t *testing.T) {
 	const dense = `{"logical_count":[[0,0,0,0],[0,0,0,0],[3,1,1,1],[0,0,0,0],[1,1,1,1]]}`
 	code, _, errs := call(dense, "balance", "--load", "-", "--ranks", "2")
 	require.Zero(t, code, errs)
-	require.Equal(t, "-: layers 0..1 have no load in any window: dense layers? --first-layer 2 leaves them out\n", errs)
+	require.Equal(t, "-: layers 0..1 have no load in any window; if these are dense layers, set --first-layer 2\n", errs)
 	code, _, errs = call(dense, "balance", "--load", "-", "--ranks", "2", "--first-layer", "1")
 	require.Zero(t, code, errs)
-	require.Equal(t, "-: layer 1 has no load in any window: dense layers? --first-layer 2 leaves them out\n", errs)
+	require.Equal(t, "-: layer 1 has no load in any window; if these are dense layers, set --first-layer 2\n", errs)
 	for _, flags := range [][]string{{"--first-layer", "2"}, {"--first-layer", "3"}} {
 		_, _, errs = call(dense, append([]string{"balance", "--load", "-", "--ranks", "2"}, flags...)...)
 		require.Equal(t, flags[1] == "3", errs != "", errs)
@@ -108,13 +108,13 @@ func TestBalance_WhenFilesAreForeign(t *testing.T) {
 	require.Equal(t, want, balanceOf(t, small, "--ranks", "2", "--redundant-experts", "2", "--old", flat))
 	require.Equal(t, want, balanceOf(t, small, "--ranks", "2", "--redundant-experts", "2", "--old", flat, "--old-format", "vllm"))
 	for _, c := range []struct{ load, old, want string }{
-		{"layer_id,expert_id,count\n3,0,24\n", "", "SGLang's CSV of counts, which leaves out experts without tokens"},
-		{"PK\x03\x04x", "", "torch or zip file: convert it to JSON first"},
-		{"\x1f\x8bx", "", "packed by gzip: unpack it first"},
-		{"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "", "Git LFS pointer and not the file: run git lfs pull"},
-		{"", "", "it is empty; want one of the formats vllm, sglang, ascend, json, csv"},
-		{"a,b\n1,2\n", "", "its first 8 bytes are of none of the formats vllm, sglang, ascend, json, csv; name the one that it has"},
-		{`{"load_history":[],"logical_count":[]}`, "", "may be of the formats vllm and sglang; name the one that it has"},
+		{"layer_id,expert_id,count\n3,0,24\n", "", "found a CSV file of SGLang, which has the counts of one rank and omits experts without tokens"},
+		{"PK\x03\x04x", "", "found a PyTorch or zip file; convert it to JSON"},
+		{"\x1f\x8bx", "", "found a gzip file; decompress it"},
+		{"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "", "Git LFS pointer instead of the file; run git lfs pull"},
+		{"", "", "file is empty; want one of the formats vllm, sglang, ascend, json, csv"},
+		{"a,b\n1,2\n", "", "the first 8 bytes match none of the formats vllm, sglang, ascend, json, csv; set the format of the file"},
+		{`{"load_history":[],"logical_count":[]}`, "", "match the formats vllm and sglang; set the format of the file"},
 		{small, placementFile(t, [][]int{{0, 1, 2, 3, 0}}), "line 1, [0]: 5 physical experts cannot be dealt evenly to 2 ranks"},
 		{small, placementFile(t, [][]int{{0, 1, 2, 0}, {0, 1, 2, 3}}), "expert 3 of 4 has no slot"},
 	} {

@@ -21,7 +21,7 @@ func without(c *cobra.Command, of string, flags ...string) error {
 	if len(idle) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s without --%s would change nothing: give --%s, or leave out %s", strings.Join(idle, ", "), of, of, strings.Join(idle, ", "))
+	return fmt.Errorf("found %s without --%s: set --%s or remove %s", strings.Join(idle, ", "), of, of, strings.Join(idle, ", "))
 }
 
 // onceStdin gives an error where several of the flags, which take files, are to be read from stdin.
@@ -35,5 +35,5 @@ func onceStdin(c *cobra.Command, flags ...string) error {
 	if len(from) < 2 {
 		return nil
 	}
-	return fmt.Errorf("%s: stdin can be one of them; write the others to files", strings.Join(from, ", "))
+	return fmt.Errorf("%s: only one flag can read standard input: write the other inputs to files", strings.Join(from, ", "))
 }

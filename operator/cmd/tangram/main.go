@@ -1,4 +1,4 @@
-// tangram says what would move, and what it is worth, before anything is applied.
+// tangram sizes worlds, and plans and simulates transitions and rebalances before they are applied.
 //
 // Exit codes: 0 done, 1 failed, 2 the command line or a file that it names is wrong.
 package main
@@ -17,7 +17,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 // run gives the exit code. All that these commands do follows from the command line and the files that it names, so all
 // that fails is wrong there, but what cannot be written.
 func run(args []string, in io.Reader, out, errs io.Writer) int {
-	root := &cobra.Command{Use: "tangram", Short: "what a transition or a rebalance would do, before it is applied", SilenceErrors: true, SilenceUsage: true, Version: version()}
+	root := &cobra.Command{Use: "tangram", Short: "Plan and simulate transitions and rebalances before you apply them", SilenceErrors: true, SilenceUsage: true, Version: version()}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetArgs(args)
 	root.SetIn(in)
@@ -57,7 +57,7 @@ func onRun(c *cobra.Command, call func()) {
 // flagsOnly is for commands without arguments.
 func flagsOnly(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%s takes flags only, found %q", c.CommandPath(), args[0])
+		return fmt.Errorf("%s takes only flags, found argument %q", c.CommandPath(), args[0])
 	}
 	return nil
 }
@@ -71,7 +71,7 @@ func version() string {
 	return versionOf(info)
 }
 
-const unknownVersion = "of an unknown commit (built without version control)"
+const unknownVersion = "(unknown commit: built without version control)"
 
 func versionOf(info *debug.BuildInfo) string {
 	is := map[string]string{}

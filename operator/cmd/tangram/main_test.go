@@ -51,35 +51,35 @@ func TestSimulate(t *testing.T) {
 	code, out, errs = call("100 20\n100 0\n200 30\n", "simulate", "--trace", "-", "--policy", "TensorParallel")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "TensorParallel         2")
-	require.Contains(t, errs, "--trace -: left out, as they have no prompt or no output tokens: 1 lines")
+	require.Contains(t, errs, "--trace -: 1 lines skipped, because they have no prompt tokens or no output tokens")
 }
 
 func TestBadSimulations(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"either --trace or --rates or --rollout": {},
-		"--rollout -1: 1 to a million":           {"--rollout", "-1"},
-		"no such file":                           {"--trace", "none.csv"},
-		"is not seconds x requests":              {"--rates", "5"},
-		"per second, at most 10":                 {"--rates", "1e6x1e6"},
-		"--noise NaN":                            {"--rates", "5x5", "--noise", "NaN"},
-		"an SLO of TTFT -1 s":                    {"--rates", "5x5", "--ttft", "-1"},
-		"--times 0":                              {"--rates", "5x5", "--times", "0"},
-		"--model \"gpt-2\": no kernels were measured of it; want one of Qwen3-235B-A22B, Qwen3-30B-A3B": {"--rates", "5x5", "--model", "gpt-2"},
-		"--truth \"llama.cpp\": no kernels of it were measured; want one of sglang, trtllm, vllm":       {"--rates", "5x5", "--truth", "llama.cpp"},
-		"--prior \"llama.cpp\"": {"--rates", "5x5", "--prior", "llama.cpp"},
-		"--routing \"fair\": no kernels were measured with it; want one of":          {"--rates", "5x5", "--routing", "fair"},
-		"--policy \"expert\"; want one of ExpertParallel, TensorParallel, threshold": {"--rates", "5x5", "--policy", "ExpertParallel,expert"},
-		"--policy names none":                              {"--rates", "5x5", "--policy", ""},
-		"--concurrency -1: at least 1":                     {"--rates", "5x5", "--concurrency", "-1"},
-		"--samples without -o json":                        {"--rates", "5x5", "--samples"},
-		"--output \"xml\"":                                 {"--rates", "5x5", "-o", "xml"},
-		"--ranks 9: kernels were measured on 1 to 8 ranks": {"--rates", "5x5", "--ranks", "9"},
-		"--ranks 0: kernels were measured on 1 to 8 ranks": {"--rates", "5x5", "--ranks", "0"},
-		"80.00 GB of a rank are used up, and leave nothing for KV: use more ranks (experts 56.77 GB, dense weights ": {"--rates", "5x5", "--rank-gb", "80"},
-		"want one of ExpertParallel, TensorParallel":                                                                 {"--rates", "5x5", "--policy", "magic"},
+		"found 0 of --trace, --rates and --rollout; set exactly one of them": {},
+		"--rollout is -1; want 1 to 1,000,000":                               {"--rollout", "-1"},
+		"no such file":                                                       {"--trace", "none.csv"},
+		"want SECONDSxREQUESTS_PER_SECOND":                                   {"--rates", "5"},
+		"with at most 10 million requests":                                   {"--rates", "1e6x1e6"},
+		"--noise is NaN":                                                     {"--rates", "5x5", "--noise", "NaN"},
+		"invalid SLO: TTFT -1 s":                                             {"--rates", "5x5", "--ttft", "-1"},
+		"--times is 0":                                                       {"--rates", "5x5", "--times", "0"},
+		"no measured kernels for --model \"gpt-2\"; want one of Qwen3-235B-A22B, Qwen3-30B-A3B": {"--rates", "5x5", "--model", "gpt-2"},
+		"no measured kernels for --truth \"llama.cpp\"; want one of sglang, trtllm, vllm":       {"--rates", "5x5", "--truth", "llama.cpp"},
+		"--prior \"llama.cpp\"":                                                         {"--rates", "5x5", "--prior", "llama.cpp"},
+		"no measured kernels for --routing \"fair\"; want one of":                       {"--rates", "5x5", "--routing", "fair"},
+		"--policy is \"expert\"; want one of ExpertParallel, TensorParallel, threshold": {"--rates", "5x5", "--policy", "ExpertParallel,expert"},
+		"--policy is empty":                                                             {"--rates", "5x5", "--policy", ""},
+		"--concurrency is -1; want at least 1":                                          {"--rates", "5x5", "--concurrency", "-1"},
+		"found --samples with -o table":                                                 {"--rates", "5x5", "--samples"},
+		"--output is \"xml\"":                                                           {"--rates", "5x5", "-o", "xml"},
+		"--ranks is 9; want 1 to 8, the measured numbers of ranks":                      {"--rates", "5x5", "--ranks", "9"},
+		"--ranks is 0; want 1 to 8, the measured numbers of ranks":                      {"--rates", "5x5", "--ranks", "0"},
+		"leaves no memory for the KV cache on a rank of 80.00 GB: use more ranks or more memory per rank (experts 56.77 GB, dense weights ": {"--rates", "5x5", "--rank-gb", "80"},
+		"want one of ExpertParallel, TensorParallel": {"--rates", "5x5", "--policy", "magic"},
 		"--svg: open none/a.svg":                     {"--rates", "5x5", "--svg", "none/a.svg"},
-		"is none of mooncake":                        {"--trace", "-", "--format", "xml"},
-		"--trace -: it is empty":                     {"--trace", "-"},
+		"want mooncake, azure or rollout":            {"--trace", "-", "--format", "xml"},
+		"--trace -: trace is empty":                  {"--trace", "-"},
 		"--trace -: line 1: \"a\"; want two numbers": {"--trace", "-", "--format", "rollout"},
 	} {
 		in := ""
@@ -112,45 +112,45 @@ func TestBadInput(t *testing.T) {
 	}{
 		{"an unknown command", "", `unknown command "fly" for "tangram"; see tangram --help`, []string{"fly"}},
 		{"an unknown flag", "", "unknown flag: --wings; see tangram plan --help", []string{"plan", "--wings"}},
-		{"an argument", "", `tangram plan takes flags only, found "x"; see tangram plan --help`, []string{"plan", "x"}},
+		{"an argument", "", `tangram plan takes only flags, found argument "x"; see tangram plan --help`, []string{"plan", "x"}},
 		{"no flags", "", `"load", "ranks" not set; see tangram balance --help`, []string{"balance"}},
 		{"no file", "", "no such file", []string{"balance", "--load", filepath.Join(dir, "none"), "--ranks", "2"}},
-		{"a format", small, `format "xml" is not known; want auto, vllm, sglang, ascend, json, csv`, balance("--ranks", "2", "--format", "xml")},
-		{"a format that nothing tells", `{"loads": []}`, "are of none of the formats vllm, sglang, ascend, json, csv; name the one that it has", balance("--ranks", "2")},
-		{"two formats", `{"load_history":[],"logical_count":[]}`, "may be of the formats vllm and sglang", balance("--ranks", "2")},
+		{"a format", small, `unknown format "xml"; want auto, vllm, sglang, ascend, json, csv`, balance("--ranks", "2", "--format", "xml")},
+		{"a format that nothing tells", `{"loads": []}`, "match none of the formats vllm, sglang, ascend, json, csv; set the format of the file", balance("--ranks", "2")},
+		{"two formats", `{"load_history":[],"logical_count":[]}`, "match the formats vllm and sglang", balance("--ranks", "2")},
 		{"a negative load", `{"tangram_load":1,"windows":[[[4,-1]]]}`, "-: load JSON: line 1, windows[0][0][1]: load is -1", balance("--ranks", "2")},
 		{"NaN", "window,layer,expert,tokens\n0,0,0,1\n0,0,1,NaN\n", "line 3, column tokens: load is NaN", balance("--ranks", "2")},
 		{"a hole", `{"load_history":[{"logical_expert_load":[[1,null]]}]}`, "logical_expert_load[0][1]: a hole", balance("--ranks", "2")},
 		{"a missing line", "window,layer,expert,tokens\n0,0,0,1\n0,0,2,1\n", "no line for window 0, layer 0, expert 1", balance("--ranks", "2")},
-		{"more ranks than slots", small, "4 experts and 0 redundant ones are fewer slots than 6 ranks: give at least 2 redundant experts", balance("--ranks", "6")},
-		{"too few slots", small, "1 slots on each of 2 ranks cannot hold one copy of each of 4 experts: give at least 2 slots", balance("--ranks", "2", "--slots", "1")},
-		{"no ranks", small, "0 ranks; want at least 1", balance("--ranks", "0")},
-		{"nodes", small, "4 ranks on 5 nodes", balance("--ranks", "4", "--nodes", "5")},
-		{"groups", small, "3 groups of 4 experts", balance("--ranks", "4", "--groups", "3")},
-		{"a negative number", small, "at most -1 moves", balance("--ranks", "4", "--max-moves", "-1")},
-		{"slots and redundant experts", small, "want one of them", balance("--ranks", "2", "--slots", "2", "--redundant-experts", "1")},
-		{"a mode", small, `mode "half"; want full or incremental`, balance("--ranks", "2", "--mode", "half")},
+		{"more ranks than slots", small, "4 experts and 0 redundant experts do not fill 6 ranks; use at least 2 redundant experts", balance("--ranks", "6")},
+		{"too few slots", small, "1 slots on each of 2 ranks cannot hold one replica of each of 4 experts; use at least 2 slots", balance("--ranks", "2", "--slots", "1")},
+		{"no ranks", small, "number of ranks is 0; want at least 1", balance("--ranks", "0")},
+		{"nodes", small, "number of nodes is 5; want 1 to 4", balance("--ranks", "4", "--nodes", "5")},
+		{"groups", small, "number of groups is 3; want a divisor of the number of experts, 4", balance("--ranks", "4", "--groups", "3")},
+		{"a negative number", small, "a maximum of -1 moves", balance("--ranks", "4", "--max-moves", "-1")},
+		{"slots and redundant experts", small, "set one of them", balance("--ranks", "2", "--slots", "2", "--redundant-experts", "1")},
+		{"a mode", small, `--mode is "half"; want full or incremental`, balance("--ranks", "2", "--mode", "half")},
 		{"a price", small, "the price of a moved slot is -1", balance("--ranks", "2", "--price", "-1")},
-		{"an output", small, `--output "xml"; want one of table, json, yaml`, balance("--ranks", "2", "-o", "xml")},
-		{"a demand", small, `--demand: demand "most"`, balance("--ranks", "2", "--demand", "most")},
+		{"an output", small, `--output is "xml"; want one of table, json, yaml`, balance("--ranks", "2", "-o", "xml")},
+		{"a demand", small, `--demand: demand is "most"`, balance("--ranks", "2", "--demand", "most")},
 		{"windows of none", small, "--every: load: every 0 windows", balance("--ranks", "2", "--every", "0")},
-		{"no such layer", small, "--first-layer 2; - has layers 0..1", balance("--ranks", "2", "--first-layer", "2")},
+		{"no such layer", small, "--first-layer is 2; want 0 to 1, the layers of -", balance("--ranks", "2", "--first-layer", "2")},
 		{"an old placement with a hole", small, "expert 3 of 4 has no slot on any rank", balance("--ranks", "2", "--old", file("hole", `[[[0,1],[2]],[[0,1],[2,3]]]`))},
 		{"an old placement of another model", small, "1 layers; the model has 2 MoE layers", balance("--ranks", "2", "--old", file("other", `[[[0,1],[2,3]]]`))},
-		{"costs without a curve", small, "no --budget-curve", balance("--ranks", "2", "--kv-blocks", "3")},
-		{"half of the costs", small, "1 of the costs", balance("--ranks", "2", "--budget-curve", "4", "--kv-blocks", "3")},
-		{"a curve of nothing", small, "up to -1 redundant", balance("--ranks", "2", "--budget-curve", "-1")},
-		{"no world", "", "give -f or --ranks", plan()},
-		{"no rank", "", "0 ranks; a world has 1 to 8192", plan("--ranks", "0")},
+		{"costs without a curve", small, "set --budget-curve", balance("--ranks", "2", "--kv-blocks", "3")},
+		{"half of the costs", small, "found 1 of 7 cost flags", balance("--ranks", "2", "--budget-curve", "4", "--kv-blocks", "3")},
+		{"a curve of nothing", small, "--budget-curve is -1", balance("--ranks", "2", "--budget-curve", "-1")},
+		{"no world", "", "no target: set -f or --ranks", plan()},
+		{"no rank", "", "number of ranks is 0; want 1 to 8192", plan("--ranks", "0")},
 		{"too many ranks", "", "at most 8 ranks can share them", plan("--ranks", "9")},
 		{"a wanted mode", "", `unknown mode "Diagonal"`, plan("--ranks", "2", "--mode", "Diagonal")},
 		{"a mode as it is", "", `--from-mode: unknown mode "Mixed"`, plan("--ranks", "2", "--from-mode", "Mixed", "--from-ranks", "2")},
-		{"ranks as they are", "", "--from-ranks -1", plan("--ranks", "2", "--from-ranks", "-1")},
-		{"redundant experts of no load", "", "give --load", plan("--ranks", "2", "--redundant-experts", "1")},
-		{"a load of another model", small, "loads of 2 layers of 4 experts; Mixtral-8x7B has 32 MoE layers of 8", plan("--ranks", "2", "--load", "-")},
-		{"a load for slices", small, "only whole experts are placed", plan("--ranks", "2", "--mode", "TensorParallel", "--load", "-")},
-		{"an old placement of no world", "", "give --from-ranks", plan("--ranks", "1", "--old", file("p", "[[["+"0,1,2,3,4,5,6,7]]"+strings.Repeat(",[[0,1,2,3,4,5,6,7]]", 31)+"]"))},
-		{"an unknown geometry", "", "neither a config.json", []string{"plan", "--geometry", "none", "--ranks", "1"}},
+		{"ranks as they are", "", "--from-ranks is -1", plan("--ranks", "2", "--from-ranks", "-1")},
+		{"redundant experts of no load", "", "set --load", plan("--ranks", "2", "--redundant-experts", "1")},
+		{"a load of another model", small, "load has 2 layers of 4 experts; want 32 MoE layers of 8 experts, as Mixtral-8x7B has", plan("--ranks", "2", "--load", "-")},
+		{"a load for slices", small, "experts are placed by load only in ExpertParallel mode", plan("--ranks", "2", "--mode", "TensorParallel", "--load", "-")},
+		{"an old placement of no world", "", "set --from-ranks", plan("--ranks", "1", "--old", file("p", "[[["+"0,1,2,3,4,5,6,7]]"+strings.Repeat(",[[0,1,2,3,4,5,6,7]]", 31)+"]"))},
+		{"an unknown geometry", "", `no config.json at that path, and "none" is no public model`, []string{"plan", "--geometry", "none", "--ranks", "1"}},
 		{"a geometry of another kind", "", `model_type "llama" is not supported`, []string{"plan", "--geometry", file("c.json", `{"model_type":"llama"}`), "--ranks", "1"}},
 		{"an unknown field", "", `line 4: unknown field "spec.replica"`, plan("-f", deployment("{replica: 2}"))},
 		{"another kind", "", "want a MoEDeployment", plan("-f", file("k.yaml", "kind: Pod\n"))},
@@ -186,7 +186,7 @@ status: {ranks: 4, mode: Hybrid, layers: [{firstLayer: 0, lastLayer: 31, expertG
 	require.NoError(t, os.WriteFile(path, []byte(same.Replace(string(text))), 0o600))
 	code, out, errs = call("", "plan", "--geometry", "Mixtral-8x7B", "-f", path)
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "nothing to do: the world is as wanted")
+	require.Contains(t, out, "no changes: the active layout is the target layout")
 }
 
 type full struct{}
@@ -219,10 +219,10 @@ func TestThePlacementComesBack(t *testing.T) {
 
 	code, out, errs = call(loads, "balance", "--load", "-", "--ranks", "2", "--redundant-experts", "2", "--old", path, "--price", "0.0001")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "no move pays for itself")
+	require.Contains(t, out, "no move is worth its price")
 	code, out, errs = call(loads, "plan", "--geometry", "Mixtral-8x7B", "--from-ranks", "2", "--ranks", "2", "--old", path, "--load", "-", "--redundant-experts", "2", "--price", "0.0001")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "nothing to do: the world is as wanted")
+	require.Contains(t, out, "no changes: the active layout is the target layout")
 	require.Contains(t, out, "load: the last of 1 windows")
 }
 
@@ -250,5 +250,5 @@ func TestADeploymentSaysBothWorlds(t *testing.T) {
 	require.Contains(t, out, "Mixtral-8x7B: ExpertParallel on 2 ranks -> TensorParallel on 4 ranks")
 	code, out, errs = call(text, "plan", "--geometry", "Mixtral-8x7B", "-f", "-", "--ranks", "8", "--mode", "ExpertParallel", "--from-ranks", "0")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "Mixtral-8x7B: nothing -> ExpertParallel on 8 ranks")
+	require.Contains(t, out, "Mixtral-8x7B: no layout -> ExpertParallel on 8 ranks")
 }

@@ -31,7 +31,7 @@ func planOf(in string, flags ...string) (int, string, string) {
 // The one MoEDeployment of a file is planned, whatever else is in it.
 func TestPlan_WhenFileHasOtherObjects(t *testing.T) {
 	_, want, _ := planOf(six)
-	require.Contains(t, want, "nothing -> ExpertParallel on 6 ranks")
+	require.Contains(t, want, "no layout -> ExpertParallel on 6 ranks")
 	for name, text := range map[string]string{
 		"a claim before":             claim + "---\n" + six,
 		"a claim behind":             six + "---\n" + claim,
@@ -58,27 +58,27 @@ func TestPlan_WhenFileHasOtherObjects(t *testing.T) {
 // An error in a file is one line: the file, the line, what was found and what is wanted, without text of a library.
 func TestPlan_WhenFileIsWrong(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{six + "---\n" + eight, "-: found 2 MoEDeployments, and one is planned at a time: a/six (line 1), a/eight (line 6); choose one with --name (NAME or NAMESPACE/NAME)"},
-		{list(six, eight), "-: found 2 MoEDeployments, and one is planned at a time: a/six (line 4), a/eight (line 8); choose one"},
+		{six + "---\n" + eight, "-: found 2 MoEDeployments: a/six (line 1), a/eight (line 6); choose one with --name NAME or --name NAMESPACE/NAME"},
+		{list(six, eight), "-: found 2 MoEDeployments: a/six (line 4), a/eight (line 8); choose one"},
 		{claim + "---\n" + claim + "---\nkind: Pod\n", "-: found PersistentVolumeClaim of v1, Pod without an apiVersion; want a MoEDeployment of serving.tangram.dev/v1alpha2"},
 		{list(claim), "-: found PersistentVolumeClaim of v1; want a MoEDeployment"},
 		{strings.ReplaceAll(six, "v1alpha2", "v9"), "-: found MoEDeployment of serving.tangram.dev/v9; want a MoEDeployment of serving.tangram.dev/v1alpha2"},
 		{"replicas: 2\n", "-: found an object without a kind; want"},
-		{"", "-: found no object at all; want"},
-		{"text\n", `-: line 1: found the text "text"; want an object with apiVersion and kind`},
+		{"", "-: found no object; want"},
+		{"text\n", `-: line 1: found the string "text"; want an object with apiVersion and kind`},
 		{"- 1\n", "-: line 1: found a list; want an object"},
-		{"kind: List\nitems: 5\n", "-: line 2: items of the List: found the number 5; want a list of objects"},
-		{six + "---\nkind: [\n", "-: line 6: this is not YAML: "},
+		{"kind: List\nitems: 5\n", "-: line 2: items of List: found the number 5; want a list of objects"},
+		{six + "---\nkind: [\n", "-: line 6: invalid YAML: "},
 		{"kind: List\nitems:\n- 7\n", "-: line 3: found the number 7; want an object"},
-		{six + "---\n\tkind: x\n", "-: line 6: this is not YAML: "},
-		{head + "spec:\n  replicas: many\n", `-: line 4: spec.replicas: found the text "many"; want a whole number`},
+		{six + "---\n\tkind: x\n", "-: line 6: invalid YAML: "},
+		{head + "spec:\n  replicas: many\n", `-: line 4: spec.replicas: found the string "many"; want a whole number`},
 		{head + "spec:\n  replicas: 1.5\n", "-: line 4: spec.replicas: found the number 1.5; want a whole number"},
-		{head + "spec:\n  model:\n    name: 5\n", "-: line 5: spec.model.name: found the number 5; want a text"},
+		{head + "spec:\n  model:\n    name: 5\n", "-: line 5: spec.model.name: found the number 5; want a string"},
 		{head + "spec: []\n", "-: line 3: spec: found a list; want an object"},
-		{head + "spec:\n  memory:\n    weights: 5 Gigs\n", `-: line 5: spec.memory.weights: found the text "5 Gigs"; want an amount, e.g. 24Gi`},
+		{head + "spec:\n  memory:\n    weights: 5 Gigs\n", `-: line 5: spec.memory.weights: found the string "5 Gigs"; want an amount, e.g. 24Gi`},
 		{head + "spec:\n  replica: 3\n", `-: line 4: unknown field "spec.replica"`},
 		{head + "spec:\n  parallelism:\n    layers:\n    - first: 3\n", `-: line 6: unknown field "spec.parallelism.layers[0].first"`},
-		{head + "spec:\n  replicas: 3\n  suspend: true\n  replicas: 4\n", "-: line 6: replicas is there for the second time (first in line 4)"},
+		{head + "spec:\n  replicas: 3\n  suspend: true\n  replicas: 4\n", "-: line 6: duplicate key replicas, first used in line 4"},
 		{head + "spec:\n  ranksPerPod: -1\n", "-: line 4: spec.ranksPerPod is -1; want at least 1"},
 	} {
 		code, out, errs := planOf(c.text)
@@ -91,7 +91,7 @@ func TestPlan_WhenFileIsWrong(t *testing.T) {
 		}
 	}
 	_, _, errs := planOf(list(eight, six), "--name", "b/six")
-	require.Contains(t, errs, `-: no MoEDeployment is called "b/six"; there are: a/eight (line 4), a/six (line 8)`)
+	require.Contains(t, errs, `-: no MoEDeployment is named "b/six"; found a/eight (line 4), a/six (line 8)`)
 	_, _, errs = planOf(list(eight, strings.ReplaceAll(six, "namespace: a", "namespace: b"), six), "--name", "six")
 	require.Contains(t, errs, "found 2 MoEDeployments")
 }
@@ -100,13 +100,13 @@ func TestPlan_WhenFileIsWrong(t *testing.T) {
 func TestPlan_WhenModeIsAuto(t *testing.T) {
 	code, out, errs := call("", "plan", "-f", "../../../charts/tangram/samples/auto.yaml", "--geometry", "Qwen3-30B-A3B", "--lines", "1")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "nothing -> ExpertParallel on 4 ranks")
-	require.Contains(t, errs, "samples/auto.yaml: mode Auto, planned for ExpertParallel, which it starts with; --mode plans for another")
+	require.Contains(t, out, "no layout -> ExpertParallel on 4 ranks")
+	require.Contains(t, errs, "samples/auto.yaml: mode is Auto: the plan is for ExpertParallel, the mode of a new world; use --mode to plan for another mode")
 	auto := head + "spec: {replicas: 6, parallelism: {mode: Auto}}\nstatus: {ranks: 4, mode: TensorParallel}\n"
 	code, out, errs = planOf(auto)
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "TensorParallel on 4 ranks -> TensorParallel on 6 ranks")
-	require.Contains(t, errs, "planned for TensorParallel, which it has now (status.mode)")
+	require.Contains(t, errs, "the plan is for TensorParallel, the active mode (status.mode)")
 	code, out, errs = planOf(auto, "--mode", "ExpertParallel")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "TensorParallel on 4 ranks -> ExpertParallel on 6 ranks")
@@ -116,13 +116,13 @@ func TestPlan_WhenModeIsAuto(t *testing.T) {
 // No flag is dropped in silence.
 func TestPlan_WhenFlagsAreIdle(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
-		{"--ranks 2 --from-mode TensorParallel", "--from-mode TensorParallel, and no world that has it: give --from-ranks, or -f with a status"},
-		{"--ranks 2 --name x", "--name without --filename would change nothing: give --filename, or leave out --name"},
-		{"--ranks 2 --price 0.1 --every 2", "--every, --price without --load would change nothing"},
+		{"--ranks 2 --from-mode TensorParallel", "--from-mode TensorParallel has no effect without an active layout: set --from-ranks, or -f with a status"},
+		{"--ranks 2 --name x", "found --name without --filename: set --filename or remove --name"},
+		{"--ranks 2 --price 0.1 --every 2", "found --every, --price without --load: set --load or remove --every, --price"},
 		{"--ranks 2 --max-moves 3", "--max-moves without --load"},
 		{"--ranks 2 --demand sum --format csv --first-layer 1", "--format, --first-layer, --demand without --load"},
 		{"--ranks 2 --old-format json", "--old-format without --old"},
-		{"-f - --load -", "--filename -, --load -: stdin can be one of them"},
+		{"-f - --load -", "--filename -, --load -: only one flag can read standard input"},
 	} {
 		code, out, errs := call(small, append([]string{"plan", "--geometry", "Mixtral-8x7B"}, strings.Fields(c.flags)...)...)
 		require.Equal(t, 2, code, c.flags)

@@ -58,7 +58,7 @@ func TestVersion(t *testing.T) {
 	commit, at := debug.BuildSetting{Key: "vcs.revision", Value: "621eb9e0123456789"}, debug.BuildSetting{Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}
 	require.Equal(t, "621eb9e01234 of 2026-01-02T03:04:05Z", built(commit, at, debug.BuildSetting{Key: "vcs.modified", Value: "false"}))
 	require.Equal(t, "621eb9e01234 of 2026-01-02T03:04:05Z, with changes", built(commit, at, debug.BuildSetting{Key: "vcs.modified", Value: "true"}))
-	require.Equal(t, "of an unknown commit (built without version control)", built())
+	require.Equal(t, "(unknown commit: built without version control)", built())
 }
 
 // Columns of a table have different heads, and Go's brackets are in none.
@@ -104,7 +104,7 @@ func TestPlan_WhenFlipsRepeat(t *testing.T) {
 func TestSimulate_WhenOverloaded(t *testing.T) {
 	code, out, errs := call("", "simulate", "--rates", "100x100", "--answer", "500", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "TensorParallel")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "TensorParallel: overloaded: the last answer ends ")
+	require.Contains(t, out, "TensorParallel: overloaded: the last request completes ")
 	require.NotContains(t, errs, " 0 requests to come")
 	for _, more := range [][]string{{"--rates", "100x1"}, {"--rates", "100x100", "--concurrency", "20", "--answer", "20"}, {"--rollout", "200"}} {
 		code, out, errs = call("", append([]string{"simulate", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "TensorParallel"}, more...)...)
@@ -116,17 +116,17 @@ func TestSimulate_WhenOverloaded(t *testing.T) {
 // Errors on the command line come before a trace is read.
 func TestSimulate_WhenFlagsAreWrongNothingIsRead(t *testing.T) {
 	for want, flags := range map[string]string{
-		"--policy \"expert\"":      "--policy expert",
-		"--ranks 0":                "--ranks 0",
-		"--model \"DeepSeek-V3\"":  "--model DeepSeek-V3",
-		"--concurrency -1":         "--concurrency -1",
-		"an SLO needs a TTFT":      "--policy ExpertParallel,width",
-		"from --min-ranks 3 to":    "--policy width --ttft 1 --ranks 2 --min-ranks 3 --max-ranks 4",
-		"--hybrids \"2\": groups":  "--hybrids 2",
-		"--samples without -o":     "--samples",
-		"--prior \"best\": no ker": "--prior best",
-		"--prompt without --rates": "--prompt 5",
-		"--standby without width":  "--standby 1 --policy TensorParallel",
+		"--policy is \"expert\"": "--policy expert",
+		"--ranks is 0":           "--ranks 0",
+		"no measured kernels for --model \"DeepSeek-V3\"": "--model DeepSeek-V3",
+		"--concurrency is -1":                             "--concurrency -1",
+		"an SLO needs a TTFT":                             "--policy ExpertParallel,width",
+		"between --min-ranks 3 and":                       "--policy width --ttft 1 --ranks 2 --min-ranks 3 --max-ranks 4",
+		"--hybrids is \"2\"":                              "--hybrids 2",
+		"found --samples with -o table":                   "--samples",
+		"no measured kernels for --prior \"best\"":        "--prior best",
+		"found --prompt without --rates":                  "--prompt 5",
+		"found --standby without policy width":            "--standby 1 --policy TensorParallel",
 	} {
 		code, _, errs := call("", append([]string{"simulate", "--trace", "there-is-none.csv"}, strings.Fields(flags)...)...)
 		require.Equal(t, 2, code)

@@ -16,14 +16,15 @@ func paceTableCommand() *cobra.Command {
 	model, engine, routing, ranks := "Qwen3-30B-A3B", "vllm", "balanced", 8
 	c := &cobra.Command{
 		Use:   "pace-table FILE",
-		Short: "writes the seconds of a step, of measured kernels, for engines that have no accelerators (tangram-engine --pace)",
-		Long: `Writes to FILE (-: stdout) what steps of all widths up to --ranks last on measured accelerators, in modes ExpertParallel and TensorParallel and what was measured
-between them, as JSON: the very seconds that tangram simulate --truth takes. tangram-engine --pace FILE has its steps last as long.
-Widths between those that were measured lie between them, straight in logarithms.`,
+		Short: "Write a table of step durations for engines without accelerators (tangram-engine --pace)",
+		Long: `Writes the durations of steps to FILE (-: standard output) as JSON. tangram-engine --pace FILE takes as long for each step.
+The table has all numbers of ranks up to --ranks, in ExpertParallel and TensorParallel mode and in the measured hybrids.
+The durations come from kernels measured on accelerators; tangram simulate --truth uses the same ones.
+Between two measured numbers of ranks, durations are interpolated linearly in logarithms.`,
 		Example: "  tangram pace-table pace.json --model Qwen3-30B-A3B --engine trtllm --ranks 6",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return fmt.Errorf("%s takes one FILE to write to (-: stdout), found %d", c.CommandPath(), len(args))
+				return fmt.Errorf("%s takes one argument, FILE (-: standard output), found %d", c.CommandPath(), len(args))
 			}
 			return nil
 		},
@@ -54,8 +55,8 @@ Widths between those that were measured lie between them, straight in logarithms
 	}
 	f := c.Flags()
 	f.StringVar(&model, "model", model, "model: "+strings.Join(simcli.Models(), ", "))
-	f.StringVar(&engine, "engine", engine, "engine whose kernels: vllm, sglang, trtllm")
-	f.StringVar(&routing, "routing", routing, "how skewed the tokens are over the experts: balanced, power_law_1.01, power_law_1.2")
-	f.IntVar(&ranks, "ranks", ranks, "ranks of the widest world")
+	f.StringVar(&engine, "engine", engine, "engine whose measured kernels are used: vllm, sglang, trtllm")
+	f.StringVar(&routing, "routing", routing, "distribution of tokens over experts: balanced, power_law_1.01, power_law_1.2")
+	f.IntVar(&ranks, "ranks", ranks, "maximum number of ranks")
 	return c
 }

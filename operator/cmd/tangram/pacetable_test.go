@@ -20,8 +20,8 @@ func TestPaceTable(t *testing.T) {
 		_, err := table.Step(s)
 		require.NoError(t, err)
 	}
-	for args, want := range map[string]string{"--model gpt-2": "gpt-2", "--ranks 0": "on 1 to 8 ranks", "--ranks 9": "on 1 to 8 ranks",
-		"--engine llama.cpp": "no kernels of it were measured", "--routing fair": "no kernels were measured with it"} {
+	for args, want := range map[string]string{"--model gpt-2": "gpt-2", "--ranks 0": "--ranks is 0; want 1 to 8", "--ranks 9": "--ranks is 9; want 1 to 8",
+		"--engine llama.cpp": "no measured kernels for --engine", "--routing fair": "no measured kernels for --routing"} {
 		code, out, errs := call("", append([]string{"pace-table", "-"}, strings.Fields(args)...)...)
 		require.Equal(t, 2, code, args)
 		require.Empty(t, out)
@@ -34,7 +34,7 @@ func TestPaceTable_WhenFileIsNamed(t *testing.T) {
 	code, out, errs := call("", "pace-table")
 	require.Equal(t, 2, code)
 	require.Empty(t, out)
-	require.Contains(t, errs, "tangram pace-table takes one FILE to write to (-: stdout), found 0; see tangram pace-table --help")
+	require.Contains(t, errs, "tangram pace-table takes one argument, FILE (-: standard output), found 0; see tangram pace-table --help")
 	_, want, _ := call("", "pace-table", "-", "--ranks", "1")
 	path := filepath.Join(t.TempDir(), "pace.json")
 	code, out, errs = call("", "pace-table", path, "--ranks", "1")

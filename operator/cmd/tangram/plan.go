@@ -29,11 +29,15 @@ type planFlags struct {
 func planCommand() *cobra.Command {
 	var f planFlags
 	c := &cobra.Command{
-		Use: "plan", Short: "what a transition would move, before it is applied", Args: flagsOnly,
-		Long: `What a transition would move, before it is applied. The wanted world is a MoEDeployment (-f) or flags; the world as it is now is the status of
-the MoEDeployment (kubectl get moedeployment NAME -o yaml | tangram plan -f - ...) or flags. A flag beats the file. The file may have
-other objects in it, and Lists, but one MoEDeployment alone, or the one of --name. In mode Auto the wanted mode is the one that the operator
-decided on (status.policy.mode), or has now (status.mode), or starts with (ExpertParallel). With --load experts are placed for that load.`,
+		Use: "plan", Short: "Print the plan of a transition", Args: flagsOnly,
+		Long: `Prints the plan of a transition without applying it: the flips, the bytes that each rank receives, and the memory that each rank needs.
+
+The target comes from a MoEDeployment (-f) or from flags. The active layout comes from the status of the MoEDeployment
+(kubectl get moedeployment NAME -o yaml | tangram plan -f - ...) or from flags. Flags override the file.
+The file can contain other objects and Lists. If it contains several MoEDeployments, choose one with --name.
+
+In mode Auto, the target mode is status.policy.mode, the decision of the operator. If that is empty, it is the active mode, status.mode.
+A world without a status starts in ExpertParallel mode. With --load, experts are placed for that load.`,
 		Example: "  tangram plan --geometry Qwen3-30B-A3B --from-ranks 4 --ranks 6\n" +
 			"  tangram plan --geometry Qwen3-235B-A22B --from-ranks 8 --ranks 8 --mode TensorParallel\n" +
 			"  kubectl get moedeployments -o yaml | tangram plan -f - --name demo --geometry config.json --ranks 6\n" +
@@ -41,30 +45,30 @@ decided on (status.policy.mode), or has now (status.mode), or starts with (Exper
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	fs := c.Flags()
-	fs.StringVarP(&f.file, "filename", "f", "", "file with a MoEDeployment; - is stdin")
-	fs.StringVar(&f.name, "name", "", "of the MoEDeployment, if -f has several: NAME or NAMESPACE/NAME")
-	fs.StringVar(&f.geometry, "geometry", "", "folder of the checkpoint, or its config.json (model_type "+strings.Join(geometry.ConfigFamilies(), ", ")+"), or the name of a public model, as Qwen3-30B-A3B")
-	fs.Uint32Var(&f.granuleRows, "granule-rows", 0, "rows of a granule; 0: those of -f, else at most 128, and fewer if 8 ranks could not share an expert")
-	fs.Uint64Var(&f.pageBytes, "page-bytes", 0, "of the memory that experts lie in; 0: 2 MiB, as GPUs have it (the host backend: 4096)")
-	fs.Uint64Var(&f.denseBytes, "dense-bytes", 0, "of the weights outside the routed experts; a geometry does not say it, and 0 leaves them out")
-	fs.IntVar(&f.in.From.Ranks, "from-ranks", 0, "ranks of the world as it is; 0: none yet")
-	fs.StringVar(&f.in.From.Mode, "from-mode", layout.Expert.String(), "mode of the world as it is")
-	fs.IntVar(&f.in.To.Ranks, "ranks", 0, "wanted ranks")
-	fs.StringVar(&f.in.To.Mode, "mode", layout.Expert.String(), "wanted mode: ExpertParallel, TensorParallel, or Hybrid with the layers of -f")
-	fs.IntVar(&f.podSize, "ranks-per-pod", 1, "ranks of a pod")
-	fs.Uint32Var(&f.in.SpareBanks, "spare-banks", 2, "layers that one flip can rewrite; each flip is a pause, and a switch of all layers takes so many fewer of them")
-	fs.StringVar(&f.loads, "load", "", "file of loads to place experts for; - is stdin")
-	fs.StringVar(&f.format, "format", "auto", "of --load: auto, "+plancli.LoadFormats)
-	fs.IntVar(&f.every, "every", 1, "entries of --load that make one window")
-	fs.IntVar(&f.firstLayer, "first-layer", 0, "first layer of --load with routed experts")
-	fs.StringVar(&f.demand, "demand", plancli.Forecast, "load to plan for: forecast, last, sum")
-	fs.IntVar(&f.in.Redundant, "redundant-experts", 0, "slots per layer beyond one for each expert; with --load")
-	fs.IntVar(&f.in.MaxMoves, "max-moves", 0, "of experts, with --load; 0: as many as pay")
-	fs.Float64Var(&f.in.Price, "price", 0, "of a moved expert, with --load: by how much a layer's max over mean must fall to pay for it")
-	fs.StringVar(&f.old, "old", "", "file of the placement in force; none: as a world starts")
-	fs.StringVar(&f.oldFormat, "old-format", "auto", "of --old: auto, "+plancli.PlacementFormats)
-	fs.StringVarP(&f.output, "output", "o", "table", plancli.Outputs)
-	fs.IntVar(&f.most, "lines", 20, "transfers and layers to show in the table; 0: all")
+	fs.StringVarP(&f.file, "filename", "f", "", "file with a MoEDeployment; -: standard input")
+	fs.StringVar(&f.name, "name", "", "name of the MoEDeployment, if -f contains several: NAME or NAMESPACE/NAME")
+	fs.StringVar(&f.geometry, "geometry", "", "folder of the checkpoint, its config.json (model_type "+strings.Join(geometry.ConfigFamilies(), ", ")+"), or the name of a public model, e.g. Qwen3-30B-A3B")
+	fs.Uint32Var(&f.granuleRows, "granule-rows", 0, "rows per granule; 0: the value of -f, else 128, or fewer so that 8 ranks can share an expert")
+	fs.Uint64Var(&f.pageBytes, "page-bytes", 0, "page size of expert memory, in bytes; 0: 2 MiB, the page size of GPUs (host backend: 4096)")
+	fs.Uint64Var(&f.denseBytes, "dense-bytes", 0, "size of the weights outside the routed experts, in bytes; 0: not counted, because config.json does not contain it")
+	fs.IntVar(&f.in.From.Ranks, "from-ranks", 0, "number of ranks of the active layout; 0: the world does not exist yet")
+	fs.StringVar(&f.in.From.Mode, "from-mode", layout.Expert.String(), "mode of the active layout")
+	fs.IntVar(&f.in.To.Ranks, "ranks", 0, "target number of ranks")
+	fs.StringVar(&f.in.To.Mode, "mode", layout.Expert.String(), "target mode: ExpertParallel, TensorParallel, or Hybrid with the layers of -f")
+	fs.IntVar(&f.podSize, "ranks-per-pod", 1, "number of ranks per pod")
+	fs.Uint32Var(&f.in.SpareBanks, "spare-banks", 2, "number of layers that one flip can change; more spare banks need more memory and fewer flips, each of which is a pause")
+	fs.StringVar(&f.loads, "load", "", "file with the expert load to place experts for; -: standard input")
+	fs.StringVar(&f.format, "format", "auto", "format of --load: auto, "+plancli.LoadFormats)
+	fs.IntVar(&f.every, "every", 1, "number of entries of --load per window")
+	fs.IntVar(&f.firstLayer, "first-layer", 0, "index of the first layer of --load with routed experts")
+	fs.StringVar(&f.demand, "demand", plancli.Forecast, "load to plan for: forecast (of the next window), last (window) or sum (of all windows)")
+	fs.IntVar(&f.in.Redundant, "redundant-experts", 0, "number of redundant experts per layer; needs --load")
+	fs.IntVar(&f.in.MaxMoves, "max-moves", 0, "maximum number of experts to move; 0: every move that is worth its price; needs --load")
+	fs.Float64Var(&f.in.Price, "price", 0, "minimum improvement of a layer's max/mean load per moved expert; needs --load")
+	fs.StringVar(&f.old, "old", "", "file with the active placement; empty: the initial placement of a world")
+	fs.StringVar(&f.oldFormat, "old-format", "auto", "format of --old: auto, "+plancli.PlacementFormats)
+	fs.StringVarP(&f.output, "output", "o", "table", "output format: "+plancli.Outputs)
+	fs.IntVar(&f.most, "lines", 20, "maximum number of transfers and layers in the table; 0: all")
 	required(c, "geometry")
 	return c
 }
@@ -84,7 +88,7 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 	set("mode", func() {
 		mode, why := decidedMode(d)
 		if why != "" {
-			_, _ = fmt.Fprintf(c.ErrOrStderr(), "%s: mode Auto, planned for %s, %s; --mode plans for another\n", f.file, mode, why)
+			_, _ = fmt.Fprintf(c.ErrOrStderr(), "%s: mode is Auto: the plan is for %s, %s; use --mode to plan for another mode\n", f.file, mode, why)
 		}
 		f.in.To.Mode = string(mode)
 	})
@@ -117,11 +121,11 @@ func decidedMode(d *api.MoEDeployment) (mode api.Mode, why string) {
 	case !d.IsAuto():
 		return d.SpecMode(), ""
 	case d.Status.Policy != nil && d.Status.Policy.Mode != "":
-		return d.Status.Policy.Mode, "which the operator decided on (status.policy.mode)"
+		return d.Status.Policy.Mode, "the decision of the operator (status.policy.mode)"
 	case d.Status.Mode != "":
-		return d.Status.Mode, "which it has now (status.mode)"
+		return d.Status.Mode, "the active mode (status.mode)"
 	}
-	return api.ModeExpert, "which it starts with"
+	return api.ModeExpert, "the mode of a new world"
 }
 
 // given flags must be of use.
@@ -146,20 +150,20 @@ func (f *planFlags) run(c *cobra.Command) error {
 		}
 	}
 	if f.file == "" && !c.Flags().Changed("ranks") {
-		return fmt.Errorf("no wanted world: give -f or --ranks")
+		return fmt.Errorf("no target: set -f or --ranks")
 	}
 	if f.in.From.Ranks < 0 || f.podSize < 1 {
-		return fmt.Errorf("--from-ranks %d, --ranks-per-pod %d; want at least 0 and 1", f.in.From.Ranks, f.podSize)
+		return fmt.Errorf("--from-ranks is %d and --ranks-per-pod is %d; want at least 0 and at least 1", f.in.From.Ranks, f.podSize)
 	}
 	if f.in.From.Ranks == 0 && c.Flags().Changed("from-mode") {
-		return fmt.Errorf("--from-mode %s, and no world that has it: give --from-ranks, or -f with a status", f.in.From.Mode)
+		return fmt.Errorf("--from-mode %s has no effect without an active layout: set --from-ranks, or -f with a status", f.in.From.Mode)
 	}
 	if _, err := layout.ParseMode(f.in.From.Mode); err != nil {
 		return fmt.Errorf("--from-mode: %w", err)
 	}
 	var err error
 	if f.in.Geometry, err = plancli.Geometry(f.geometry, f.granuleRows, f.pageBytes, f.denseBytes); err != nil {
-		return err
+		return fmt.Errorf("--geometry: %w", err)
 	}
 	said := ""
 	if f.loads != "" {

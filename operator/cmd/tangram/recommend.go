@@ -18,14 +18,16 @@ func recommendCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "recommend",
-		Short: "the mode, the number of ranks and of redundant experts that keep an SLO at the least rank-hours",
-		Long: `Plays the requests in both modes on every number of ranks up to --ranks, and names the one that keeps the SLO for its share of
-requests at the least rank-hours; of those within 1 % of these, the one with the fewest redundant experts, then the one that keeps it for most. If none does that is an error, and the table says how close
-they came.
+		Short: "Recommend the mode and the numbers of ranks and redundant experts for an SLO",
+		Long: `Simulates the requests in both modes on each number of ranks up to --ranks. Recommends the configuration that keeps the SLO with the fewest
+rank-hours. Among configurations within 1 % of these rank-hours, it prefers fewer redundant experts, then higher attainment.
+If no configuration keeps the SLO, the command fails, and the table shows the attainment of each.
 
-How the load lies on the experts is --expert-load (a file as of tangram balance) or --expert-skew (drawn); without either it is as --routing has it. With it
-mode ExpertParallel is played with one slot for each expert, and with 1, 2, 4, ... more on each rank, up to --redundant-experts in all: placed by the planner that rebalances worlds, for the first half
-of the windows, and judged by the second; the busiest rank's experts take as long as if all ranks had as much, and the copies take their memory from KV.`,
+--expert-load (a file as for tangram balance) or --expert-skew (generated) gives the load of the experts. Without them, --routing gives it.
+With an expert load, ExpertParallel mode is simulated with one slot for each expert, and with 1, 2, 4, ... additional slots per rank.
+The additional slots hold at most --redundant-experts expert replicas in total. They reduce the memory for the KV cache.
+The planner places the experts for the first half of the load's windows. The second half gives the imbalance.
+The duration of the experts in a step is that of the busiest rank.`,
 		Example: "  tangram simulate recommend --trace code --times 20 --model Qwen3-30B-A3B --ttft 1 --tpot 0.05 --attainment 0.95",
 		Args:    flagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -54,21 +56,21 @@ of the windows, and judged by the second; the busiest rank's experts take as lon
 			out.SLO.TTFT, out.SLO.TPOT, out.SLO.Share = slo.TTFT, slo.TPOT, slo.Share
 			err = plancli.Print(c.OutOrStdout(), output, out, 0)
 			if err == nil && best < 0 {
-				err = fmt.Errorf("nothing up to %d ranks keeps TTFT %v s and TPOT %v s for %v of the requests: more ranks, or another SLO", o.Ranks, slo.TTFT, slo.TPOT, slo.Share)
+				err = fmt.Errorf("no configuration with up to %d ranks keeps TTFT %v s and TPOT %v s for a fraction of %v of the requests: increase --ranks or relax the SLO", o.Ranks, slo.TTFT, slo.TPOT, slo.Share)
 			}
 			return err
 		},
 	}
 	f := c.Flags()
-	worldFlags(f, &o, "ranks at most")
-	f.Float64Var(&slo.TTFT, "ttft", slo.TTFT, "seconds to the first token; 0: any")
-	f.Float64Var(&slo.TPOT, "tpot", slo.TPOT, "seconds between tokens, in the mean of an answer; 0: any")
-	f.Float64Var(&slo.Share, "attainment", slo.Share, "share of the requests that are to be within both")
-	f.StringVar(&o.Experts.File, "expert-load", "", "file of what the experts were asked for, as tangram balance reads it; - is stdin")
-	f.StringVar(&o.Experts.Format, "expert-load-format", "auto", "of --expert-load: auto, "+plancli.LoadFormats)
-	f.Float64Var(&o.Experts.Skew, "expert-skew", 0, "instead of a file: how far the experts' popularities are apart (sigma of their logarithms; drawn by --seed)")
-	f.IntVar(&o.Experts.Redundant, "redundant-experts", 0, "slots of each layer beyond one for each expert, at most")
-	f.StringVarP(&output, "output", "o", "table", plancli.Outputs)
+	worldFlags(f, &o, "maximum number of ranks")
+	f.Float64Var(&slo.TTFT, "ttft", slo.TTFT, "SLO: maximum time to first token, in seconds; 0: no limit")
+	f.Float64Var(&slo.TPOT, "tpot", slo.TPOT, "SLO: maximum mean inter-token latency of a request, in seconds; 0: no limit")
+	f.Float64Var(&slo.Share, "attainment", slo.Share, "SLO: minimum fraction of requests within both limits")
+	f.StringVar(&o.Experts.File, "expert-load", "", "file with the expert load, as for tangram balance; -: standard input")
+	f.StringVar(&o.Experts.Format, "expert-load-format", "auto", "format of --expert-load: auto, "+plancli.LoadFormats)
+	f.Float64Var(&o.Experts.Skew, "expert-skew", 0, "skew of a generated expert load instead of a file: sigma of the log-normal popularity of experts; 0: none")
+	f.IntVar(&o.Experts.Redundant, "redundant-experts", 0, "maximum number of redundant experts per layer")
+	f.StringVarP(&output, "output", "o", "table", "output format: "+plancli.Outputs)
 	return c
 }
 

@@ -45,13 +45,13 @@ func TestRecommend(t *testing.T) {
 
 func TestRecommendSaysWhy(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"nothing up to 2 ranks keeps TTFT 0.001 s": {"--rates", "5x5", "--ttft", "0.001", "--ranks", "2"},
-		"an SLO needs a TTFT or a TPOT":            {"--rates", "5x5", "--ttft", "0", "--tpot", "0"},
-		"--ranks 9: kernels were measured on":      {"--rates", "5x5", "--ranks", "9"},
-		"--ranks 0: kernels were measured on":      {"--rates", "5x5", "--ranks", "0"},
-		"no kernels of it were measured":           {"--rates", "5x5", "--truth", "llama.cpp"},
-		"either --trace or --rates":                {},
-		"a share of 2 of the answers is none":      {"--rates", "5x5", "--attainment", "2"},
+		"no configuration with up to 2 ranks keeps TTFT 0.001 s": {"--rates", "5x5", "--ttft", "0.001", "--ranks", "2"},
+		"an SLO needs a TTFT or a TPOT":                          {"--rates", "5x5", "--ttft", "0", "--tpot", "0"},
+		"--ranks is 9; want 1 to 8":                              {"--rates", "5x5", "--ranks", "9"},
+		"--ranks is 0; want 1 to 8":                              {"--rates", "5x5", "--ranks", "0"},
+		"no measured kernels for --truth":                        {"--rates", "5x5", "--truth", "llama.cpp"},
+		"found 0 of --trace, --rates":                            {},
+		"invalid share of answers 2":                             {"--rates", "5x5", "--attainment", "2"},
 	} {
 		code, _, errs := call("", append([]string{"simulate", "recommend", "--model", "Qwen3-30B-A3B"}, flags...)...)
 		require.NotZero(t, code, want)
@@ -60,8 +60,8 @@ func TestRecommendSaysWhy(t *testing.T) {
 	// A model that does not fit says so of each width, and goes on.
 	code, out, errs := call("", "simulate", "recommend", "--rates", "20x1", "--ranks", "4", "--rank-gb", "80")
 	require.NotZero(t, code)
-	require.Contains(t, errs, "nothing up to 4 ranks")
-	require.Contains(t, out, "leave nothing for KV: use more ranks (experts")
+	require.Contains(t, errs, "no configuration with up to 4 ranks")
+	require.Contains(t, out, "leaves no memory for the KV cache on a rank of 80.00 GB: use more ranks or more memory per rank (experts")
 }
 
 // Copies of experts that are asked for a lot make the busiest rank's part smaller, and its steps shorter, until they take the KV that requests need. A skew that
@@ -129,14 +129,14 @@ func TestRecommendRedundantExperts(t *testing.T) {
 		}
 	}
 	for want, flags := range map[string][]string{
-		"say how the load lies on the experts":    {"--redundant-experts", "8"},
-		"either --expert-load or --expert-skew":   {"--expert-skew", "1", "--expert-load", path},
-		"would count it twice":                    {"--expert-skew", "1", "--routing", "power_law_1.2"},
-		"--expert-skew: ":                         {"--expert-skew", "-1"},
-		"--redundant-experts -1":                  {"--expert-skew", "1", "--redundant-experts", "-1"},
-		"has 16 experts in a layer and the model": {"--expert-load", filepath.Join(docs, "placement", "loads.json")},
-		"no such file":                            {"--expert-load", "none.json"},
-		"stdin can be one of them":                {"--rates", "", "--trace", "-", "--expert-load", "-"},
+		"without an expert load":                     {"--redundant-experts", "8"},
+		"found both --expert-load and --expert-skew": {"--expert-skew", "1", "--expert-load", path},
+		"the skew would count twice":                 {"--expert-skew", "1", "--routing", "power_law_1.2"},
+		"--expert-skew: ":                            {"--expert-skew", "-1"},
+		"--redundant-experts is -1":                  {"--expert-skew", "1", "--redundant-experts", "-1"},
+		"has 16 experts per layer; want":             {"--expert-load", filepath.Join(docs, "placement", "loads.json")},
+		"no such file":                               {"--expert-load", "none.json"},
+		"only one flag can read standard input":      {"--rates", "", "--trace", "-", "--expert-load", "-"},
 	} {
 		code, _, errs := call("", append([]string{"simulate", "recommend", "--rates", "5x5", "--model", "Qwen3-30B-A3B", "--ranks", "2"}, flags...)...)
 		require.Equal(t, 2, code, want)

@@ -94,7 +94,7 @@ func (s *simulations) Table(w *tabwriter.Writer, _ int) {
 	_ = w.Flush() // the lines below are no columns
 	for _, r := range s.Policies {
 		if r.Overload > 0 {
-			_, _ = fmt.Fprintf(w, "%s: overloaded: the last answer ends %s s after the last request came: these ranks cannot serve requests at the rate at which they come\n", r.Policy,
+			_, _ = fmt.Fprintf(w, "%s: overloaded: the last request completes %s s after the last arrival, so these ranks cannot serve requests at their arrival rate\n", r.Policy,
 				plancli.Count(int(r.Overload)))
 		}
 		for _, c := range r.Switches {

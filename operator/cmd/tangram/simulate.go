@@ -19,7 +19,7 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// progressEvery so long a simulation tells how far it is.
+// progressEvery is the interval of progress messages.
 const progressEvery = 2 * time.Second
 
 func simulateCommand() *cobra.Command {
@@ -29,15 +29,25 @@ func simulateCommand() *cobra.Command {
 	var output, svg string
 	c := &cobra.Command{
 		Use:   "simulate",
-		Short: "plays requests against a world that exists in numbers only, under static modes and policies",
-		Long: `Plays requests against a world that exists in numbers only: measured kernels say what a step lasts, the planner what a
-transition moves. Each --policy is played on its own: a mode (ExpertParallel, TensorParallel, one of --hybrids as "g8,t1"), threshold, rollout, calibrated or hindsight (the best
-schedule that a beam search found, knowing the future), all on --ranks ranks; or width, which begins with --ranks and has from --min-ranks to
---max-ranks, as many as hold the SLO, as spec.autoscaling of a MoEDeployment does. With width among the policies steps have at most 2,048 tokens of
-each rank in all worlds, else 8,192 of all ranks. Nothing is drawn but by --seed.
+		Short: "Simulate requests on a world, in static modes and under policies",
+		Long: `Simulates requests on a world. Measured kernels give the duration of each step, the planner gives the data that each transition moves.
+All random numbers depend only on --seed.
 
-TTFT is the time to the first token, TPOT the time for each token after it, "in flight" the requests that are there in the mean over time. A world is
-called overloaded if the last answer ends more than a minute, and more than a tenth of the time over which requests come, after the last one came.`,
+Each --policy is simulated separately:
+  ExpertParallel, TensorParallel  this mode on --ranks ranks, without switches
+  gG,tT                           this hybrid layout on --ranks ranks; --hybrids must contain it, e.g. g8,t1
+  threshold                       switches to ExpertParallel at 256 requests, and back at 205 (published thresholds)
+  rollout                         like threshold without hysteresis, for batches in which all requests arrive together
+  calibrated                      switches the mode by measured step durations, as a MoEDeployment in mode Auto does
+  hindsight                       best schedule found by a beam search that knows all future requests
+  width                           starts with --ranks ranks and changes the number of ranks between --min-ranks and --max-ranks
+                                  to keep the SLO, as spec.autoscaling of a MoEDeployment does
+
+If the policies include width, a step has at most 2,048 tokens per rank. Otherwise it has at most 8,192 tokens in total.
+
+TTFT is the time to first token. TPOT is the mean inter-token latency of a request. "in flight" is the mean number of requests in the world.
+A world is overloaded if requests arrive faster than it can serve them: the last request completes late after the last arrival.
+Late means more than one minute and more than one tenth of the time in which requests arrive.`,
 		Example: "  tangram simulate --trace conversation --policy ExpertParallel,TensorParallel,calibrated\n" +
 			"  tangram simulate --rates 300x2,60x20,300x2 --model Qwen3-30B-A3B --truth trtllm\n" +
 			"  tangram simulate --trace code --times 3 --model Qwen3-30B-A3B --ranks 4 --policy ExpertParallel,width --min-ranks 3 --max-ranks 8 --ttft 2 --tpot 0.1 --attainment 0.9",
@@ -59,7 +69,7 @@ called overloaded if the last answer ends more than a minute, and more than a te
 				progress := func(at float64, left int) {
 					if left > 0 && time.Since(told) >= progressEvery {
 						told = time.Now()
-						_, _ = fmt.Fprintf(c.ErrOrStderr(), "%s: at %.0f s, %d requests to come\n", name, at, left)
+						_, _ = fmt.Fprintf(c.ErrOrStderr(), "%s: at %.0f s, %d requests left\n", name, at, left)
 					}
 				}
 				r, err := play(w, name, c.ErrOrStderr(), progress)
@@ -78,21 +88,21 @@ called overloaded if the last answer ends more than a minute, and more than a te
 		},
 	}
 	f := c.Flags()
-	worldFlags(f, &o, "ranks of the world")
-	f.StringVar(&o.Prior, "prior", "", "engine whose kernels the policy takes for it at first; another than --truth if not said")
-	f.StringSliceVar(&o.Hybrids, "hybrids", nil, "what policies may choose beside modes ExpertParallel and TensorParallel: groups of experts / of attention, numbers of ranks or all, e.g. all/1,1/2")
-	f.StringSliceVar(&policies, "policy", []string{"ExpertParallel", "TensorParallel"}, "what to play")
-	f.IntVar(&o.Width.Min, "min-ranks", o.Width.Min, "of the policy width: ranks at least")
-	f.IntVar(&o.Width.Max, "max-ranks", o.Width.Max, "of the policy width: ranks at most; 0: --ranks")
-	f.StringVar(&o.Width.Mode, "mode", o.Width.Mode, "of the policy width, which keeps it: ExpertParallel or TensorParallel; Auto: it is decided with the width")
-	f.Float64Var(&o.Width.PodSeconds, "pod-seconds", o.Width.PodSeconds, "of the policy width: from wanting a pod to its rank's being ready")
-	f.IntVar(&o.Width.Standby, "standby", o.Width.Standby, "of the policy width: ranks that are kept ready beside those that serve (spec.standbyReplicas)")
-	f.Float64Var(&o.Width.SLO.TTFT, "ttft", o.Width.SLO.TTFT, "seconds to the first token that are asked for; 0: any")
-	f.Float64Var(&o.Width.SLO.TPOT, "tpot", o.Width.SLO.TPOT, "seconds between tokens, in the mean of an answer, that are asked for; 0: any")
-	f.Float64Var(&o.Width.SLO.Share, "attainment", o.Width.SLO.Share, "share of the requests that are to be within both")
-	f.StringVarP(&output, "output", "o", "table", plancli.Outputs)
-	f.BoolVar(&samples, "samples", false, "with -o json or yaml: the world at every tick too")
-	f.StringVar(&svg, "svg", "", "file for a picture of it: requests, latencies, mode and width over time")
+	worldFlags(f, &o, "number of ranks; with policy width, the initial number")
+	f.StringVar(&o.Prior, "prior", "", "engine whose measured kernels are the initial estimate of the policies; empty: a different engine than --truth")
+	f.StringSliceVar(&o.Hybrids, "hybrids", nil, "hybrid layouts that policies can choose, as EXPERT_GROUP/ATTENTION_GROUP; each group is a number of ranks or all, e.g. all/1,1/2")
+	f.StringSliceVar(&policies, "policy", []string{"ExpertParallel", "TensorParallel"}, "policies to simulate")
+	f.IntVar(&o.Width.Min, "min-ranks", o.Width.Min, "minimum number of ranks for policy width")
+	f.IntVar(&o.Width.Max, "max-ranks", o.Width.Max, "maximum number of ranks for policy width; 0: the value of --ranks")
+	f.StringVar(&o.Width.Mode, "mode", o.Width.Mode, "mode for policy width: ExpertParallel, TensorParallel, or Auto to choose the mode together with the number of ranks")
+	f.Float64Var(&o.Width.PodSeconds, "pod-seconds", o.Width.PodSeconds, "time from the request for a pod until its rank is ready for policy width, in seconds")
+	f.IntVar(&o.Width.Standby, "standby", o.Width.Standby, "number of standby ranks for policy width (spec.standbyReplicas)")
+	f.Float64Var(&o.Width.SLO.TTFT, "ttft", o.Width.SLO.TTFT, "SLO: maximum time to first token, in seconds; 0: no limit")
+	f.Float64Var(&o.Width.SLO.TPOT, "tpot", o.Width.SLO.TPOT, "SLO: maximum mean inter-token latency of a request, in seconds; 0: no limit")
+	f.Float64Var(&o.Width.SLO.Share, "attainment", o.Width.SLO.Share, "SLO: minimum fraction of requests within both limits")
+	f.StringVarP(&output, "output", "o", "table", "output format: "+plancli.Outputs)
+	f.BoolVar(&samples, "samples", false, "include the state of the world at each sampling time; needs -o json or yaml")
+	f.StringVar(&svg, "svg", "", "file for an SVG plot of requests, latencies, mode and number of ranks over time; empty: no plot")
 	c.AddCommand(recommendCommand(), crossoverCommand())
 	return c
 }
@@ -103,7 +113,7 @@ func simulateGiven(c *cobra.Command, output string, samples bool) error {
 		return err
 	}
 	if list, err := c.Flags().GetStringSlice("policy"); err != nil || len(list) == 0 {
-		return fmt.Errorf("--policy names none; want ExpertParallel, TensorParallel or others of --help")
+		return fmt.Errorf("--policy is empty; want ExpertParallel, TensorParallel or another policy of --help")
 	}
 	if err := worldGiven(c); err != nil {
 		return err
@@ -111,12 +121,12 @@ func simulateGiven(c *cobra.Command, output string, samples bool) error {
 	if list, _ := c.Flags().GetStringSlice("policy"); !slices.Contains(simcli.Joined(list), "width") {
 		for _, name := range []string{"min-ranks", "max-ranks", "mode", "pod-seconds", "standby"} {
 			if c.Flags().Changed(name) {
-				return fmt.Errorf("--%s without width among --policy would change nothing: add width, or leave it out", name)
+				return fmt.Errorf("found --%s without policy width: add width to --policy or remove --%s", name, name)
 			}
 		}
 	}
 	if samples && output == "table" {
-		return fmt.Errorf("--samples without -o json or yaml: no table has room for them")
+		return fmt.Errorf("found --samples with -o table, which cannot show samples: use -o json or yaml, or remove --samples")
 	}
 	return nil
 }
@@ -125,7 +135,7 @@ func play(w *simcli.World, name string, errs io.Writer, progress func(at float64
 	if name != "width" {
 		return w.Play(name, progress)
 	}
-	return w.PlayWidth(func(refused string) { _, _ = fmt.Fprintln(errs, "width: not to be had: "+refused) }, progress)
+	return w.PlayWidth(func(refused string) { _, _ = fmt.Fprintln(errs, "width: not possible: "+refused) }, progress)
 }
 
 func drawInto(path string, played []simplot.Played) error {
@@ -143,19 +153,19 @@ func worldGiven(c *cobra.Command) error {
 
 // worldFlags say which requests come to what.
 func worldFlags(f *pflag.FlagSet, o *simcli.Options, ranks string) {
-	f.StringVar(&o.Trace, "trace", "", "conversation, code (both built in), or a file of --format, packed by gzip or not; -: standard input")
-	f.StringVar(&o.Format, "format", "", "of the file: mooncake, azure, rollout; from its first line if not said")
-	f.StringVar(&o.Rates, "rates", "", "instead of a trace: seconds x requests per second, one part after the other: 300x2,60x20")
-	f.IntVar(&o.Rollout, "rollout", o.Rollout, "instead of a trace: so many sequences that are all there at once, with answers of a median of 1,500 tokens and a long tail (log-normal, sigma 1.2, at most 32,768)")
-	f.Float64Var(&o.Prompt, "prompt", o.Prompt, "tokens of a prompt in the mean, with --rates")
-	f.Float64Var(&o.Output, "answer", o.Output, "tokens of an answer in the mean, with --rates")
-	f.IntVar(&o.Times, "times", o.Times, "each request so many times")
-	f.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "a closed loop: so many requests at a time, whenever the trace says they come")
+	f.StringVar(&o.Trace, "trace", "", "trace of requests: conversation or code (built in), or a file, plain or gzip; -: standard input")
+	f.StringVar(&o.Format, "format", "", "format of the --trace file: mooncake, azure or rollout; empty: detected from its first line")
+	f.StringVar(&o.Rates, "rates", "", "generated requests instead of a trace, as consecutive parts of SECONDSxREQUESTS_PER_SECOND, e.g. 300x2,60x20")
+	f.IntVar(&o.Rollout, "rollout", o.Rollout, "number of generated requests that all arrive at time 0, instead of a trace; output lengths are log-normal (median 1,500 tokens, sigma 1.2, maximum 32,768); 0: none")
+	f.Float64Var(&o.Prompt, "prompt", o.Prompt, "mean prompt length for --rates, in tokens")
+	f.Float64Var(&o.Output, "answer", o.Output, "mean output length for --rates, in tokens")
+	f.IntVar(&o.Times, "times", o.Times, "number of copies of each request")
+	f.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "number of concurrent requests of a closed loop, which ignores arrival times; 0: arrival times of the trace")
 	f.StringVar(&o.Model, "model", o.Model, "model: "+strings.Join(simcli.Models(), ", "))
 	f.IntVar(&o.Ranks, "ranks", o.Ranks, ranks)
-	f.Float64Var(&o.RankGB, "rank-gb", o.RankGB, "memory of a rank, in GB")
-	f.StringVar(&o.Truth, "truth", o.Truth, "engine whose kernels are what a step lasts: vllm, sglang, trtllm")
-	f.StringVar(&o.Routing, "routing", o.Routing, "how skewed the tokens are over the experts: balanced, power_law_1.01, power_law_1.2")
-	f.Float64Var(&o.Noise, "noise", o.Noise, "relative deviation of a step")
-	f.Uint64Var(&o.Seed, "seed", o.Seed, "of all that is drawn")
+	f.Float64Var(&o.RankGB, "rank-gb", o.RankGB, "maximum memory per rank, in GB")
+	f.StringVar(&o.Truth, "truth", o.Truth, "engine whose measured kernels give the duration of a step: vllm, sglang, trtllm")
+	f.StringVar(&o.Routing, "routing", o.Routing, "distribution of tokens over experts: balanced, power_law_1.01, power_law_1.2")
+	f.Float64Var(&o.Noise, "noise", o.Noise, "relative standard deviation of the duration of a step")
+	f.Uint64Var(&o.Seed, "seed", o.Seed, "random seed")
 }

@@ -30,12 +30,13 @@ func sizeCommand() *cobra.Command {
 	f := sizeFlags{}
 	c := &cobra.Command{
 		Use:   "size",
-		Short: "print a MoEDeployment for a model, with the memory that a rank needs",
-		Long: `Prints a complete MoEDeployment for a model on a number of ranks. Comments show the memory budget of a rank, in GB for each item. The planner computes it: the
-peak of each transition between --min-ranks, --ranks and --max-ranks in the modes of --mode, and the repair of the loss of any rank.
+		Short: "Print a MoEDeployment for a model, with the memory that each rank needs",
+		Long: `Prints a complete MoEDeployment for a model on a number of ranks. Its comments list the memory budget of a rank, in GB.
+The planner computes the budget. It covers each transition between --min-ranks, --ranks and --max-ranks in the modes of --mode.
+It also covers the repair after the loss of any rank.
 
---memory is the memory of a rank for weights and KV cache: that of the device without what the engine needs for activations and graphs. Without it the KV cache has room
-for --kv-tokens.`,
+--memory is the memory per rank for weights and KV cache: the device memory minus the memory for activations and graphs of the engine.
+Without --memory, the KV cache is sized for --kv-tokens.`,
 		Example: "  tangram size --model ./Qwen3-30B-A3B --ranks 4 --memory 70Gi | kubectl apply -f -\n" +
 			"  tangram size --model Qwen3-235B-A22B --dense-bytes 17000000000 --ranks 8 --max-ranks 16 --memory 120Gi",
 		Args: flagsOnly,
@@ -44,19 +45,19 @@ for --kv-tokens.`,
 	fs := c.Flags()
 	fs.StringVar(&f.model, "model", "", "folder of the checkpoint, its config.json, or the name of a public model, e.g. Qwen3-30B-A3B")
 	fs.IntVar(&f.ranks, "ranks", 0, "number of ranks")
-	fs.IntVar(&f.least, "min-ranks", 0, "fewest ranks that the world may have; 0: those of --ranks")
-	fs.IntVar(&f.most, "max-ranks", 0, "most ranks that the world may have; 0: those of --ranks")
-	fs.IntVar(&f.podSize, "ranks-per-pod", 1, "ranks of a pod")
-	fs.StringVar(&f.memory, "memory", "", "memory of a rank for weights and KV cache, e.g. 70Gi; empty: what weights and --kv-tokens need")
-	fs.Uint64Var(&f.kvTokens, "kv-tokens", 65536, "tokens of KV cache on a rank, without --memory")
-	fs.StringVar(&f.mode, "mode", "Both", "modes that the world may have: ExpertParallel, TensorParallel, or Both")
-	fs.Uint32Var(&f.spareBanks, "spare-banks", 2, "layers that one flip can rewrite")
-	fs.Uint64Var(&f.denseBytes, "dense-bytes", 0, "bytes of the weights outside routed experts; 0: read from the safetensors of --model")
-	fs.StringVar(&f.accelerator, "accelerator", "NVIDIA", "memory of weights and KV cache: NVIDIA, or None for the memory of pods")
+	fs.IntVar(&f.least, "min-ranks", 0, "minimum number of ranks; 0: the value of --ranks")
+	fs.IntVar(&f.most, "max-ranks", 0, "maximum number of ranks; 0: the value of --ranks")
+	fs.IntVar(&f.podSize, "ranks-per-pod", 1, "number of ranks per pod")
+	fs.StringVar(&f.memory, "memory", "", "memory per rank for weights and KV cache, e.g. 70Gi; empty: enough for the weights and --kv-tokens")
+	fs.Uint64Var(&f.kvTokens, "kv-tokens", 65536, "number of tokens in the KV cache of a rank; used only without --memory")
+	fs.StringVar(&f.mode, "mode", "Both", "modes that the world can use: ExpertParallel, TensorParallel or Both")
+	fs.Uint32Var(&f.spareBanks, "spare-banks", 2, "number of layers that one flip can change")
+	fs.Uint64Var(&f.denseBytes, "dense-bytes", 0, "size of the weights outside the routed experts, in bytes; 0: read from the safetensors files of --model")
+	fs.StringVar(&f.accelerator, "accelerator", "NVIDIA", "device for weights and KV cache: NVIDIA, or None for the memory of the pods")
 	fs.StringVar(&f.engine, "engine", "vllm", "engine: vllm or reference")
-	fs.StringVar(&f.name, "name", "", "name of the MoEDeployment; empty: from the model")
-	fs.StringVar(&f.claim, "claim", "checkpoints", "PersistentVolumeClaim with the checkpoint")
-	fs.StringVar(&f.path, "path", "", "folder of the checkpoint on the claim; empty: the name of --model")
+	fs.StringVar(&f.name, "name", "", "name of the MoEDeployment; empty: derived from --model")
+	fs.StringVar(&f.claim, "claim", "checkpoints", "name of the PersistentVolumeClaim with the checkpoint")
+	fs.StringVar(&f.path, "path", "", "folder of the checkpoint in the claim; empty: the name of --model")
 	required(c, "model")
 	required(c, "ranks")
 	return c
@@ -69,7 +70,7 @@ func (f *sizeFlags) modes() ([]layout.Mode, error) {
 	}
 	m, err := layout.ParseMode(f.mode)
 	if err != nil || m == layout.Hybrid {
-		return nil, fmt.Errorf("--mode %q; want ExpertParallel, TensorParallel or Both", f.mode)
+		return nil, fmt.Errorf("--mode is %q; want ExpertParallel, TensorParallel or Both", f.mode)
 	}
 	return []layout.Mode{m}, nil
 }
@@ -77,25 +78,25 @@ func (f *sizeFlags) modes() ([]layout.Mode, error) {
 // widths of the world, ascending.
 func (f *sizeFlags) widths() ([]int, error) {
 	if f.ranks < 1 || f.podSize < 1 {
-		return nil, fmt.Errorf("--ranks %d, --ranks-per-pod %d; want at least 1", f.ranks, f.podSize)
+		return nil, fmt.Errorf("--ranks is %d and --ranks-per-pod is %d; want at least 1 each", f.ranks, f.podSize)
 	}
 	low, high := cmp.Or(f.least, f.ranks), cmp.Or(f.most, f.ranks)
 	if low < 1 || f.ranks < low || f.ranks > high {
-		return nil, fmt.Errorf("--ranks %d is not between --min-ranks %d and --max-ranks %d", f.ranks, low, high)
+		return nil, fmt.Errorf("--ranks is %d; want a number between --min-ranks %d and --max-ranks %d", f.ranks, low, high)
 	}
 	for _, n := range []int{low, f.ranks, high} {
 		if n%f.podSize != 0 {
-			return nil, fmt.Errorf("%d ranks are not a whole number of pods of %d", n, f.podSize)
+			return nil, fmt.Errorf("%d ranks do not fill a whole number of pods; want a multiple of --ranks-per-pod %d", n, f.podSize)
 		}
 	}
 	return plancli.WidthsBetween(low/f.podSize, f.ranks/f.podSize, high/f.podSize, f.podSize), nil
 }
 
-var manifest = template.Must(template.New("manifest").Parse(`# Memory of a rank of {{.Model}}, in GB, for {{.For}}:
+var manifest = template.Must(template.New("manifest").Parse(`# Memory per rank of {{.Model}}, in GB, for {{.For}}:
 {{- range .Items}}
 #   {{printf "%8.2f" .GB}}  {{.Name}}
 {{- end}}
-#   {{printf "%8.2f" .GB}}  in all; the KV cache holds {{.KVTokens}} tokens in mode ExpertParallel
+#   {{printf "%8.2f" .GB}}  in total; the KV cache holds {{.KVTokens}} tokens in ExpertParallel mode
 apiVersion: serving.tangram.dev/v1alpha2
 kind: MoEDeployment
 metadata:
@@ -145,7 +146,7 @@ func (f *sizeFlags) run(out io.Writer) error {
 		return err
 	}
 	if f.engine != "vllm" && f.engine != "reference" {
-		return fmt.Errorf("--engine %q; want vllm or reference", f.engine)
+		return fmt.Errorf("--engine is %q; want vllm or reference", f.engine)
 	}
 	pages := uint64(4096)
 	switch f.accelerator {
@@ -153,13 +154,13 @@ func (f *sizeFlags) run(out io.Writer) error {
 		pages = hugePage
 	case "None":
 	default:
-		return fmt.Errorf("--accelerator %q; want NVIDIA or None", f.accelerator)
+		return fmt.Errorf("--accelerator is %q; want NVIDIA or None", f.accelerator)
 	}
 	var memory uint64
 	if f.memory != "" {
 		q, err := resource.ParseQuantity(f.memory)
 		if err != nil || q.Sign() <= 0 {
-			return fmt.Errorf("--memory %q; want an amount, e.g. 70Gi", f.memory)
+			return fmt.Errorf("--memory is %q; want a positive amount, e.g. 70Gi", f.memory)
 		}
 		memory = uint64(q.Value())
 	}
@@ -183,7 +184,7 @@ func (f *sizeFlags) run(out io.Writer) error {
 	case len(widths) > 1:
 		ranks = fmt.Sprintf("%d to %d ranks", widths[0], widths[len(widths)-1])
 	}
-	data["For"] = ranks + " in mode " + strings.Join(names, " or ")
+	data["For"] = ranks + " in " + strings.Join(names, " or ") + " mode"
 	type line struct {
 		Name string
 		GB   float64

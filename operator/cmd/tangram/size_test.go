@@ -32,26 +32,26 @@ func TestSize_WhenManifestIsUsed(t *testing.T) {
 	require.EqualValues(t, 10<<20, gpu.Spec.Tuning.HandleSize.Value(), "an expert of 9 MiB")
 	code, planned, errs := call(out, "plan", "-f", "-", "--geometry", "Qwen3-30B-A3B")
 	require.Zero(t, code, errs)
-	require.Contains(t, planned, "nothing -> ExpertParallel on 4 ranks")
+	require.Contains(t, planned, "no layout -> ExpertParallel on 4 ranks")
 }
 
 func TestSize_WhenFlagsAreWrong(t *testing.T) {
 	for flags, want := range map[string]string{
 		"":                                        `required flag(s) "ranks"`,
-		"--ranks 0":                               "--ranks 0, --ranks-per-pod 1; want at least 1",
-		"--ranks 3 --ranks-per-pod 2":             "3 ranks are not a whole number of pods of 2",
-		"--ranks 4 --min-ranks 6":                 "--ranks 4 is not between --min-ranks 6",
+		"--ranks 0":                               "--ranks is 0 and --ranks-per-pod is 1; want at least 1 each",
+		"--ranks 3 --ranks-per-pod 2":             "3 ranks do not fill a whole number of pods; want a multiple of --ranks-per-pod 2",
+		"--ranks 4 --min-ranks 6":                 "--ranks is 4; want a number between --min-ranks 6",
 		"--ranks 4 --max-ranks 2":                 "and --max-ranks 2",
-		"--ranks 4 --memory much":                 `--memory "much"; want an amount, e.g. 70Gi`,
-		"--ranks 4 --memory -1Gi":                 "want an amount",
-		"--ranks 4 --mode Hybrid":                 `--mode "Hybrid"; want ExpertParallel, TensorParallel or Both`,
-		"--ranks 4 --accelerator TPU":             `--accelerator "TPU"; want NVIDIA or None`,
-		"--ranks 4 --engine abacus":               `--engine "abacus"; want vllm or reference`,
-		"--ranks 2 --memory 20Gi":                 "weights alone need 61.0 GB on 2 ranks; use more ranks or more memory",
-		"--ranks 1000":                            "no granule size lets 1000 ranks share an expert of Qwen3-30B-A3B, which has 768 rows",
+		"--ranks 4 --memory much":                 `--memory is "much"; want a positive amount, e.g. 70Gi`,
+		"--ranks 4 --memory -1Gi":                 "want a positive amount",
+		"--ranks 4 --mode Hybrid":                 `--mode is "Hybrid"; want ExpertParallel, TensorParallel or Both`,
+		"--ranks 4 --accelerator TPU":             `--accelerator is "TPU"; want NVIDIA or None`,
+		"--ranks 4 --engine abacus":               `--engine is "abacus"; want vllm or reference`,
+		"--ranks 2 --memory 20Gi":                 "the weights need 61.0 GB on 2 ranks; use more ranks or more memory",
+		"--ranks 1000":                            "1000 ranks cannot share an expert of Qwen3-30B-A3B, which has 768 rows",
 		"--ranks 200 --mode ExpertParallel":       "at most 128 ranks",
-		"--ranks 4 --dense-bytes 0":               "give --dense-bytes, or the folder of the checkpoint",
-		"--ranks 4 --dense-bytes 0 --model /none": "neither a config.json",
+		"--ranks 4 --dense-bytes 0":               "set --dense-bytes, or set --model to the folder of the checkpoint",
+		"--ranks 4 --dense-bytes 0 --model /none": "--model: no config.json at that path",
 	} {
 		code, out, errs := sizeOf(flags)
 		require.Equal(t, 2, code, flags)

@@ -19,11 +19,11 @@ func TestSimulateWidth(t *testing.T) {
 	code, out, errs := call("", append(flags, "--svg", path)...)
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "attained  rank-hours")
-	require.Contains(t, errs, "width: not to be had: ExpertParallel/2: memory")
+	require.Contains(t, errs, "width: not possible: ExpertParallel/2: memory")
 	require.FileExists(t, path)
 	picture, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Contains(t, string(picture), "width, ranks")
+	require.Contains(t, string(picture), "number of ranks")
 	rows := map[string]struct {
 		Policy           string
 		Requests, Within int
@@ -51,22 +51,22 @@ func TestSimulateWidth(t *testing.T) {
 	require.NotEmpty(t, width.Switches)
 	require.Less(t, width.RankSeconds, 6*width.Makespan)
 	require.Equal(t, "ExpertParallel/3", width.Switches[0].From)
-	require.Contains(t, width.Switches[0].Why, "wider: ")
-	require.Contains(t, width.Switches[len(width.Switches)-1].Why, "narrower: ")
+	require.Contains(t, width.Switches[0].Why, "More ranks are needed. ")
+	require.Contains(t, width.Switches[len(width.Switches)-1].Why, "Fewer ranks suffice. ")
 }
 
 func TestBadWidths(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"an SLO needs a TTFT or a TPOT":                        {},
-		"from 5 to 4 ranks":                                    {"--ttft", "1", "--min-ranks", "5", "--max-ranks", "4"},
-		"--ranks 2, which it begins with, are":                 {"--ttft", "1", "--ranks", "2", "--min-ranks", "3", "--max-ranks", "8"},
-		"--mode \"Both\"; want ExpertParallel, TensorParallel": {"--ttft", "1", "--mode", "Both"},
-		"--hybrids \"2\": groups of":                           {"--ttft", "1", "--hybrids", "2"},
-		"a share of 90 of the answers is none":                 {"--ttft", "1", "--attainment", "90"},
-		"--pod-seconds -1":                                     {"--ttft", "1", "--pod-seconds", "-1"},
-		"no more ranks stand by than may serve":                {"--ttft", "1", "--standby", "9"},
-		"--max-ranks 9: kernels were measured":                 {"--ttft", "1", "--max-ranks", "9"},
-		"it cannot begin with --ranks 1":                       {"--ttft", "1", "--ranks", "1", "--rank-gb", "48", "--max-ranks", "4"},
+		"an SLO needs a TTFT or a TPOT":                           {},
+		"from 5 to 4 ranks":                                       {"--ttft", "1", "--min-ranks", "5", "--max-ranks", "4"},
+		"--ranks is 2; want a number between --min-ranks 3":       {"--ttft", "1", "--ranks", "2", "--min-ranks", "3", "--max-ranks", "8"},
+		"--mode is \"Both\"; want ExpertParallel, TensorParallel": {"--ttft", "1", "--mode", "Both"},
+		"--hybrids is \"2\"; want EXPERT_GROUP":                   {"--ttft", "1", "--hybrids", "2"},
+		"invalid share of answers 90":                             {"--ttft", "1", "--attainment", "90"},
+		"--pod-seconds is -1":                                     {"--ttft", "1", "--pod-seconds", "-1"},
+		"--standby at most --max-ranks":                           {"--ttft", "1", "--standby", "9"},
+		"--max-ranks is 9; want 1 to 8":                           {"--ttft", "1", "--max-ranks", "9"},
+		"the world cannot start with --ranks 1":                   {"--ttft", "1", "--ranks", "1", "--rank-gb", "48", "--max-ranks", "4"},
 	} {
 		code, _, errs := call("", append([]string{"simulate", "--rates", "5x5", "--model", "Qwen3-30B-A3B", "--policy", "width"}, flags...)...)
 		require.Equal(t, 2, code, "%s: %s", want, errs)
@@ -81,7 +81,7 @@ func TestAWidthThatLostABurstDoesNotSwing(t *testing.T) {
 		code, out, errs := call("", "simulate", "--model", "Qwen3-30B-A3B", "--ranks", "4", "--rank-gb", "48", "--truth", c.truth, "--policy", "width", "--min-ranks", "3", "--max-ranks", "8",
 			"--ttft", "2", "--tpot", "0.1", "--pod-seconds", "60", "--rates", "300x8,"+c.burst+",3300x8", "--prompt", "1536", "--answer", "192")
 		require.Zero(t, code, errs)
-		wider := strings.Count(out, ": wider: ") + strings.Count(out, "comes nearest")
+		wider := strings.Count(out, ": More ranks are needed. ") + strings.Count(out, "comes closest")
 		changes := strings.Count(out, "\nwidth at ")
 		require.GreaterOrEqual(t, wider, 1, out)
 		require.LessOrEqual(t, wider, 2, out)

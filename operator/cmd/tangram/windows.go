@@ -20,7 +20,7 @@ func (w windows) read(path, format, demand string, stdin io.Reader, notes io.Wri
 	}
 	if n := len(t.Windows[0]); w.firstLayer != 0 {
 		if w.firstLayer < 0 || w.firstLayer >= n {
-			return nil, nil, "", fmt.Errorf("--first-layer %d; %s has layers 0..%d", w.firstLayer, path, n-1)
+			return nil, nil, "", fmt.Errorf("--first-layer is %d; want 0 to %d, the layers of %s", w.firstLayer, n-1, path)
 		}
 		var layers []int
 		for l := w.firstLayer; l < n; l++ {
@@ -38,7 +38,7 @@ func (w windows) read(path, format, demand string, stdin io.Reader, notes io.Wri
 		if idle > 1 {
 			layers = fmt.Sprintf("layers %d..%d have", first, first+idle-1)
 		}
-		_, _ = fmt.Fprintf(notes, "%s: %s no load in any window: dense layers? --first-layer %d leaves them out\n", path, layers, first+idle)
+		_, _ = fmt.Fprintf(notes, "%s: %s no load in any window; if these are dense layers, set --first-layer %d\n", path, layers, first+idle)
 	}
 	if w.every != 1 {
 		if t, err = t.Every(w.every); err != nil {

@@ -54,7 +54,7 @@ type Refused struct {
 
 func (e *Refused) Error() string {
 	current := e.Refusal.GetCurrent()
-	return fmt.Sprintf("agent %s refused %s (%s): %s [current: world %q, epoch %d, attempt %d]", e.Agent, e.Call,
+	return fmt.Sprintf("agent %s rejected %s (%s): %s [current: world %q, epoch %d, attempt %d]", e.Agent, e.Call,
 		e.Refusal.GetCode(), e.Refusal.GetMessage(), current.GetWorld(), current.GetEpoch(), current.GetAttempt())
 }
 
@@ -189,7 +189,7 @@ func (c *Client) Release(ctx context.Context, header *tangramv1.Header, members 
 func (c *Client) Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	hangs := time.AfterFunc(silent, func() { cancel(fmt.Errorf("the agent says nothing for %v", silent)) })
+	hangs := time.AfterFunc(silent, func() { cancel(fmt.Errorf("the agent sent nothing for %v", silent)) })
 	defer hangs.Stop()
 	explain := func(err error, trailer metadata.MD) error {
 		if cause := context.Cause(ctx); cause != nil {

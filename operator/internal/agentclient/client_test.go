@@ -104,7 +104,7 @@ func always(err error) func(int64) error { return func(int64) error { return err
 
 func TestRefusalIsDecoded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		want := &tangramv1.Refusal{Code: tangramv1.Refusal_CODE_STALE_EPOCH, Message: "the epoch in force is 7, the call says 6",
+		want := &tangramv1.Refusal{Code: tangramv1.Refusal_CODE_STALE_EPOCH, Message: "the active epoch is 7, the call is for epoch 6",
 			Current: &tangramv1.Header{World: "w", Epoch: 7, Attempt: 12}}
 		wire, err := proto.Marshal(want)
 		require.NoError(t, err)
@@ -117,7 +117,7 @@ func TestRefusalIsDecoded(t *testing.T) {
 		require.True(t, proto.Equal(want, refused.Refusal), "%v", refused.Refusal)
 		require.Equal(t, c.Address(), refused.Agent)
 		require.Equal(t, tangramv1.Refusal_CODE_STALE_EPOCH, RefusalCode(err))
-		for _, text := range []string{c.Address(), "refused Prepare", "CODE_STALE_EPOCH", want.Message, `world "w", epoch 7, attempt 12`} {
+		for _, text := range []string{c.Address(), "rejected Prepare", "CODE_STALE_EPOCH", want.Message, `world "w", epoch 7, attempt 12`} {
 			require.ErrorContains(t, err, text)
 		}
 		require.EqualValues(t, 1, a.calls.Load(), "a refusal must not be tried again")
@@ -137,7 +137,7 @@ func TestAStreamOnWhichNothingComesEnds(t *testing.T) {
 		seen := 0
 		err := c.Watch(t.Context(), "w", func(*tangramv1.StatusResponse) { seen++ })
 		require.Equal(t, 3, seen)
-		require.ErrorContains(t, err, "the agent says nothing for 5s")
+		require.ErrorContains(t, err, "the agent sent nothing for 5s")
 		require.Equal(t, silent, time.Since(began))
 	})
 }

@@ -39,7 +39,7 @@ func (k *known) complete(s *tangramv1.StatusResponse) (*known, error) {
 	now := &known{hash: string(s.LayoutHash), held: make(map[string]inventory, len(s.Ranks))}
 	if s.Layout == nil && now.hash != "" {
 		if now.hash != k.hash {
-			return nil, fmt.Errorf("the layout of epoch %d was left out and is not known", s.Epoch)
+			return nil, fmt.Errorf("the reply omits the layout of epoch %d, which is not known", s.Epoch)
 		}
 		s.Layout = k.layout
 	} else if s.Layout != nil {
@@ -54,7 +54,7 @@ func (k *known) complete(s *tangramv1.StatusResponse) (*known, error) {
 		if r.Inventory == nil {
 			before := k.held[member]
 			if before.version != r.InventoryVersion {
-				return nil, fmt.Errorf("the inventory of member %s was left out and is not known", member)
+				return nil, fmt.Errorf("the reply omits the inventory of member %s, which is not known", member)
 			}
 			r.Inventory = before.of
 		}

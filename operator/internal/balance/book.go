@@ -118,20 +118,20 @@ const (
 func (b *Book) Look(m *Moment, s Settings) *Report {
 	r := &Report{At: m.At, Layout: m.Hash, Last: b.last}
 	if m.Layout == nil || m.Geometry == nil {
-		r.Why = "no layout is in force"
+		r.Why = "No layout is active."
 		return r
 	}
 	if err := b.about(m.Geometry); err != nil {
 		return r.failed(err)
 	}
 	if len(rebalance.Whole(m.Layout)) == 0 || len(m.Layout.Members) < 2 {
-		r.Outcome, r.Why = NotExpert, "experts are placed in worlds of two ranks or more, and in layers whose experts are whole: in mode ExpertParallel, and in some of mode Hybrid"
+		r.Outcome, r.Why = NotExpert, "Experts are placed only in worlds with at least two ranks, and only in layers with whole experts (mode ExpertParallel, and some layers of mode Hybrid)."
 		b.begin(m)
 		return r
 	}
 	if b.counts == nil || !slices.Equal(b.hash, m.Hash) {
 		b.begin(m)
-		r.Why = "a window begins: its load is told when it ends"
+		r.Why = "An observation window started. Its load is reported at its end."
 		return r
 	}
 	window, err := b.window(m)
@@ -141,7 +141,7 @@ func (b *Book) Look(m *Moment, s Settings) *Report {
 	}
 	r.Tokens = window.tokens
 	if least := enough * b.view.MoELayers() * int(b.view.Proto.Experts); window.tokens < float64(least) {
-		r.Why = fmt.Sprintf("%.0f tokens went to experts in this window so far, %d are needed to tell skew from chance: it goes on", window.tokens, least)
+		r.Why = fmt.Sprintf("The experts have received %.0f tokens in this window. The window continues until %d tokens, enough to distinguish skew from chance.", window.tokens, least)
 		return r
 	}
 	b.begin(m)
@@ -152,7 +152,7 @@ func (b *Book) Look(m *Moment, s Settings) *Report {
 }
 
 func (r *Report) failed(err error) *Report {
-	r.Outcome, r.Why = Failed, err.Error()
+	r.Outcome, r.Why = Failed, fmt.Sprintf("The load could not be evaluated: %v.", err)
 	return r
 }
 
@@ -224,7 +224,7 @@ func (b *Book) window(m *Moment) (*window, error) {
 		}
 	}
 	if out.tokens > 0 && executed == 0 {
-		return nil, fmt.Errorf("balance: %.0f tokens were routed and no rank says that it executed any: its engine must call tg_count_executed", out.tokens)
+		return nil, fmt.Errorf("balance: %.0f tokens were routed, but no rank reported an executed token; the engines must call tg_count_executed", out.tokens)
 	}
 	if all && out.tokens > 0 {
 		for rank := range parts {
@@ -239,11 +239,11 @@ func (b *Book) window(m *Moment) (*window, error) {
 func (b *Book) grown(id, what string, was, now []uint64, tell func(layer, expert int, n float64)) error {
 	layers, experts := b.view.MoELayers(), int(b.view.Proto.Experts)
 	if len(now) != layers*experts || len(was) != len(now) {
-		return fmt.Errorf("balance: member %s counts tokens %s of %d (layer, expert) pairs; the model has %d layers of %d experts", id, what, len(now), layers, experts)
+		return fmt.Errorf("balance: member %s reports tokens %s for %d (layer, expert) pairs, but the model has %d layers of %d experts", id, what, len(now), layers, experts)
 	}
 	for i, n := range now {
 		if n < was[i] {
-			return fmt.Errorf("balance: member %s, layer %d, expert %d: %d tokens %s, and %d before: counts only grow", id, i/experts, i%experts, n, what, was[i])
+			return fmt.Errorf("balance: member %s, layer %d, expert %d: %d tokens %s, fewer than the %d before; counts must not shrink", id, i/experts, i%experts, n, what, was[i])
 		}
 		if n > was[i] {
 			tell(i/experts, i%experts, float64(n-was[i]))
@@ -280,7 +280,7 @@ func (b *Book) read(r *Report, m *Moment, w *window, s Settings) error {
 	}
 	r.Decision, r.Why = d, d.Why
 	if b.trust > 0 && b.trust < .95 {
-		r.Why += fmt.Sprintf("; of what was promised before, %.0f %% came true", 100*b.trust)
+		r.Why += fmt.Sprintf(" Earlier rebalances achieved %.0f %% of their predicted gain.", 100*b.trust)
 	}
 	switch {
 	case d.Placement != nil:

@@ -120,12 +120,12 @@ var hot = []uint64{400, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 
 func TestARebalanceAndWhatItBrought(t *testing.T) {
 	x := newTown(t, 4)
 	s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
-	require.Equal(t, "no layout is in force", x.window(s, 1).Why)
+	require.Equal(t, "No layout is active.", x.window(s, 1).Why)
 	x.flip(layout.Shape{Mode: layout.Expert})
 	require.Equal(t, Observing, x.window(s, hot...).Outcome, "the window begins")
 	r := x.window(s, 1)
 	require.Equal(t, Observing, r.Outcome)
-	require.Contains(t, r.Why, "64 tokens went to experts in this window so far, 128 are needed")
+	require.Contains(t, r.Why, "The experts have received 64 tokens in this window. The window continues until 128 tokens")
 
 	r = x.window(s, hot...) // with the few from before
 	require.Equal(t, Move, r.Outcome, r.Why)
@@ -177,7 +177,7 @@ func TestMovesThatCostMoreThanTheyBringStay(t *testing.T) {
 	x.book.Moved(10, 1) // an expert is 6 KiB: it takes longer to move than it could gain in a minute
 	r := x.window(s, hot...)
 	require.Equal(t, Stay, r.Outcome, r.Why)
-	require.Contains(t, r.Why, "no move pays for itself")
+	require.Contains(t, r.Why, "No move pays off")
 	x.book.Moved(1<<40, 1)
 	x.book.Moved(0, 1)
 	require.Equal(t, Move, x.window(s, hot...).Outcome)
@@ -288,9 +288,9 @@ func TestWhatCannotBe(t *testing.T) {
 	x.window(s, 1)
 	x.m.Counts["a/0/1"].Routed[3] = 7
 	r = x.window(s, 1)
-	require.Contains(t, r.Why, "member a/0/1, layer 0, expert 3: 8 tokens routed, and 1099511627776 before: counts only grow")
+	require.Contains(t, r.Why, "member a/0/1, layer 0, expert 3: 8 tokens routed, fewer than the 1099511627776 before; counts must not shrink")
 	x.m.Counts["a/0/1"] = Counts{x.m.Counts["a/0/1"].Routed[:3], x.m.Counts["a/0/1"].Executed}
-	require.Contains(t, x.window(s, 1).Why, "counts tokens routed of 3 (layer, expert) pairs; the model has 2 layers of 8 experts")
+	require.Contains(t, x.window(s, 1).Why, "reports tokens routed for 3 (layer, expert) pairs, but the model has 2 layers of 8 experts")
 }
 
 // What was measured is what the ranks executed: an engine that uses one copy of each expert only does not get the
@@ -333,5 +333,5 @@ func TestAnEngineThatDoesNotSayWhatItExecuted(t *testing.T) {
 	}
 	r := x.book.Look(&m, s)
 	require.Equal(t, Failed, r.Outcome)
-	require.Contains(t, r.Why, "its engine must call tg_count_executed")
+	require.Contains(t, r.Why, "the engines must call tg_count_executed")
 }

@@ -84,7 +84,7 @@ func (r *Reconciler) ask(ctx context.Context, d *api.MoEDeployment) (*readings.R
 		return nil, err
 	}
 	if len(addresses) == 0 {
-		return nil, fmt.Errorf("no gateway runs yet")
+		return nil, fmt.Errorf("no gateway is running yet")
 	}
 	s := &corev1.Secret{}
 	if err := r.Get(ctx, client.ObjectKey{Namespace: d.Namespace, Name: authorityName(d)}, s); err != nil {

@@ -81,7 +81,7 @@ func (a *advice) take(s *telemetry.Sample) bool {
 		w.DryRun = !a.scales
 		d := a.adviser.Widen(s, w)
 		if a.forbidden != "" {
-			d = decisions.Decision{Held: true, Cause: twoOwners, To: a.world.Shape, Why: decisions.Reason{Text: "no decision: " + a.forbidden}}
+			d = decisions.Decision{Held: true, Cause: twoOwners, To: a.world.Shape, Why: decisions.Reason{Text: "No decision was made: " + a.forbidden + "."}}
 		}
 		decided = a.width.take(d)
 		if d.Switch && a.scales {
@@ -111,7 +111,7 @@ func (a *advice) set(w adviser.World, modes, scales bool, forbidden, why string)
 	out := heard{a.mode, a.width}
 	if !a.heard.IsZero() && time.Since(a.heard) > silentFor { // what was said is of a load that may be over
 		a.mode.pending, a.width.pending = nil, nil
-		said := decisions.Decision{Held: true, To: w.Shape, Why: decisions.Reason{Text: fmt.Sprintf("no decision: gateways tell nothing of use since %s%s", a.heard.UTC().Format(time.TimeOnly), why)}}
+		said := decisions.Decision{Held: true, To: w.Shape, Why: decisions.Reason{Text: fmt.Sprintf("No decision was made: the gateways have sent no usable load report since %s%s.", a.heard.UTC().Format(time.TimeOnly), why)}}
 		out = heard{word{last: said, taken: true}, word{last: said, taken: true}}
 	}
 	return out
@@ -187,7 +187,7 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 	}
 	a, err := r.adviceOf(d, s)
 	if err != nil { // the world goes on as it is
-		s.invalid = &refusal{api.ReasonInvalidSpec, err.Error()}
+		s.invalid = &refusal{api.ReasonInvalidSpec, err.Error() + "."}
 		return policyEvery, nil
 	}
 	forbidden, err := r.otherOwner(ctx, d)
@@ -266,21 +266,21 @@ func newDecisions(was, now *api.PolicyStatus) []api.PolicyDecision {
 }
 
 func (r *Reconciler) tellDecision(d *api.MoEDeployment, said api.PolicyDecision) {
-	verb := "switch"
+	verb := "The policy decided to switch"
 	if said.ToReplicas > 0 {
-		verb = "scale"
+		verb = "The policy decided to scale"
 	}
 	if said.Action == api.ActionRecommend {
-		verb = "recommendation: " + verb
+		verb = strings.Replace(verb, "decided", "recommends", 1)
 	}
 	modes := fmt.Sprintf("from %s to %s", said.From, strings.TrimSpace(string(said.To)+" "+said.ToLayers))
 	switch widths := fmt.Sprintf("from %d to %d replicas", said.FromReplicas, said.ToReplicas); {
 	case said.ToReplicas > 0 && said.From == said.To:
-		r.event(d, nil, corev1.EventTypeNormal, api.EventReplicasDecided, "Reconcile", "%s %s: %s", verb, widths, said.Message)
+		r.event(d, nil, corev1.EventTypeNormal, api.EventReplicasDecided, "Reconcile", "%s %s. %s", verb, widths, said.Message)
 	case said.ToReplicas > 0:
-		r.event(d, nil, corev1.EventTypeNormal, api.EventReplicasDecided, "Reconcile", "%s %s and %s: %s", verb, widths, modes, said.Message)
+		r.event(d, nil, corev1.EventTypeNormal, api.EventReplicasDecided, "Reconcile", "%s %s and %s. %s", verb, widths, modes, said.Message)
 	default:
-		r.event(d, nil, corev1.EventTypeNormal, api.EventModeDecided, "Reconcile", "%s %s: %s", verb, modes, said.Message)
+		r.event(d, nil, corev1.EventTypeNormal, api.EventModeDecided, "Reconcile", "%s %s. %s", verb, modes, said.Message)
 	}
 }
 
@@ -309,7 +309,7 @@ func same(was, now *api.PolicyStatus) bool {
 func policyStatus(x shapes, s *scene, said word) *api.PolicyStatus {
 	d := x.d
 	last, taken, decided := said.last, said.taken, said.pending
-	st := &api.PolicyStatus{Mode: wantedMode(d), Time: metav1.NewTime(time.Now().Truncate(time.Second)), Outcome: api.OutcomeNoDecision, Message: "no decision: nothing was read yet"}
+	st := &api.PolicyStatus{Mode: wantedMode(d), Time: metav1.NewTime(time.Now().Truncate(time.Second)), Outcome: api.OutcomeNoDecision, Message: "No decision was made: no load report was received yet."}
 	if was := d.Status.Policy; was != nil {
 		st.Decisions, st.Layers, st.Backoff = was.Decisions, was.Layers, was.Backoff
 	} else if d.IsAuto() {
@@ -321,7 +321,7 @@ func policyStatus(x shapes, s *scene, said word) *api.PolicyStatus {
 		last, taken = *decided, true
 	}
 	if !d.IsAuto() {
-		st.Outcome, st.Message = api.OutcomeStay, "spec.parallelism sets the mode"
+		st.Outcome, st.Message = api.OutcomeStay, "spec.parallelism.mode sets the mode."
 		return st
 	}
 	if taken {
@@ -414,7 +414,7 @@ func optimalOf(d *api.MoEDeployment) verdict {
 	st := d.Status.Policy
 	switch {
 	case st == nil || st.Outcome == api.OutcomeNoDecision:
-		reason := "nothing was decided yet"
+		reason := "No decision was made yet."
 		if st != nil {
 			reason = st.Message
 		}
@@ -424,9 +424,9 @@ func optimalOf(d *api.MoEDeployment) verdict {
 		if i := slices.IndexFunc(st.Decisions, func(x api.PolicyDecision) bool { return x.ToReplicas == 0 }); i >= 0 {
 			to = st.Decisions[i].To
 		}
-		return no(api.ReasonRecommended, fmt.Sprintf("mode %s is wanted: %s", to, st.Message))
+		return no(api.ReasonRecommended, fmt.Sprintf("The policy recommends mode %s. %s", to, st.Message))
 	case st.Outcome == api.OutcomeSwitch:
-		return no(api.ReasonSwitching, fmt.Sprintf("to mode %s: %s", st.Mode, st.Message))
+		return no(api.ReasonSwitching, fmt.Sprintf("The world switches to mode %s. %s", st.Mode, st.Message))
 	}
 	return yes(api.ReasonBestMode, st.Message)
 }

@@ -137,7 +137,7 @@ func TestADryRunOnlyTells(t *testing.T) {
 	require.Equal(t, api.ActionRecommend, d.Status.Policy.Decisions[0].Action)
 	require.Equal(t, api.ModeTensor, d.Status.Policy.Decisions[0].To)
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
-	b.told(api.EventModeDecided, "recommendation: switch")
+	b.told(api.EventModeDecided, "The policy recommends to switch")
 	b.until("w", "not optimal", func(d *api.MoEDeployment) bool {
 		c := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionModeOptimal)
 		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == api.ReasonRecommended
@@ -204,8 +204,8 @@ func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
 func TestOptimal_WhenSwitchIsWithheld(t *testing.T) {
 	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1}}
 	d.Status.Policy = &api.PolicyStatus{Mode: api.ModeExpert}
-	d.Status.Policy = policyStatus(shapes{d: d}, &scene{}, word{taken: true, last: decisions.Decision{Withheld: true, Why: decisions.Reason{Text: "too short ago"}}})
-	require.Equal(t, verdict{metav1.ConditionUnknown, api.ReasonNoDecision, "too short ago"}, optimalOf(d))
+	d.Status.Policy = policyStatus(shapes{d: d}, &scene{}, word{taken: true, last: decisions.Decision{Withheld: true, Why: decisions.Reason{Text: "The last switch is too recent."}}})
+	require.Equal(t, verdict{metav1.ConditionUnknown, api.ReasonNoDecision, "The last switch is too recent."}, optimalOf(d))
 }
 
 // What a transition moves in a second is learned from those that moved much: one of a few bytes, whose time is that of messages, says little.

@@ -46,7 +46,7 @@ func (r *Reconciler) otherOwner(ctx context.Context, d *api.MoEDeployment) (stri
 	if err != nil || len(found) == 0 {
 		return "", err
 	}
-	return fmt.Sprintf("HorizontalPodAutoscaler %s scales this MoEDeployment, too: delete it, or remove spec.autoscaling", strings.Join(found, ", ")), nil
+	return fmt.Sprintf("HorizontalPodAutoscaler %s also scales this MoEDeployment; delete the HorizontalPodAutoscaler or remove spec.autoscaling", strings.Join(found, ", ")), nil
 }
 
 // autoscalersOf an object of the namespace: the names of the HorizontalPodAutoscalers that scale it, sorted.
@@ -132,12 +132,12 @@ const believedStart = 1800
 func repairable(d *api.MoEDeployment, v *geometry.View) func(kernels.Shape) error {
 	return func(s kernels.Shape) error {
 		if s.Ranks == 1 {
-			return fmt.Errorf("the loss of the only rank could not be repaired")
+			return fmt.Errorf("the loss of the only rank cannot be repaired")
 		}
 		pool := uint64(d.Spec.Memory.Weights.Value())
 		_, err := costmodel.Memory{RankBytes: pool + 1, DenseBytes: v.Proto.DenseBytes, SpareBanks: int(d.Spec.Tuning.SpareBanks)}.Budget(v, s)
 		if err != nil {
-			return fmt.Errorf("the loss of a rank could not be repaired in memory.weights: %w", err)
+			return fmt.Errorf("the loss of a rank cannot be repaired within spec.memory.weights: %w", err)
 		}
 		return nil
 	}
@@ -150,13 +150,13 @@ func scalingStatus(x shapes, st *api.PolicyStatus, said word, forbidden string) 
 		return
 	}
 	st.Replicas = d.DesiredReplicas()
-	st.Scaling = &api.ScalingStatus{Outcome: api.OutcomeNoDecision, Message: "no decision: nothing was read yet"}
+	st.Scaling = &api.ScalingStatus{Outcome: api.OutcomeNoDecision, Message: "No decision was made: no load report was received yet."}
 	last := said.last
 	if said.pending != nil {
 		last, said.taken = *said.pending, true
 	}
 	if forbidden != "" {
-		last, said.taken = decisions.Decision{Held: true, Cause: twoOwners, Why: decisions.Reason{Text: "no decision: " + forbidden}}, true
+		last, said.taken = decisions.Decision{Held: true, Cause: twoOwners, Why: decisions.Reason{Text: "No decision was made: " + forbidden + "."}}, true
 	}
 	if !said.taken {
 		return
@@ -201,14 +201,14 @@ const mostWidths = 32
 func scalingOf(d *api.MoEDeployment) verdict {
 	st := d.Status.Policy
 	if st == nil || st.Scaling == nil {
-		return verdict{metav1.ConditionUnknown, api.ReasonNoDecision, "nothing was decided yet"}
+		return verdict{metav1.ConditionUnknown, api.ReasonNoDecision, "No decision was made yet."}
 	}
 	w := st.Scaling
 	switch {
 	case w.Outcome != api.OutcomeNoDecision && !d.AppliesReplicas():
 		return no(api.ReasonRecommended, w.Message)
 	case w.Outcome != api.OutcomeNoDecision:
-		return yes(api.ReasonDecides, fmt.Sprintf("%d replicas: %s", st.Replicas, w.Message))
+		return yes(api.ReasonDecides, fmt.Sprintf("The policy keeps %d replicas. %s", st.Replicas, w.Message))
 	case w.Reason != "":
 		return no(w.Reason, w.Message)
 	}

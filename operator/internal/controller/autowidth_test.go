@@ -97,7 +97,7 @@ func TestAutoscalingScalesAWorld(t *testing.T) {
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
 	said := d.Status.Policy.Decisions[len(d.Status.Policy.Decisions)-1]
 	require.Equal(t, int32(2), said.FromReplicas)
-	require.Contains(t, said.Message, "within the SLO")
+	require.Contains(t, said.Message, "meet the SLO")
 	b.told(api.EventReplicasDecided, "scale from 2 to 4 replicas")
 	b.until("w", "decided", scalingIs(metav1.ConditionTrue, api.ReasonDecides))
 
@@ -127,7 +127,7 @@ func TestAnHPAAndAutoscalingDoNotBothDecide(t *testing.T) {
 	d := b.ready("w")
 	b.busy(d)
 	d = b.until("w", "told that two decide", scalingIs(metav1.ConditionFalse, api.ReasonTwoOwners))
-	require.Contains(t, d.Status.Policy.Scaling.Message, "HorizontalPodAutoscaler other scales this MoEDeployment, too")
+	require.Contains(t, d.Status.Policy.Scaling.Message, "HorizontalPodAutoscaler other also scales this MoEDeployment")
 	require.Never(t, func() bool { return b.get("w").Status.DesiredReplicas != 2 }, 15*time.Second, time.Second, "while both want to decide the width stays")
 	require.NoError(t, b.c.Delete(t.Context(), hpa))
 	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
@@ -145,7 +145,7 @@ func TestADryRunOfTheWidthOnlyTells(t *testing.T) {
 	d = b.until("w", "told by a decision", func(d *api.MoEDeployment) bool { return len(d.Status.Policy.Decisions) > 0 })
 	require.Equal(t, api.ActionRecommend, d.Status.Policy.Decisions[0].Action)
 	require.Equal(t, int32(4), d.Status.Policy.Decisions[0].ToReplicas)
-	b.told(api.EventReplicasDecided, "recommendation: scale")
+	b.told(api.EventReplicasDecided, "The policy recommends to scale")
 	require.Len(t, b.history(), 1)
 }
 
@@ -192,12 +192,12 @@ func TestTheConditionOfTheWidthIsItsCause(t *testing.T) {
 		status    metav1.ConditionStatus
 		reason    string
 	}{
-		{held(decisions.Contradicted, "no decision: far off"), "", metav1.ConditionFalse, api.ReasonModelContradicted},
-		{held(decisions.OutOfReach, "no decision: too much"), "", metav1.ConditionFalse, api.ReasonSLOOutOfReach},
-		{held("", "no decision: 2 of 4 ranks tell nothing"), "", metav1.ConditionUnknown, api.ReasonNoDecision},
-		{held("", "no decision: the cost model contradicts what is measured"), "", metav1.ConditionUnknown, api.ReasonNoDecision}, // words alone are none
-		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "the width is as wanted"}}}, "another scales it", metav1.ConditionFalse, api.ReasonTwoOwners},
-		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "the width is as wanted"}}}, "", metav1.ConditionTrue, api.ReasonDecides},
+		{held(decisions.Contradicted, "No decision was made: far off."), "", metav1.ConditionFalse, api.ReasonModelContradicted},
+		{held(decisions.OutOfReach, "No decision was made: too much."), "", metav1.ConditionFalse, api.ReasonSLOOutOfReach},
+		{held("", "No decision was made: 2 of 4 ranks sent no load report."), "", metav1.ConditionUnknown, api.ReasonNoDecision},
+		{held("", "No decision was made: the cost model contradicts the measurements."), "", metav1.ConditionUnknown, api.ReasonNoDecision}, // words alone are none
+		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "The number of ranks is right."}}}, "another scales it", metav1.ConditionFalse, api.ReasonTwoOwners},
+		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "The number of ranks is right."}}}, "", metav1.ConditionTrue, api.ReasonDecides},
 	} {
 		st := &api.PolicyStatus{}
 		scalingStatus(shapes{d: d}, st, c.said, c.forbidden)

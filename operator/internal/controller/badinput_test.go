@@ -62,7 +62,7 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 		words string
 	}{
 		"missing":           {func(*tangramv1.TelemetryReport, int) error { return errors.New("it is out") }, "it is out"},
-		"no clock":          {func(r *tangramv1.TelemetryReport, _ int) error { r.At = math.NaN(); return nil }, "gateways tell nothing of use since"},
+		"no clock":          {func(r *tangramv1.TelemetryReport, _ int) error { r.At = math.NaN(); return nil }, "the gateways have sent no usable load report since"},
 		"a clock that goes": {func(r *tangramv1.TelemetryReport, _ int) error { r.At = 1; return nil }, "its clock went from"},
 		"a clock that jumps": {func(r *tangramv1.TelemetryReport, n int) error {
 			r.At += float64(n%2) * 3600
@@ -77,11 +77,11 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 				rank.Load.Telemetry.StepSeconds = math.NaN()
 			}
 			return nil
-		}, "no decision"},
+		}, "No decision was made"},
 		"a rank that tells nothing": {func(r *tangramv1.TelemetryReport, _ int) error {
 			r.Ranks[1].Load.Telemetry = nil
 			return nil
-		}, "1 of 2 ranks tell nothing"},
+		}, "1 of 2 ranks sent no load report"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t)
@@ -136,7 +136,7 @@ func TestAModelThatContradictsIsToldOf(t *testing.T) {
 	}
 	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
 	d = b.until("w", "told that the model contradicts", scalingIs(metav1.ConditionFalse, api.ReasonModelContradicted))
-	require.Contains(t, message(d, api.ConditionScalingActive), "the cost model contradicts what is measured")
+	require.Contains(t, message(d, api.ConditionScalingActive), "the cost model contradicts the measurements")
 	require.Equal(t, api.OutcomeNoDecision, d.Status.Policy.Scaling.Outcome)
 	require.EqualValues(t, 2, d.Status.DesiredReplicas)
 	require.Empty(t, d.Status.Policy.Decisions)
@@ -154,7 +154,7 @@ func TestAsWideAsPodsOfTheClusterAllow(t *testing.T) {
 	require.EqualValues(t, 4, b.get("w").Status.DesiredReplicas)
 	d = b.until("w", "as wide as pods allow", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 3 && inMode(api.ModeExpert)(d) })
 	require.EqualValues(t, 3, d.Status.Policy.Replicas)
-	require.Contains(t, d.Status.Policy.Decisions[0].Message, "as wide as pods allow")
+	require.Contains(t, d.Status.Policy.Decisions[0].Message, "The cluster has no room for more pods.")
 	require.Equal(t, []string{"w-0", "w-1", "w-2"}, b.podNames("w"))
-	b.told(api.EventReplicasDecided, "scale from 4 to 3 replicas: as wide as pods allow")
+	b.told(api.EventReplicasDecided, "scale from 4 to 3 replicas. The cluster has no room for more pods.")
 }

@@ -193,7 +193,7 @@ func (r *Reconciler) keepCertificates(ctx context.Context, d *api.MoEDeployment,
 			err = r.remove(ctx, s)
 		}
 		if err != nil {
-			return 0, fmt.Errorf("secret of pod %s, which is gone: %w", pod, err)
+			return 0, fmt.Errorf("delete the secret of deleted pod %s: %w", pod, err)
 		}
 	}
 	return again, nil

@@ -104,7 +104,7 @@ func (r *Reconciler) keepConfigs(ctx context.Context, d *api.MoEDeployment, mine
 			continue
 		}
 		if err := r.remove(ctx, &unused[i]); err != nil {
-			return fmt.Errorf("ConfigMap %s, which no pod uses: %w", name, err)
+			return fmt.Errorf("delete unused ConfigMap %s: %w", name, err)
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ func (r *Reconciler) delete(ctx context.Context, d *api.MoEDeployment) (reconcil
 		return reconcile.Result{}, nil
 	}
 	patient := time.Since(d.DeletionTimestamp.Time) < r.DeleteWithin
-	pods, over, err := r.dissolve(ctx, d, "its MoEDeployment is deleted")
+	pods, over, err := r.dissolve(ctx, d, "the MoEDeployment is being deleted")
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -78,12 +78,12 @@ func (r *Reconciler) reach(ctx context.Context, d *api.MoEDeployment, pods []cor
 	if w == nil {
 		authority, err := r.authority(ctx, d)
 		if err != nil { // it went with the namespace
-			r.Log.Info("agents of a world that is over cannot be told", "world", worldName(d), "error", err)
+			r.Log.Info("cannot release the agents of an ended world", "world", worldName(d), "error", err)
 			return
 		}
 		identity, err := r.driver(d, authority)
 		if err != nil {
-			r.Log.Error("agents of a world that is over cannot be told", "world", worldName(d), "error", err)
+			r.Log.Error("cannot release the agents of an ended world", "world", worldName(d), "error", err)
 			return
 		}
 		w = r.open(d, identity)
@@ -94,7 +94,7 @@ func (r *Reconciler) reach(ctx context.Context, d *api.MoEDeployment, pods []cor
 // namespaceEnds: a namespace that is deleted deletes its pods first and everything else after
 // they are gone, so that this is all that tells us.
 func (r *Reconciler) namespaceEnds(ctx context.Context, d *api.MoEDeployment) (reconcile.Result, error) {
-	pods, _, err := r.dissolve(ctx, d, "its namespace is deleted")
+	pods, _, err := r.dissolve(ctx, d, "the namespace is being deleted")
 	if err != nil {
 		return reconcile.Result{}, err
 	}

@@ -220,7 +220,7 @@ func TestAdoptionRefused(t *testing.T) {
 			o.SetNamespace(b.namespace)
 			require.NoError(t, b.c.Create(t.Context(), o))
 			require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
-			d := b.degraded("w", api.ReasonNameConflict, b.namespace+"/"+name, "belongs to nobody", "Remove or rename it")
+			d := b.degraded("w", api.ReasonNameConflict, b.namespace+"/"+name, "belongs to no controller", "Delete or rename the object")
 			require.Equal(t, api.ReasonNameConflict, d.Status.State)
 			require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNameConflict) || has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
 			require.Equal(t, status.FailedStatus, kstatus(t, d).Status)

@@ -53,7 +53,7 @@ func (r *Reconciler) feel(ctx context.Context, all []api.LayoutTransition, reade
 		// With a lock: what the cache shows may be older.
 		err = r.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return 0, fmt.Errorf("what clients felt of %s: %w", t.Name, err)
+			return 0, fmt.Errorf("client latency of %s: %w", t.Name, err)
 		}
 	}
 	return again, nil

@@ -39,7 +39,7 @@ func TestWhatClientsFeltOfATransition(t *testing.T) {
 	}
 	young := func(from, to time.Time) (*telemetry.Window, error) {
 		if from.Before(start) {
-			return nil, fmt.Errorf("%w: readings begin at 3", telemetry.ErrNotKept)
+			return nil, fmt.Errorf("%w: the readings begin at 3", telemetry.ErrNotKept)
 		}
 		return between(from, to)
 	}

@@ -47,9 +47,9 @@ func misfit(d *api.MoEDeployment, s *scene) *refusal {
 	if d.IsAuto() {
 		whose = "status.policy.layers"
 	}
-	text := fmt.Sprintf("%s does not fit %d ranks (%d replicas): %v", whose, ranks, d.DesiredReplicas(), err)
+	text := fmt.Sprintf("%s does not fit %d ranks (%d replicas): %v.", whose, ranks, d.DesiredReplicas(), err)
 	if l := s.seen.Layout; l != nil {
-		text += fmt.Sprintf("; until the spec changes %d ranks serve on as %v", len(l.Members), layout.RangesOf(l))
+		text += fmt.Sprintf(" Until the spec changes, %d ranks continue to serve with layout %v.", len(l.Members), layout.RangesOf(l))
 	}
 	return &refusal{reason: api.ReasonLayoutDoesNotFit, message: text}
 }
@@ -63,7 +63,7 @@ func splitsHeads(shape layout.Shape, s *scene) error {
 			}
 			for l := range uint32(len(shape.Layers)) {
 				if n := shape.Layers[l].AttentionGroup; n > 1 {
-					return fmt.Errorf("layer %d: attention groups of %d, and the engine keeps the heads of a request on one rank: leave attentionGroup out, or make it 1", l, n)
+					return fmt.Errorf("layer %d has attentionGroup %d, but the engine keeps all heads of a request on one rank; remove attentionGroup or set it to 1", l, n)
 				}
 			}
 		}

@@ -66,7 +66,7 @@ func TestModeHybrid(t *testing.T) {
 	require.Equal(t, api.ModeHybrid, d.Status.Mode)
 	require.Equal(t, told([4]int32{0, 0, 2, 1}, [4]int32{1, 1, 1, 1}), d.Status.Layers, "a layer of no range is as in mode ExpertParallel")
 	require.Equal(t, layout.Ranges{{First: 0, Last: 0, ExpertGroup: 2, AttentionGroup: 1}, {First: 1, Last: 1, ExpertGroup: 1, AttentionGroup: 1}}, b.inForce())
-	require.Equal(t, "4 ranks serve in mode Hybrid (0=2/1 1=1/1)", message(d, api.ConditionReady))
+	require.Equal(t, "4 ranks serve in mode Hybrid (0=2/1 1=1/1).", message(d, api.ConditionReady))
 	require.Equal(t, "start with 4 ranks Hybrid (0=2/1)", d.Status.RecentTransitions[0].Summary)
 	require.Equal(t, api.ModeHybrid, b.history()[0].Spec.To.Mode)
 
@@ -113,7 +113,7 @@ func TestALayoutThatDoesNotFit(t *testing.T) {
 	good := b.ready("w")
 	stays := func(replicas int32, words ...string) {
 		t.Helper()
-		d := b.degraded("w", api.ReasonLayoutDoesNotFit, append(words, "until the spec changes 4 ranks serve on as 0-1=2/4")...)
+		d := b.degraded("w", api.ReasonLayoutDoesNotFit, append(words, "Until the spec changes, 4 ranks continue to serve with layout 0-1=2/4")...)
 		require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonLayoutDoesNotFit))
 		require.True(t, has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonLayoutDoesNotFit))
 		require.True(t, apimeta.IsStatusConditionTrue(d.Status.Conditions, api.ConditionAvailable), "what serves goes on")
@@ -134,7 +134,7 @@ func TestALayoutThatDoesNotFit(t *testing.T) {
 
 	// What dies meanwhile is repaired, and a pod that is deleted leaves by a transition.
 	b.die("w-3")
-	b.told(api.EventRepaired, "1 members lost, 3 serve on")
+	b.told(api.EventRepaired, "1 members were lost and 3 ranks serve")
 	d := b.until("w", "three serve on", func(d *api.MoEDeployment) bool {
 		return d.Status.Ranks == 3 && has(d, api.ConditionDegraded, metav1.ConditionTrue, api.ReasonLayoutDoesNotFit) && d.Status.Transition == nil
 	})
@@ -167,7 +167,7 @@ func TestALayoutThatTheEngineDoesNotCompute(t *testing.T) {
 		b.agent(p.Name).AttentionDataOnly()
 	}
 	b.change(`{"spec":{"parallelism":{"layers":[{"firstLayer":1,"attentionGroup":2}]}}}`)
-	b.degraded("w", api.ReasonLayoutDoesNotFit, "layer 1: attention groups of 2, and the engine keeps the heads of a request on one rank: leave attentionGroup out, or make it 1")
+	b.degraded("w", api.ReasonLayoutDoesNotFit, "layer 1 has attentionGroup 2, but the engine keeps all heads of a request on one rank; remove attentionGroup or set it to 1")
 	b.change(`{"spec":{"parallelism":{"layers":[{"firstLayer":1,"expertGroup":2}]}}}`)
 	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 2, 1}), b.ready("w").Status.Layers)
 }

@@ -101,7 +101,7 @@ func nextLoad(was *api.LoadStatus, reader *readings.Reader, gateways bool) (*api
 			return nil, 0
 		}
 		now := was.DeepCopy()
-		now.Problem = "no gateway runs that could tell of the load"
+		now.Problem = "No gateway is running, so the load is unknown."
 		return now, 0
 	}
 	if was != nil {
@@ -143,7 +143,7 @@ func loadStatus(s *telemetry.Sample, w *telemetry.Window) *api.LoadStatus {
 		out.TPOTP99 = seconds(v)
 	}
 	if !s.Whole {
-		out.Problem = fmt.Sprintf("%d of %d ranks tell nothing", s.Gauges.Silent, s.Gauges.Ranks)
+		out.Problem = fmt.Sprintf("%d of %d ranks sent no load report.", s.Gauges.Silent, s.Gauges.Ranks)
 		if len(s.Problems) > 0 {
 			out.Problem = clip(s.Problems[0].String(), 1024)
 		}

@@ -114,14 +114,14 @@ func TestStatusTellsOfTheLoad(t *testing.T) {
 	}, wait, tick)
 	require.Zero(t, testutil.CollectAndCount(b.metrics.world), "the load is unknown")
 	require.Equal(t, old.Time, again.Time, "what it tells is as old as it was")
-	require.Contains(t, again.Problem, "nothing was read for")
+	require.Contains(t, again.Problem, "no report was read for")
 	same, _ := nextLoad(again, reader, true)
 	require.Equal(t, again, same, "the text does not change at every look")
 	none, after := nextLoad(nil, nil, false)
 	require.Nil(t, none)
 	require.Zero(t, after)
 	stale, after := nextLoad(old, nil, false)
-	require.Equal(t, "no gateway runs that could tell of the load", stale.Problem, "figures of gateways that are gone are marked")
+	require.Equal(t, "No gateway is running, so the load is unknown.", stale.Problem, "figures of gateways that are gone are marked")
 	require.Equal(t, old.Time, stale.Time)
 	require.Zero(t, after)
 	same, _ = nextLoad(stale, nil, false)
@@ -163,7 +163,7 @@ func TestLoadOfASample(t *testing.T) {
 	require.Equal(t, &api.LoadStatus{Running: 5, Waiting: 3, QueueAge: metav1.Duration{Duration: 1500 * time.Millisecond}, KVUsedPercent: 75, TokensPerSecond: 123,
 		TTFTP99: &metav1.Duration{Duration: time.Second}, TPOTP99: &metav1.Duration{Duration: 125 * time.Millisecond}}, loadStatus(s, w))
 	s.Whole, s.Gauges.Silent = false, 1
-	require.Equal(t, "1 of 2 ranks tell nothing", loadStatus(s, w).Problem)
+	require.Equal(t, "1 of 2 ranks sent no load report.", loadStatus(s, w).Problem)
 	s.Problems = []telemetry.Problem{{Source: "10.0.0.1:8082", Why: "down"}}
 	require.Equal(t, "10.0.0.1:8082: down", loadStatus(s, w).Problem)
 	w.Answers = telemetry.Latencies{}

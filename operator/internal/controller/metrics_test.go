@@ -134,7 +134,7 @@ func TestWorldMetrics_OncePerWorld(t *testing.T) {
 	m.world.readers.Store(a, &lastReading{sample: &telemetry.Sample{
 		Gauges: telemetry.Gauges{Running: 7, Waiting: 2, Homeless: 1, QueueAge: 1.5, QueuedTokens: 70, KVPages: 10, KVFree: 4, Ranks: 3, Silent: 1},
 		Total:  telemetry.Counters{PrefillTokens: 40, DecodeTokens: 30, Steps: 2, StepSeconds: .25}}})
-	m.world.readers.Store(b, &lastReading{err: errors.New("no gateway was asked")})
+	m.world.readers.Store(b, &lastReading{err: errors.New("no gateway was queried")})
 	got := func() map[string]float64 {
 		families, err := registry.Gather()
 		require.NoError(t, err)

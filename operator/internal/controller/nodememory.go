@@ -24,8 +24,8 @@ const namespaceAgain = 10 * time.Second
 type sharingError struct{ namespace, label string }
 
 func (e *sharingError) Error() string {
-	return fmt.Sprintf("spec.network.nodeMemorySharing: no pod is made, since namespace %s does not allow its pods to share memory on their node: its label %s is %q and must be %q. "+
-		"Have it set by who administers namespaces, or make a MoEDeployment of another name without the field. What serves goes on",
+	return fmt.Sprintf("spec.network.nodeMemorySharing is not allowed in namespace %s, so no pod is created: its label %s is %q and must be %q. "+
+		"Ask the administrator of the namespace to set the label, or create a MoEDeployment with another name and without the field. Running pods continue to serve.",
 		e.namespace, api.NodeMemorySharingLabel, e.label, api.NodeMemorySharingAllowed)
 }
 
@@ -36,7 +36,7 @@ func (r *Reconciler) checkSharing(ctx context.Context, d *api.MoEDeployment) err
 	}
 	var namespace corev1.Namespace
 	if err := r.APIReader.Get(ctx, client.ObjectKey{Name: d.Namespace}, &namespace); err != nil {
-		return fmt.Errorf("whether namespace %s allows spec.network.nodeMemorySharing: %w", d.Namespace, err)
+		return fmt.Errorf("check whether namespace %s allows spec.network.nodeMemorySharing: %w", d.Namespace, err)
 	}
 	if label := namespace.Labels[api.NodeMemorySharingLabel]; label != api.NodeMemorySharingAllowed {
 		return &sharingError{d.Namespace, label}

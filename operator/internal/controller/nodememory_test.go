@@ -113,7 +113,7 @@ func TestNodeMemoryTakesTheNamespacesLabel(t *testing.T) {
 		}
 	}
 	refused("")
-	b.told(api.ReasonSharingNotAllowed, "no pod is made")
+	b.told(api.ReasonSharingNotAllowed, "no pod is created")
 	other := b.deployment("v", 1)
 	other.Spec.Network.NodeMemorySharing = api.NodeMemorySharingEnabled
 	require.NoError(t, b.c.Create(t.Context(), other))
@@ -146,7 +146,7 @@ func TestNodeMemoryThatIsAllowedNoMore(t *testing.T) {
 	uids := b.uids()
 
 	b.label(map[string]any{api.NodeMemorySharingLabel: nil})
-	d = b.degraded("w", api.ReasonSharingNotAllowed, "What serves goes on")
+	d = b.degraded("w", api.ReasonSharingNotAllowed, "Running pods continue to serve.")
 	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonSharingNotAllowed))
 	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing))
 	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)

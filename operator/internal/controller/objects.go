@@ -28,7 +28,7 @@ const fieldOwner = client.FieldOwner("tangram-operator")
 type foreignError struct{ kind, name, owner string }
 
 func (e *foreignError) Error() string {
-	return fmt.Sprintf("%s %s is there and belongs to %s; it is not touched. Remove or rename it, or rename the MoEDeployment", e.kind, e.name, e.owner)
+	return fmt.Sprintf("%s %s already exists and belongs to %s, so the operator does not change it. Delete or rename the object, or rename the MoEDeployment.", e.kind, e.name, e.owner)
 }
 
 func ownerReference(d *api.MoEDeployment) metav1.OwnerReference {
@@ -45,7 +45,7 @@ func (r *Reconciler) checkOwned(d *api.MoEDeployment, object client.Object) erro
 	if err != nil {
 		return err
 	}
-	by := "nobody"
+	by := "no controller"
 	if owner != nil {
 		by = owner.Kind + " " + owner.Name
 	}

@@ -167,7 +167,7 @@ func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *aut
 	if err != nil {
 		return fmt.Errorf("create pod %s: %w", pod.Name, err)
 	}
-	r.event(d, pod, corev1.EventTypeNormal, api.EventPodCreated, "Create", "created pod %s", pod.Name)
+	r.event(d, pod, corev1.EventTypeNormal, api.EventPodCreated, "Create", "Created pod %s.", pod.Name)
 	return nil
 }
 
@@ -191,7 +191,7 @@ func (r *Reconciler) deletePod(ctx context.Context, d *api.MoEDeployment, x flee
 	if err := r.remove(ctx, tls, client.Preconditions{UID: &tls.UID}); err != nil {
 		return err
 	}
-	r.event(d, pod, corev1.EventTypeNormal, api.EventPodReleased, "Delete", "deleted pod %s (UID %s): %s", x.Name, x.UID, x.Why)
+	r.event(d, pod, corev1.EventTypeNormal, api.EventPodReleased, "Delete", "Deleted pod %s (UID %s): %s.", x.Name, x.UID, x.Why)
 	return nil
 }
 

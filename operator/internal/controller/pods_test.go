@@ -49,7 +49,7 @@ func TestProblemsAreCountedAgainstAllPods(t *testing.T) {
 	for i := range 5 {
 		problems = append(problems, problem{fmt.Sprintf("w-%d", i), api.ReasonPodsUnschedulable, "no node"})
 	}
-	require.Equal(t, "5 of 5 pods cannot start; w-0: no node", degradedOf(d, &scene{problems: problems}).message)
+	require.Equal(t, "5 of 5 pods cannot start; w-0: no node.", degradedOf(d, &scene{problems: problems}).message)
 }
 
 // Claims that the spec names stay beside the GPU's, and a GPU's world takes one image for all that agents do.

@@ -32,7 +32,7 @@ func (p pricing) price(from, to kernels.Shape) (costmodel.Transition, error) {
 	}
 	shape := p.layoutShape(to)
 	if p.byData && to.AttentionGroup > 1 {
-		return costmodel.Transition{}, fmt.Errorf("attention groups of %d, and the engine keeps the heads of a request on one rank", to.AttentionGroup)
+		return costmodel.Transition{}, fmt.Errorf("attentionGroup is %d, but the engine keeps all heads of a request on one rank", to.AttentionGroup)
 	}
 	l := p.seen.Layout
 	in := planner.Input{World: worldName(p.d), Revision: l.GetRevision(), Geometry: p.view, Current: l, Shape: shape,
@@ -78,13 +78,13 @@ func (p pricing) refused(s kernels.Shape) string {
 	if st := p.d.Status.Policy; st != nil {
 		if i := slices.IndexFunc(st.Backoff, p.isOption(s)); i >= 0 && time.Now().Before(st.Backoff[i].Until.Time) {
 			r := st.Backoff[i]
-			return fmt.Sprintf("the last switch to it failed; it is not tried before %s: %s", r.Until.UTC().Format(time.TimeOnly), r.Message)
+			return fmt.Sprintf("the last switch to this shape failed and is not retried before %s: %s", r.Until.UTC().Format(time.TimeOnly), r.Message)
 		}
 	}
 	if p.layoutShape(s).Shares() {
 		for _, status := range p.seen.Statuses {
 			if why := status.GetCheckpointError(); why != "" {
-				return "an agent cannot read the checkpoint, which a repair would need: " + why
+				return "an agent cannot read the checkpoint, which a repair would require: " + why
 			}
 		}
 	}

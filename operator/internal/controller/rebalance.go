@@ -109,11 +109,11 @@ func balancedOf(d *api.MoEDeployment, s *scene) verdict {
 	report := s.seen.Balance
 	switch {
 	case s.seen.Rebalancing:
-		return no(api.ReasonRebalancing, "experts move")
+		return no(api.ReasonRebalancing, "Experts are moving to other ranks.")
 	case s.seen.RebalanceFailed != nil:
-		return no(api.ReasonRebalanceFailed, s.seen.RebalanceFailed.Error())
+		return no(api.ReasonRebalanceFailed, fmt.Sprintf("The rebalance failed: %v.", s.seen.RebalanceFailed))
 	case report == nil:
-		return verdict{metav1.ConditionUnknown, api.ReasonObserving, "no window has ended yet"}
+		return verdict{metav1.ConditionUnknown, api.ReasonObserving, "No observation window has ended yet."}
 	}
 	switch report.Outcome {
 	case balance.NotExpert:
@@ -165,7 +165,7 @@ func (c *recorder) rebalanced(err error) {
 	decided := c.rebalance.Decision
 	c.r.metrics.rebalanced(c.d, decided.Moves, err)
 	if err == nil {
-		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventRebalanced, "Rebalance", "%d experts moved (%d bytes): balancedness of the load expected %.3f -> %.3f (%.3f at most); what it brings is measured in the next window",
+		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventRebalanced, "Rebalance", "The rebalance moved %d experts (%d bytes). The expected balancedness of the load rises from %.3f to %.3f (at most %.3f). The next window measures the actual gain.",
 			decided.Moves, decided.Bytes, decided.Before, decided.After, decided.Floor)
 	}
 }

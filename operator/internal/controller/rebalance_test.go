@@ -37,7 +37,7 @@ func TestExpertsFollowTheLoad(t *testing.T) {
 	require.Contains(t, r.Message, "balancedness")
 	require.Contains(t, d.Status.RecentTransitions[0].Summary, "rebalance: ")
 	b.told(api.ReasonRebalancing, "experts move (")
-	b.told(api.EventRebalanced, "experts moved (")
+	b.told(api.EventRebalanced, "The rebalance moved ")
 	b.told(r.Reason, "balancedness")
 	require.InDelta(t, float64(*r.BalancednessPermille)/1000, testutil.ToFloat64(b.metrics.load.balancedness.WithLabelValues(b.namespace, "w")), .001)
 	require.Equal(t, 2, testutil.CollectAndCount(b.metrics.load.tokens), "2 ranks")

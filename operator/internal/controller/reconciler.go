@@ -282,7 +282,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	authority, err := r.authority(ctx, d)
 	var without *issuerError
 	if errors.As(err, &without) { // nobody tells us when it comes
-		s.unrenewed, s.refused = without, &refusal{api.ReasonIssuerMissing, without.Error()}
+		s.unrenewed, s.refused = without, &refusal{api.ReasonIssuerMissing, fmt.Sprintf("The issuer of certificates cannot be used: %v. Create or correct the Secret.", without)}
 		return reconcile.Result{RequeueAfter: min(r.loadTime(), 10*time.Second)}, r.writeStatus(ctx, d, s)
 	}
 	if err != nil {
@@ -476,7 +476,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 
 // end what runs for a MoEDeployment beside us, and forget what was written for it.
 func (r *Reconciler) end(uid types.UID) {
-	r.Worlds.Dissolve(uid, "its MoEDeployment is gone")
+	r.Worlds.Dissolve(uid, "the MoEDeployment no longer exists")
 	r.applied.Delete(uid)
 	r.endLoad(uid)
 	r.advices.Delete(uid)

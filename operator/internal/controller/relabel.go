@@ -32,7 +32,7 @@ func (r *Reconciler) relabel(ctx context.Context, object client.Object, wanted m
 	before := object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy of a client.Object is one
 	object.SetLabels(merged)
 	if err := r.Patch(ctx, object, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("put back the labels of %s: %w", object.GetName(), err)
+		return fmt.Errorf("restore the labels of %s: %w", object.GetName(), err)
 	}
 	return nil
 }

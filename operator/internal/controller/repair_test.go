@@ -52,7 +52,7 @@ func TestMemberThatDies(t *testing.T) {
 			before := b.serve("w", 3)
 			uids := b.uids()
 			die(b)
-			b.told(api.EventRepaired, "1 members lost, 2 serve on")
+			b.told(api.EventRepaired, "1 members were lost and 2 ranks serve")
 			d := b.repaired(3, before.Status.Epoch)
 			after := b.uids()
 			require.Len(t, after, 3)
@@ -101,7 +101,7 @@ func TestAllMembersThatDie(t *testing.T) {
 	uids := b.uids()
 	b.die("w-0")
 	b.die("w-1")
-	b.told(api.EventWorldRestarted, "starts again from the checkpoint")
+	b.told(api.EventWorldRestarted, "The world restarts from the checkpoint")
 	d := b.until("w", "it serves again", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && len(d.Status.Members) == 2 &&
 			member.PodOf(d.Status.Members[0].ID) != string(uids["w-0"])
@@ -256,7 +256,7 @@ func TestRepairReady(t *testing.T) {
 	d := b.until("w", "no room", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionRepairReady, metav1.ConditionFalse, api.ReasonNoHeadroom)
 	})
-	require.Regexp(t, `if rank \d is lost, rank \d needs \d+ bytes of weights and has 102400: \d+ bytes are short`, message(d, api.ConditionRepairReady))
+	require.Regexp(t, `The loss of rank \d cannot be repaired: rank \d would need \d+ bytes for weights and has 102400\. The missing \d+ bytes`, message(d, api.ConditionRepairReady))
 	require.True(t, has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing), "it serves all the same")
 	b.world("w").SetMemory(1 << 30)
 	b.scale(3)
@@ -271,5 +271,5 @@ func TestASingleRankHasNoSurvivor(t *testing.T) {
 	d := b.until("w", "one rank", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionRepairReady, metav1.ConditionFalse, api.ReasonNotRepairable)
 	})
-	require.Contains(t, message(d, api.ConditionRepairReady), "it is the only rank")
+	require.Contains(t, message(d, api.ConditionRepairReady), "no other rank exists")
 }

@@ -102,7 +102,7 @@ func (c *repairRecorder) Ended(ctx context.Context, record *driver.Record, err e
 	if record.PlanHash == "" && record.WorldEnded == "" { // it came to no plan: the event tells, the next try may do better
 		object = nil
 	} else if writing := c.write(ctx, object); writing != nil {
-		c.r.Log.Error("a repair was not recorded", "world", worldName(c.d), "error", writing)
+		c.r.Log.Error("cannot record a repair", "world", worldName(c.d), "error", writing)
 		object = nil
 	}
 	var related *api.LayoutTransition
@@ -111,12 +111,12 @@ func (c *repairRecorder) Ended(ctx context.Context, record *driver.Record, err e
 	}
 	switch {
 	case err != nil:
-		c.tell(related, corev1.EventTypeWarning, api.ReasonRepairFailed, "%v", err)
+		c.tell(related, corev1.EventTypeWarning, api.ReasonRepairFailed, "The repair failed: %v.", err)
 	case record.WorldEnded != "":
-		c.tell(related, corev1.EventTypeWarning, api.EventWorldRestarted, "%s; the world starts again from the checkpoint: %s", record.WorldEnded, lostOf(record))
+		c.tell(related, corev1.EventTypeWarning, api.EventWorldRestarted, "The world restarts from the checkpoint because %s. Lost members: %s.", record.WorldEnded, lostOf(record))
 	default:
 		c.tell(related, corev1.EventTypeNormal, api.EventRepaired,
-			"%d members lost, %d serve on at epoch %d after %.3f s (%.3f s until all stood still, %.3f s of fence), %d bytes between ranks, %d from the checkpoint%s",
+			"The world was repaired: %d members were lost and %d ranks serve at epoch %d after %.3f s (%.3f s until all ranks stopped, %.3f s for the fence). %d bytes were fetched from ranks and %d from the checkpoint%s.",
 			len(record.Lost), record.Ranks, record.Epoch, record.TotalSeconds, record.WaitSeconds, record.FenceSeconds,
 			record.Bytes.Shared+record.Bytes.TCP+record.Bytes.Wire, record.Bytes.Checkpoint, colon(lostOf(record)))
 	}
@@ -186,7 +186,7 @@ func lostOf(record *driver.Record) string {
 		out = append(out, l.Member+" ("+l.Why+")")
 	}
 	if len(record.Missed) > 0 { // the first is of one that is lost, if any is
-		out = append(out, record.Missed[0].By+" found "+record.Missed[0].String())
+		out = append(out, record.Missed[0].By+" reported "+record.Missed[0].String())
 	}
 	return strings.Join(out, "; ")
 }

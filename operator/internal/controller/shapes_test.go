@@ -64,7 +64,7 @@ func TestShapesInAStatus(t *testing.T) {
 func TestADecisionOnModeAndWidth(t *testing.T) {
 	b := &api.MoEDeployment{}
 	b.Spec.Replicas, b.Spec.RanksPerPod, b.Spec.MinReplicas, b.Spec.MaxReplicas = 4, 1, ptr.To[int32](2), ptr.To[int32](8)
-	said := decisions.Decision{Switch: true, To: kernels.Expert(6), Why: decisions.Reason{Text: "wider: ExpertParallel/6"},
+	said := decisions.Decision{Switch: true, To: kernels.Expert(6), Why: decisions.Reason{Text: "More ranks are needed."},
 		Rejected: []decisions.Rejected{{Shape: kernels.Tensor(6), Why: decisions.Reason{Text: "its KV"}}}}
 	for _, action := range []api.Action{api.ActionApply, api.ActionRecommend} {
 		b.Spec.Autoscaling, b.Spec.Parallelism = &api.Autoscaling{Action: action, SLO: api.SLO{TTFTMilliseconds: ptr.To[int32](1000)}}, auto(action)

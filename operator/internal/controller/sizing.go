@@ -45,18 +45,18 @@ func (r *Reconciler) sized(ctx context.Context, d *api.MoEDeployment) (done bool
 		if err != nil {
 			return false, nil, err
 		}
-		return false, &scene{sizing: "a pod that reads the checkpoint is created"}, r.createNew(ctx, d, wanted, func() error { return nil })
+		return false, &scene{sizing: "The operator creates a pod that reads the checkpoint."}, r.createNew(ctx, d, wanted, func() error { return nil })
 	}
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded:
 		size := &plancli.CheckpointSize{}
 		if err := json.Unmarshal([]byte(messageOf(pod)), size); err != nil || size.WeightsBytes == 0 {
-			return false, &scene{refused: &refusal{api.ReasonPodsFailing, fmt.Sprintf("%s: its result is no size: %q", pod.Name, clip(messageOf(pod), longestWords))}}, nil
+			return false, &scene{refused: &refusal{api.ReasonPodsFailing, fmt.Sprintf("Pod %s returned an invalid size: %q.", pod.Name, clip(messageOf(pod), longestWords))}}, nil
 		}
 		return r.takeSize(ctx, d, pod, size)
 	case corev1.PodFailed:
 		again := r.KeepEnded // somebody reads why, and the next try may find a checkpoint
-		s := &scene{refused: &refusal{api.ReasonInvalidSpec, fmt.Sprintf("the memory cannot be computed from the checkpoint: %s", clip(messageOf(pod), longestMessage))}, again: again}
+		s := &scene{refused: &refusal{api.ReasonInvalidSpec, fmt.Sprintf("The memory cannot be computed from the checkpoint: %s.", clip(messageOf(pod), longestMessage))}, again: again}
 		if ended := endOf(pod); ended != nil && time.Since(ended.Time) > again {
 			return false, s, r.remove(ctx, pod)
 		}
@@ -67,7 +67,7 @@ func (r *Reconciler) sized(ctx context.Context, d *api.MoEDeployment) (done bool
 	if err != nil {
 		return false, nil, err
 	}
-	s = &scene{sizing: fmt.Sprintf("pod %s reads the checkpoint", pod.Name), again: again}
+	s = &scene{sizing: fmt.Sprintf("Pod %s reads the checkpoint.", pod.Name), again: again}
 	if problem != nil {
 		s.problems = append(s.problems, *problem)
 	}

@@ -97,7 +97,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	case degraded.status == metav1.ConditionTrue:
 		ready = no(degraded.reason, degraded.message)
 	case progressing.status == metav1.ConditionFalse && progressing.reason == api.ReasonReconciled:
-		ready = yes(api.ReasonServing, fmt.Sprintf("%d ranks serve in mode %s", st.Ranks, inWords(st.Mode, layout.RangesOf(s.seen.Layout))))
+		ready = yes(api.ReasonServing, fmt.Sprintf("%d ranks serve in mode %s.", st.Ranks, inWords(st.Mode, layout.RangesOf(s.seen.Layout))))
 	}
 	r.set(d, api.ConditionAvailable, available)
 	r.set(d, api.ConditionProgressing, progressing)
@@ -124,7 +124,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
 		[]string{api.ReasonNameConflict, api.ReasonObjectRejected, api.ReasonIssuerMissing, api.ReasonSharingNotAllowed, api.ReasonPodsFailing, api.ReasonInsufficientMemory, api.ReasonLayoutDoesNotFit, api.ReasonInvalidSpec}, degraded.reason)
 	r.onlyWhile(d, api.ConditionPlaintextNetwork, d.IsPlaintext(), yes(api.ReasonUnencrypted,
-		"spec.network.encryption is None: weights, KV cache and steps cross the network in plain text, and every client that reaches a pod's port is trusted"))
+		"spec.network.encryption is None: weights, KV cache and step data cross the network in plain text, and pods trust every client that can connect. "+
+			"To encrypt them, create a MoEDeployment with another name and spec.network.encryption Required."))
 	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
 	r.onlyWhile(d, api.ConditionReconciling, !stalled && ready.status != metav1.ConditionTrue, ready)
 	st.Ready = fmt.Sprintf("%d/%d", st.ReadyReplicas, st.DesiredReplicas)
@@ -158,13 +159,13 @@ func certificatesOf(s *scene) verdict {
 	first := s.expires.UTC().Format(time.RFC3339)
 	switch {
 	case s.expires.IsZero():
-		return no(api.ReasonRenewalFailed, s.unrenewed.Error())
+		return no(api.ReasonRenewalFailed, fmt.Sprintf("The certificates cannot be renewed: %v.", s.unrenewed))
 	case time.Now().After(s.expires):
-		return no(api.ReasonExpired, "a certificate ended at "+first+": who shows it is not believed any more")
+		return no(api.ReasonExpired, "A certificate expired at "+first+". Other pods reject the pod that uses it. The operator keeps trying to renew it.")
 	case s.unrenewed != nil:
-		return no(api.ReasonRenewalFailed, fmt.Sprintf("the first certificate ends at %s, and: %v", first, s.unrenewed))
+		return no(api.ReasonRenewalFailed, fmt.Sprintf("The first certificate expires at %s and cannot be renewed: %v.", first, s.unrenewed))
 	}
-	return yes(api.ReasonValid, "the first certificate ends at "+first+" and is renewed before")
+	return yes(api.ReasonValid, "The first certificate expires at "+first+". The operator renews it before that time.")
 }
 
 func (r *Reconciler) set(d *api.MoEDeployment, kind string, v verdict) {
@@ -239,7 +240,7 @@ func availableOf(d *api.MoEDeployment, s *scene) verdict {
 		return verdict{was.Status, was.Reason, was.Message} // nothing new is known
 	}
 	if s.seen.Layout == nil {
-		return no(api.ReasonNoLayout, "no layout is in force yet")
+		return no(api.ReasonNoLayout, "No layout is active yet.")
 	}
 	accept := 0
 	for _, status := range s.seen.Statuses {
@@ -250,16 +251,16 @@ func availableOf(d *api.MoEDeployment, s *scene) verdict {
 		}
 	}
 	if accept == 0 || s.seen.Broken != nil {
-		return no(api.ReasonEnginesNotReady, fmt.Sprintf("%d of %d ranks of the layout in force are at work; a step takes all of them", accept, d.Status.Ranks))
+		return no(api.ReasonEnginesNotReady, fmt.Sprintf("%d of %d ranks of the active layout are ready. A step requires all ranks.", accept, d.Status.Ranks))
 	}
 	if s.gateways == 0 {
-		text := fmt.Sprintf("%d ranks accept requests, and no gateway does yet", accept)
+		text := fmt.Sprintf("%d ranks accept requests, but no gateway does", accept)
 		if len(s.gatewayProblems) > 0 {
 			text += ": " + s.gatewayProblems[0].pod + ": " + s.gatewayProblems[0].text
 		}
-		return no(api.ReasonGatewayNotReady, text)
+		return no(api.ReasonGatewayNotReady, text+".")
 	}
-	return yes(api.ReasonServing, fmt.Sprintf("%d of %d ranks accept requests at epoch %d", accept, d.Status.Ranks, s.seen.Epoch))
+	return yes(api.ReasonServing, fmt.Sprintf("%d of %d ranks accept requests at epoch %d.", accept, d.Status.Ranks, s.seen.Epoch))
 }
 
 func degradedOf(d *api.MoEDeployment, s *scene) verdict {
@@ -267,19 +268,19 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 	case s.refused != nil:
 		return yes(s.refused.reason, s.refused.message)
 	case s.decision.Repair && s.seen.RepairFailed != nil:
-		return yes(api.ReasonRepairFailed, s.seen.RepairFailed.Error())
+		return yes(api.ReasonRepairFailed, fmt.Sprintf("The repair failed: %v. The operator tries again.", s.seen.RepairFailed))
 	case s.seen.Broken != nil:
-		return yes(api.ReasonMemberLost, s.seen.Broken.Error())
+		return yes(api.ReasonMemberLost, fmt.Sprintf("The world needs a repair: %v.", s.seen.Broken))
 	case s.decision.Repair:
-		return yes(api.ReasonMemberLost, fmt.Sprintf("%d pods of the layout in force are gone or have ended (UIDs): %s", len(s.decision.Lost), strings.Join(s.decision.Lost, ", ")))
+		return yes(api.ReasonMemberLost, fmt.Sprintf("%d pods of the active layout ended or were deleted (UIDs): %s.", len(s.decision.Lost), strings.Join(s.decision.Lost, ", ")))
 	case s.misfit != nil:
 		return yes(s.misfit.reason, s.misfit.message)
 	case s.invalid != nil:
 		return yes(s.invalid.reason, s.invalid.message)
 	case s.seen.Failed != nil && noMemory(s.seen.Failed):
-		return yes(api.ReasonInsufficientMemory, s.seen.Failed.Error())
+		return yes(api.ReasonInsufficientMemory, fmt.Sprintf("The memory does not suffice for the transition: %v.", s.seen.Failed))
 	case s.seen.Failed != nil:
-		return yes(api.ReasonTransitionFailed, s.seen.Failed.Error())
+		return yes(api.ReasonTransitionFailed, fmt.Sprintf("The transition failed: %v. The operator tries again.", s.seen.Failed))
 	case s.withheld != nil:
 		return yes(s.withheld.reason, s.withheld.message)
 	case len(s.problems) > 0:
@@ -289,9 +290,9 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 		return yes(s.gatewayProblems[0].reason, describe(int(d.Spec.Gateway.Replicas), "gateway pods", s.gatewayProblems))
 	}
 	if len(s.silent) > 0 {
-		return yes(api.ReasonAgentsUnreachable, fmt.Sprintf("%d agents of the layout in force do not answer: %s", len(s.silent), strings.Join(s.silent, "; ")))
+		return yes(api.ReasonAgentsUnreachable, fmt.Sprintf("%d agents of the active layout are unresponsive: %s.", len(s.silent), strings.Join(s.silent, "; ")))
 	}
-	return no(api.ReasonReconciled, "nothing failed")
+	return no(api.ReasonReconciled, "No failure was detected.")
 }
 
 // noMemory says whether an agent or the planner refused for want of memory.
@@ -309,48 +310,48 @@ func describe(all int, kind string, problems []problem) string {
 		}
 		seen[p.text] = true
 	}
-	return text
+	return strings.TrimSuffix(text, ".") + "."
 }
 
 func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 	switch {
 	case s.deleting:
-		return yes(api.ReasonDeleting, fmt.Sprintf("%d pods are still there", len(s.pods)))
+		return yes(api.ReasonDeleting, fmt.Sprintf("%d pods have not ended yet.", len(s.pods)))
 	case s.refused != nil:
 		return no(s.refused.reason, s.refused.message)
 	case s.sizing != "":
 		return yes(api.ReasonSizing, s.sizing)
 	case s.unknown:
-		return no(api.ReasonAgentsUnreachable, "what the agents hold is not known: nothing is done until one answers")
+		return no(api.ReasonAgentsUnreachable, "The state of the world is unknown because no agent responds. The operator changes nothing until one responds.")
 	case s.seen.Repairing || s.decision.Repair:
-		return yes(api.ReasonRepairing, "the survivors of the layout in force are taken to one of their own")
+		return yes(api.ReasonRepairing, "The world is being repaired: the surviving ranks switch to a layout without the lost ranks.")
 	case s.seen.Running != nil && !s.seen.Rebalancing: // width and mode are as wanted while experts move
 		e := s.seen.Running
-		text := fmt.Sprintf("flip %d of %d, phase %s", e.Flip, e.Flips, e.Phase)
+		text := fmt.Sprintf("Flip %d of %d is in phase %s.", e.Flip, e.Flips, e.Phase)
 		if s.ending {
-			text += "; it is aborted: no other flip begins"
+			text += " The transition is being aborted: no further flip starts."
 		}
 		return yes(api.ReasonTransition, text)
 	case s.misfit != nil:
 		return no(s.misfit.reason, s.misfit.message)
 	case len(s.decision.Target) > 0 && d.Spec.Suspend:
-		return no(api.ReasonSuspended, fmt.Sprintf("spec.suspend holds back a transition to %d ranks in mode %s", len(s.decision.Target), wantedMode(d)))
+		return no(api.ReasonSuspended, fmt.Sprintf("spec.suspend prevents a transition to %d ranks in mode %s. Set spec.suspend to false to start the transition.", len(s.decision.Target), wantedMode(d)))
 	case len(s.decision.Target) > 0 && s.aborted != nil:
-		return no(api.ReasonAborted, fmt.Sprintf("LayoutTransition %s was aborted: a transition to %d ranks in mode %s begins when the spec changes or the annotation %s goes",
-			s.aborted.Name, len(s.decision.Target), wantedMode(d), api.AbortAnnotation))
+		return no(api.ReasonAborted, fmt.Sprintf("LayoutTransition %s was aborted. Change the spec or remove annotation %s to start a transition to %d ranks in mode %s.",
+			s.aborted.Name, api.AbortAnnotation, len(s.decision.Target), wantedMode(d)))
 	case len(s.decision.Target) > 0:
-		return yes(api.ReasonTransition, fmt.Sprintf("a transition to %d ranks in mode %s is about to begin", len(s.decision.Target), wantedMode(d)))
+		return yes(api.ReasonTransition, fmt.Sprintf("A transition to %d ranks in mode %s starts next.", len(s.decision.Target), wantedMode(d)))
 	case len(s.decision.Create)+len(s.decision.Waiting) > 0:
 		n := len(s.decision.Create) + len(s.decision.Waiting)
-		return yes(api.ReasonWaitingForPods, fmt.Sprintf("%d of %d pods are not there, or their engines not attached", n, d.DesiredReplicas()))
+		return yes(api.ReasonWaitingForPods, fmt.Sprintf("%d of %d pods are missing or have no attached engine.", n, d.DesiredReplicas()))
 	case len(s.pods) > int(d.DesiredReplicas()+d.Spec.StandbyReplicas) || len(s.decision.Delete) > 0:
-		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods, %d wanted", len(s.pods), d.DesiredReplicas()+d.Spec.StandbyReplicas))
+		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods exist and %d are desired. The operator deletes the others.", len(s.pods), d.DesiredReplicas()+d.Spec.StandbyReplicas))
 	case !s.seen.Looked:
-		return yes(api.ReasonWaitingForPods, "the agents were not asked yet")
+		return yes(api.ReasonWaitingForPods, "The agents have not been queried yet.")
 	case s.gateways == 0 && s.seen.Layout != nil:
-		return yes(api.ReasonWaitingForPods, "no gateway accepts requests yet")
+		return yes(api.ReasonWaitingForPods, "No gateway accepts requests yet.")
 	}
-	return no(api.ReasonReconciled, "the world is as wanted")
+	return no(api.ReasonReconciled, "The world matches the spec.")
 }
 
 // repairReadyOf the layout in force: whether the loss of any one rank could be repaired.
@@ -358,14 +359,14 @@ func repairReadyOf(s *scene) verdict {
 	room, l := s.seen.Headroom, s.seen.Layout
 	switch {
 	case s.seen.HeadroomError != nil:
-		return verdict{metav1.ConditionUnknown, api.ReasonUnknown, s.seen.HeadroomError.Error()}
+		return verdict{metav1.ConditionUnknown, api.ReasonUnknown, fmt.Sprintf("The headroom for a repair is unknown: %v.", s.seen.HeadroomError)}
 	case room == nil || l == nil:
-		return verdict{metav1.ConditionUnknown, api.ReasonUnknown, "no layout is in force, or it was not looked at yet"}
+		return verdict{metav1.ConditionUnknown, api.ReasonUnknown, "No layout is active, or the headroom of the active layout has not been computed yet."}
 	}
 	worst := room.Worst
 	switch unread := unreadable(s); {
 	case worst.Beyond != "":
-		return no(api.ReasonNotRepairable, fmt.Sprintf("without rank %d the world would start again from the checkpoint: %s", worst.Rank, worst.Beyond))
+		return no(api.ReasonNotRepairable, fmt.Sprintf("The loss of rank %d would restart the world from the checkpoint: %s.", worst.Rank, worst.Beyond))
 	case !room.Enough:
 		short := worst.Survivors[0]
 		for _, n := range worst.Survivors {
@@ -373,12 +374,12 @@ func repairReadyOf(s *scene) verdict {
 				short = n
 			}
 		}
-		return no(api.ReasonNoHeadroom, fmt.Sprintf("if rank %d is lost, rank %d needs %d bytes of weights and has %d: %d bytes are short, which %d tokens of its KV cache take",
+		return no(api.ReasonNoHeadroom, fmt.Sprintf("The loss of rank %d cannot be repaired: rank %d would need %d bytes for weights and has %d. The missing %d bytes equal %d tokens of its KV cache.",
 			worst.Rank, short.Rank, short.NeedBytes, short.MemoryBytes, short.ShortBytes, short.KVTokens))
 	case unread != "":
 		return no(api.ReasonNoCheckpoint, unread)
 	}
-	return yes(api.ReasonHeadroom, fmt.Sprintf("the loss of any rank can be repaired: in the worst case, rank %d, the others take over %d bytes", worst.Rank, worst.BringBytes))
+	return yes(api.ReasonHeadroom, fmt.Sprintf("The loss of any rank can be repaired. In the worst case, rank %d, the other ranks fetch %d bytes.", worst.Rank, worst.BringBytes))
 }
 
 // unreadable says which agents cannot read the checkpoint, from which a repair brings what nobody holds any more.
@@ -392,5 +393,5 @@ func unreadable(s *scene) string {
 	if len(out) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d agents cannot read the checkpoint: %s", len(out), strings.Join(out, "; "))
+	return fmt.Sprintf("%d agents cannot read the checkpoint: %s.", len(out), strings.Join(out, "; "))
 }

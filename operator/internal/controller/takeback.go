@@ -60,8 +60,8 @@ func takeBack(x shapes, s *scene, now time.Time) string {
 	}
 	until := refuse(x, &after, failed, why, now)
 	s.seen.Failed = nil // of a transition that is not wanted any more
-	return fmt.Sprintf("the transition to %s failed and is taken back: the world goes on with %s, and %s is not chosen before %s: %s", to, named(d, otherMode, otherWidth), to,
-		until.UTC().Format(time.TimeOnly), why)
+	return fmt.Sprintf("The transition to %s failed and was reverted: %s. The world continues with %s. The policy does not choose %s before %s.", to, why, named(d, otherMode, otherWidth), to,
+		until.UTC().Format(time.TimeOnly))
 }
 
 // widened says whether the width that is wanted was decided on, and is not where the world began.

@@ -80,7 +80,7 @@ func TestAuto_WhenSwitchFails(t *testing.T) {
 	b.told(api.EventDecisionReverted, "4096 bytes are short")
 	back := func(d *api.MoEDeployment) bool {
 		return inMode(api.ModeExpert)(d) && d.Status.Policy.Mode == api.ModeExpert && len(d.Status.Policy.Backoff) == 1 &&
-			strings.Contains(d.Status.Policy.Message, "the last switch to it failed")
+			strings.Contains(d.Status.Policy.Message, "the last switch to this shape failed")
 	}
 	d = b.until("w", "in the mode before, and told why", back)
 	refused := d.Status.Policy.Backoff[0]
@@ -140,7 +140,7 @@ func TestTakeBack_WhenWidthIsDecided(t *testing.T) {
 	}
 	x, now := shapes{d: d}, time.Unix(1000, 0)
 	said := takeBack(x, begin(), now)
-	require.Contains(t, said, "the transition to 4 replicas in mode TensorParallel failed and is taken back: the world goes on with 2 replicas in mode ExpertParallel")
+	require.Contains(t, said, "The world continues with 2 replicas in mode ExpertParallel.")
 	require.Equal(t, []any{api.ModeExpert, int32(2)}, []any{d.Status.Policy.Mode, d.Status.Policy.Replicas})
 	require.Equal(t, []any{int32(4), api.ModeTensor}, []any{d.Status.Policy.Backoff[0].Replicas, d.Status.Policy.Backoff[0].Mode})
 
@@ -162,7 +162,7 @@ func TestAuto_WhenDecidedWidthFails(t *testing.T) {
 	d := b.ready("w")
 	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "4096 bytes are short"})
 	b.busy(d)
-	b.told(api.EventDecisionReverted, "the transition to 4 replicas failed and is taken back: the world goes on with 2 replicas")
+	b.told(api.EventDecisionReverted, "The transition to 4 replicas failed and was reverted")
 	// It tries three next, which fails as well, and is refused beside four.
 	refused := func(d *api.MoEDeployment, replicas int32) bool {
 		return slices.ContainsFunc(d.Status.Policy.Backoff, func(o api.FailedOption) bool {
@@ -200,7 +200,7 @@ func TestAuto_WhenMemoryIsShort(t *testing.T) {
 		return d.Status.Policy.Outcome == api.OutcomeStay && len(d.Status.Policy.Rejected) == 1 || len(d.Status.Policy.Decisions) > 0
 	})
 	require.Empty(t, d.Status.Policy.Decisions)
-	require.Contains(t, d.Status.Policy.Rejected[0].Message, "planner or memory refuse it")
+	require.Contains(t, d.Status.Policy.Rejected[0].Message, "The planner or the memory limit rejects this shape")
 	require.True(t, inMode(api.ModeExpert)(d))
 	require.Len(t, b.history(), 1)
 }

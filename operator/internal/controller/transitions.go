@@ -109,7 +109,7 @@ func (c *recorder) Planned(record *driver.Record) error {
 	if c.rebalance != nil {
 		c.r.event(c.d, object, corev1.EventTypeNormal, api.ReasonRebalancing, "Rebalance", "%s", c.rebalance.Why)
 	}
-	c.r.event(c.d, object, corev1.EventTypeNormal, api.EventTransitionStarted, "Transition", "%s: %d flips from epoch %d, %d expert bytes (bound %d)",
+	c.r.event(c.d, object, corev1.EventTypeNormal, api.EventTransitionStarted, "Transition", "The transition started (%s): %d flips from epoch %d, %d expert bytes (lower bound %d).",
 		c.what, record.PlannedFlips, record.FromEpoch, record.ExpertBytes, record.ExpertBoundBytes)
 	return nil
 }
@@ -155,7 +155,7 @@ func (c *recorder) write() {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		if err := c.flush(ctx); err != nil {
-			c.r.Log.Warn("the progress of a transition was not written", "transition", c.what, "error", err)
+			c.r.Log.Warn("cannot write the progress of a transition", "transition", c.what, "error", err)
 		}
 		cancel()
 		select {
@@ -260,17 +260,17 @@ func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) 
 	switch {
 	case errors.Is(err, driver.ErrAborted):
 		phase = api.PhaseAborted
-		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventTransitionAborted, "Transition", "%s: %v", c.what, err)
+		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventTransitionAborted, "Transition", "The transition was aborted (%s): %v.", c.what, err)
 	case errors.Is(err, driver.ErrSuperseded):
 		phase = api.PhaseSuperseded
-		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventTransitionReplanned, "Transition", "%s: %v; the rest is planned anew", c.what, err)
+		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventTransitionReplanned, "Transition", "The transition was superseded (%s): %v. The operator plans the remaining flips again.", c.what, err)
 	case err != nil:
 		phase = api.PhaseFailed
 		reason := api.ReasonTransitionFailed
 		if c.rebalance != nil {
 			reason = api.ReasonRebalanceFailed
 		}
-		c.r.event(c.d, nil, corev1.EventTypeWarning, reason, "Transition", "%s: %v", c.what, err)
+		c.r.event(c.d, nil, corev1.EventTypeWarning, reason, "Transition", "The transition failed (%s): %v.", c.what, err)
 	}
 	c.r.metrics.ended(c.d, phase, record.TotalSeconds)
 	if c.rebalance != nil {
@@ -293,10 +293,10 @@ func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) 
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := c.flush(ctx); err != nil {
-		c.r.Log.Error("the end of a transition was not written", "transition", object.Name, "error", err)
+		c.r.Log.Error("cannot write the end of a transition", "transition", object.Name, "error", err)
 	}
 	if err == nil {
-		c.r.event(c.d, object, corev1.EventTypeNormal, api.EventTransitionSucceeded, "Transition", "%s: epoch %d after %s", c.what, record.Epoch,
+		c.r.event(c.d, object, corev1.EventTypeNormal, api.EventTransitionSucceeded, "Transition", "The transition succeeded (%s): epoch %d after %s.", c.what, record.Epoch,
 			duration(record.TotalSeconds).Round(time.Millisecond))
 	}
 }
@@ -349,7 +349,7 @@ func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.L
 			before := t.DeepCopy()
 			now := metav1.NowMicro()
 			t.Status.Phase, t.Status.CompletionTime = api.PhaseFailed, &now
-			t.Status.Message = "the operator that ran it ended; its successor continued from what the agents hold"
+			t.Status.Message = "The operator that ran this transition ended. Its successor continued from the state of the agents."
 			setOutcome(&t.Status)
 			// With a lock: what the cache shows may be older than the end that was just written.
 			err := r.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))

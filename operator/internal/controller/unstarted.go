@@ -56,7 +56,7 @@ func (r *Reconciler) problemOf(ctx context.Context, p *corev1.Pod) (found *probl
 func (r *Reconciler) lastWarning(ctx context.Context, namespace string, uid types.UID) (*corev1.Event, error) {
 	var list corev1.EventList
 	if err := r.APIReader.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"involvedObject.uid": string(uid), "type": corev1.EventTypeWarning}); err != nil {
-		return nil, fmt.Errorf("events of a pod that does not start: %w", err)
+		return nil, fmt.Errorf("list the events of a pod that does not start: %w", err)
 	}
 	var last *corev1.Event
 	for i := range list.Items {

@@ -1,4 +1,4 @@
-// Package crossplot draws where the two modes cross.
+// Package crossplot draws the crossover of the two modes.
 package crossplot
 
 import (
@@ -24,11 +24,11 @@ var published = []float64{205, 256}
 // is the faster.
 func Draw(to io.Writer, title string, all []simcli.Crossover) error {
 	if len(all) == 0 || len(all) > 2*len(simplot.Colours) {
-		return fmt.Errorf("%d crossovers: 1 to %d can be told apart", len(all), 2*len(simplot.Colours))
+		return fmt.Errorf("found %d crossovers to plot; want 1 to %d", len(all), 2*len(simplot.Colours))
 	}
 	p := plot.New()
 	p.Title.Text, p.Title.TextStyle.Font.Size = title, vg.Points(10)
-	p.X.Label.Text, p.Y.Label.Text = "requests that decode", "step in mode ExpertParallel over mode TensorParallel"
+	p.X.Label.Text, p.Y.Label.Text = "decoding requests", "step duration, ExpertParallel / TensorParallel"
 	p.X.Scale, p.X.Min, p.X.Max = plot.LogScale{}, 1, simcli.MostCrossing
 	var ticks plot.ConstantTicks
 	for n := 1; n <= simcli.MostCrossing; n *= 2 {
@@ -66,7 +66,7 @@ func Draw(to io.Writer, title string, all []simcli.Crossover) error {
 		l.Color, l.Width = simplot.Colours[5], vg.Points(1)
 		p.Add(l)
 		if x == published[0] {
-			p.Legend.Add("205 and 256, as published", l)
+			p.Legend.Add("published thresholds: 205 and 256", l)
 		}
 	}
 	p.Y.Min, p.Y.Max = math.Floor(5*low)/5, math.Ceil(5*high)/5

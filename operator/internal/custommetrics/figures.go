@@ -67,7 +67,7 @@ func latency(name string, value func(telemetry.Latencies) (float64, bool)) figur
 // nothing while one of its metrics is not known. Where somebody waits, the latency is not known.
 func idle(r readings.Reading) (float64, error) {
 	if n := requests(&r.Sample.Gauges); n > 0 {
-		return 0, apierrors.NewServiceUnavailable(fmt.Sprintf("no answer ended in the last %s, and %d requests are there", window, n))
+		return 0, apierrors.NewServiceUnavailable(fmt.Sprintf("no answer ended in the last %s, but %d requests are running or waiting", window, n))
 	}
 	return 0, nil
 }
@@ -87,7 +87,7 @@ func sloOf(f figure, s labels.Selector) (telemetry.SLO, error) {
 	asked, _ := s.Requirements()
 	if f.name != missed {
 		if len(asked) > 0 {
-			return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s has no labels: leave its selector (%s) out", f.name, s))
+			return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s has no labels; remove its selector (%s)", f.name, s))
 		}
 		return slo, nil
 	}
@@ -101,16 +101,16 @@ func sloOf(f figure, s labels.Selector) (telemetry.SLO, error) {
 		}
 		is := r.Operator() == selection.Equals || r.Operator() == selection.DoubleEquals || r.Operator() == selection.In
 		if into == nil || !is || r.Values().Len() != 1 {
-			return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s: %q is not what is wanted: labels ttft and tpot, e.g. ttft: 2s, tpot: 50ms", f.name, r.String()))
+			return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s: unsupported selector %q; use the labels ttft and tpot, e.g. ttft: 2s, tpot: 50ms", f.name, r.String()))
 		}
 		d, err := time.ParseDuration(r.Values().UnsortedList()[0])
 		if err != nil || d <= 0 {
-			return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s: %s: %q is no time above 0, e.g. 2s or 50ms", f.name, r.Key(), r.Values().UnsortedList()[0]))
+			return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s: %s: %q is not a duration above 0; use e.g. 2s or 50ms", f.name, r.Key(), r.Values().UnsortedList()[0]))
 		}
 		*into = d.Seconds()
 	}
 	if err := slo.Check(); err != nil {
-		return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s: %s: name one by the metric's selector, e.g. matchLabels: {ttft: 2s, tpot: 50ms}", f.name, strings.TrimPrefix(err.Error(), "telemetry: ")))
+		return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s: %s; set one in the selector of the metric, e.g. matchLabels: {ttft: 2s, tpot: 50ms}", f.name, strings.TrimPrefix(err.Error(), "telemetry: ")))
 	}
 	return slo, nil
 }

@@ -56,7 +56,7 @@ func loads() (worlds, time.Time) {
 	busy := readings.Reading{At: at, Sample: &telemetry.Sample{Gauges: telemetry.Gauges{Ranks: 4, Running: 5, Waiting: 2, Homeless: 1, QueueAge: 1.5, QueuedTokens: 77, KVPages: 200, KVFree: 50}},
 		Window: &telemetry.Window{Seconds: 50, Grown: telemetry.Counters{Written: 1000}, Answers: answers}}
 	idle := readings.Reading{At: at, Sample: &telemetry.Sample{}, Window: &telemetry.Window{Seconds: 60, Answers: telemetry.Latencies{}}}
-	return worlds{of("busy"): busy, of("idle"): idle, of("silent"): errors.New("telemetry: nothing was read for 12.0 s, more than 10")}, at
+	return worlds{of("busy"): busy, of("idle"): idle, of("silent"): errors.New("telemetry: no report was read for 12.0 s, more than 10")}, at
 }
 
 func TestFigures(t *testing.T) {
@@ -90,7 +90,7 @@ func TestFigures(t *testing.T) {
 		}
 		_, err := p.GetMetricByName(t.Context(), of("silent"), info, s)
 		require.True(t, apierrors.IsServiceUnavailable(err), "nothing is known: %v", err)
-		require.ErrorContains(t, err, "MoEDeployment a/silent: telemetry: nothing was read for 12.0 s")
+		require.ErrorContains(t, err, "MoEDeployment a/silent: telemetry: no report was read for 12.0 s")
 		_, err = p.GetMetricByName(t.Context(), of("none"), info, s)
 		require.True(t, apierrors.IsNotFound(err))
 		list, err := p.GetMetricBySelector(t.Context(), "a", labels.Everything(), info, s)
@@ -107,7 +107,7 @@ func TestALatencyIsNotKnownWhileAllWait(t *testing.T) {
 	for _, metric := range []string{"vllm:time_to_first_token_seconds_p99", "vllm:request_time_per_output_token_seconds_p99"} {
 		_, err := p.GetMetricByName(t.Context(), of("idle"), provider.CustomMetricInfo{GroupResource: moedeployments, Metric: metric}, labels.Everything())
 		require.True(t, apierrors.IsServiceUnavailable(err))
-		require.ErrorContains(t, err, "no answer ended in the last 1m0s, and 3 requests are there")
+		require.ErrorContains(t, err, "no answer ended in the last 1m0s, but 3 requests are running or waiting")
 	}
 }
 
@@ -121,11 +121,11 @@ func TestWhatCannotBeAskedFor(t *testing.T) {
 		{"moedeployments", "tangram_world_request", "", "could not find"},
 		{"pods", "tangram_operator_world_requests", "", "could not find"},
 		{"moedeployments", "tangram_operator_world_requests", "ttft=2s", "metric tangram_operator_world_requests has no labels"},
-		{"moedeployments", missed, "", "an SLO needs a TTFT or a TPOT: name one by the metric's selector"},
-		{"moedeployments", missed, "ttft=soon", `ttft: "soon" is no time above 0`},
-		{"moedeployments", missed, "tpot=-1s", `is no time above 0`},
-		{"moedeployments", missed, "ttft!=2s", "is not what is wanted: labels ttft and tpot"},
-		{"moedeployments", missed, "model=m,ttft=2s", "is not what is wanted: labels ttft and tpot"},
+		{"moedeployments", missed, "", "an SLO needs a TTFT or a TPOT; set one in the selector of the metric"},
+		{"moedeployments", missed, "ttft=soon", `ttft: "soon" is not a duration above 0`},
+		{"moedeployments", missed, "tpot=-1s", `is not a duration above 0`},
+		{"moedeployments", missed, "ttft!=2s", "use the labels ttft and tpot"},
+		{"moedeployments", missed, "model=m,ttft=2s", "use the labels ttft and tpot"},
 	} {
 		s := labels.Everything()
 		if x.selector == "tpot=-1s" { // no value of a label, and a caller need not be kubectl

@@ -48,7 +48,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return fmt.Errorf("custom metrics: %w", err)
 	}
 	go s.Trust.keep(ctx, s.Log)
-	s.Log.Info("custom metrics are served", "address", l.Addr().String())
+	s.Log.Info("serving custom metrics", "address", l.Addr().String())
 	return server.GenericAPIServer.PrepareRun().RunWithContext(ctx)
 }
 

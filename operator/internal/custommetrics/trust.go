@@ -81,7 +81,7 @@ func (t *Trust) await(ctx context.Context, log *slog.Logger) error {
 		if cert, _ := t.CurrentCertKeyContent(); cert != nil {
 			return nil
 		}
-		log.Warn("custom metrics have no certificate yet", "cause", err)
+		log.Warn("no certificate for custom metrics yet", "error", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -101,7 +101,7 @@ func (t *Trust) keep(ctx context.Context, log *slog.Logger) {
 		}
 		next = lookEvery
 		if err := t.look(ctx); err != nil && !apierrors.IsConflict(err) {
-			log.Warn("custom metrics may not be trusted", "cause", err)
+			log.Warn("cannot register the certificate of custom metrics", "error", err)
 			next = lookAgain
 		} else if err != nil {
 			next = lookAgain
@@ -190,7 +190,7 @@ func (t *Trust) tell(ctx context.Context, bundle []byte) (bool, error) {
 	at, _, _ := unstructured.NestedString(service.Object, "spec", "service", "namespace")
 	host, _, _ := unstructured.NestedString(service.Object, "spec", "service", "name")
 	if host+"."+at+".svc" != t.Host {
-		return false, fmt.Errorf("APIService %s is served by %s/%s: two cannot serve it, so set customMetrics.enabled: false in the chart of one of them", APIService, at, host)
+		return false, fmt.Errorf("APIService %s is already served by %s/%s; set customMetrics.enabled to false in one of the two charts", APIService, at, host)
 	}
 	is, _, _ := unstructured.NestedString(service.Object, "spec", "caBundle")
 	want := base64.StdEncoding.EncodeToString(bundle)

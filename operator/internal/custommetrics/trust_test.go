@@ -89,7 +89,7 @@ func TestWhatIsInTheWayOfTrust(t *testing.T) {
 	require.ErrorContains(t, trusts(t, newClient(t, service("metrics")), 0, pki.Validity{}).look(t.Context()), `"s" not found`)
 	require.ErrorContains(t, trusts(t, newClient(t, empty()), 0, pki.Validity{}).look(t.Context()), `"`+APIService+`" not found`)
 	other := newClient(t, empty(), service("prometheus-adapter"))
-	require.ErrorContains(t, trusts(t, other, 0, pki.Validity{}).look(t.Context()), "is served by system/prometheus-adapter: two cannot serve it")
+	require.ErrorContains(t, trusts(t, other, 0, pki.Validity{}).look(t.Context()), "is already served by system/prometheus-adapter; set customMetrics.enabled to false")
 	require.Empty(t, bundle(t, other), "what is another's stays as it is")
 	broken := empty()
 	broken.Data = map[string][]byte{keyCA: []byte("x")}

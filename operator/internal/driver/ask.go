@@ -88,7 +88,7 @@ func (d *Driver) ask(ctx context.Context, record Membership) (*truth, error) {
 		switch {
 		case !q.answered() || old[i]:
 			q.slow = true
-			errs[i] = fmt.Errorf("agent %s: no answer in %v", d.Agents[i].Address(), time.Since(began).Round(time.Millisecond))
+			errs[i] = fmt.Errorf("agent %s: no response within %v", d.Agents[i].Address(), time.Since(began).Round(time.Millisecond))
 		default:
 			statuses[i], errs[i] = q.status, q.err
 			q.slow = q.late || q.slow && q.err != nil

@@ -158,7 +158,7 @@ func TestTheRecordOfMembers(t *testing.T) {
 	require.ErrorContains(t, err, "fence attempt 9 from epoch 4: ")
 	require.ErrorIs(t, err, store.ErrConflict)
 	_, err = d.fence(t.Context(), m, ruling{fromEpoch: 4, standOn: 4, outcome: tangramv1.Outcome_OUTCOME_ABORT}, 9, "h")
-	require.EqualError(t, err, "the store knows epoch 5, a fence at 4 would go back")
+	require.EqualError(t, err, "the store is at epoch 5, so a fence at epoch 4 would move backwards")
 	m, err = d.fence(t.Context(), m, ruling{fromEpoch: 5, standOn: 5, outcome: tangramv1.Outcome_OUTCOME_ABORT, survivors: []string{"a"}}, 0, "h")
 	require.NoError(t, err, "the same epoch once more")
 	require.Equal(t, "stay", m.Fence.Outcome)
@@ -182,7 +182,7 @@ func TestTheRecordOfMembers(t *testing.T) {
 	require.NotContains(t, m.Ended, "a")
 	require.EqualValues(t, 3, m.Worlds)
 	_, err = d.ended(t.Context(), was, nil, nil, 7)
-	require.ErrorContains(t, err, "record that the world of epoch 7 is over: ")
+	require.ErrorContains(t, err, "record the end of the world of epoch 7: ")
 }
 
 // A record that cannot be read whole is not changed, whatever its readable half says.

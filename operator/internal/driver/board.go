@@ -76,7 +76,7 @@ func (b *board) remember(s *tangramv1.StatusResponse) {
 		case r.GetTransition().GetAttempt() == b.attempt:
 			b.knew[id] = true
 		case b.knew[id] && r.GetTransition().GetAttempt() < b.attempt:
-			b.forgotten = fmt.Errorf("the agent of member %s came back and knows nothing of attempt %d", id, b.attempt)
+			b.forgotten = fmt.Errorf("the agent of member %s restarted and has no record of attempt %d", id, b.attempt)
 		}
 	}
 }
@@ -174,7 +174,7 @@ type waitError struct {
 }
 
 func (e *waitError) Error() string {
-	text := fmt.Sprintf("%s: nothing new for %v; %s", e.what, e.quiet, e.detail)
+	text := fmt.Sprintf("%s: no progress for %v; %s", e.what, e.quiet, e.detail)
 	for _, agent := range slices.Sorted(maps.Keys(e.lost)) {
 		s := e.lost[agent]
 		text += fmt.Sprintf("; unreachable for %v: %v", time.Since(s.since).Round(time.Millisecond), s.why)

@@ -36,14 +36,14 @@ func (t *truth) alike(target []string) error {
 		if rank := slices.Index(idsOf(t.layout), id); rank >= 0 {
 			return fmt.Sprintf("rank %d, member %s", rank, id)
 		}
-		return fmt.Sprintf("member %s, which is to be rank %d", id, slices.Index(target, id))
+		return fmt.Sprintf("member %s, the future rank %d", id, slices.Index(target, id))
 	}
 	// One that leaves may have no engine any more.
 	all = slices.DeleteFunc(all, func(id string) bool { return !t.ranks[id].status.GetEngine().GetAttached() })
 	for _, id := range all {
 		if name, has, world := differs(t.ranks[id].status.GetEngine(), t.ranks[all[0]].status.GetEngine()); name != "" {
-			return fmt.Errorf("%s is %s at the engine of %s, and %s at that of %s: ranks of a world compute together and carry KV to each other, start "+
-				"both engines with the same", name, has, place(id), world, place(all[0]))
+			return fmt.Errorf("%s is %s at the engine of %s, but %s at the engine of %s; ranks of a world compute together and exchange KV, so start "+
+				"both engines with the same value", name, has, place(id), world, place(all[0]))
 		}
 	}
 	return nil
@@ -65,7 +65,7 @@ func (t *truth) unlike(id string) string {
 		}
 	}
 	if name, has, against := differs(engine, world); name != "" {
-		return fmt.Sprintf("its engine was started anew with %s %s, and member %s has %s: start it with the same", name, has, from, against)
+		return fmt.Sprintf("the engine was restarted with %s %s, but member %s has %s; start the engine with the same value", name, has, from, against)
 	}
 	return ""
 }
@@ -81,8 +81,8 @@ func (t *truth) suit(shape layout.Shape, target []string) (layout.Shape, error) 
 		shape.AttentionByData = true
 		for _, l := range slices.Sorted(maps.Keys(shape.Layers)) {
 			if n := shape.Layers[l].AttentionGroup; n > 1 {
-				return shape, fmt.Errorf("layer %d: %d ranks are to share the heads of a request, and the engine of member %s keeps them on "+
-					"one rank: leave the attention group out, or make it 1", l, n, id)
+				return shape, fmt.Errorf("layer %d: %d ranks should share the heads of a request, but the engine of member %s keeps them on "+
+					"one rank; remove the attention group or set it to 1", l, n, id)
 			}
 		}
 	}

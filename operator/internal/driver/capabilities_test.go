@@ -50,7 +50,7 @@ func TestAShapeThatAnEngineDoesNotComputeIsRefusedBeforeAnything(t *testing.T) {
 		want := expert(2)
 		want.Shape.Layers = map[uint32]layout.LayerShape{1: {AttentionGroup: 2}}
 		record, err := d.Apply(t.Context(), want)
-		require.ErrorContains(t, err, "layer 1: 2 ranks are to share the heads of a request, and the engine of member "+w.agents[1].Member(0))
+		require.ErrorContains(t, err, "layer 1: 2 ranks should share the heads of a request, but the engine of member "+w.agents[1].Member(0))
 		require.Empty(t, record.Flips)
 		require.Equal(t, before, w.Layout().Epoch)
 		require.True(t, w.Idle())
@@ -69,7 +69,7 @@ func TestAnEngineOfOtherSettingsDoesNotJoin(t *testing.T) {
 		w.agents[2].BlockTokens(32)
 		before := w.Layout().Epoch
 		record, err := d.Apply(t.Context(), expert(3))
-		require.ErrorContains(t, err, "kv_block_tokens is 32 at the engine of member "+w.agents[2].Member(0)+", which is to be rank 2, and 16 at that of rank 0, member "+
+		require.ErrorContains(t, err, "kv_block_tokens is 32 at the engine of member "+w.agents[2].Member(0)+", the future rank 2, but 16 at the engine of rank 0, member "+
 			w.agents[0].Member(0))
 		require.Empty(t, record.Flips)
 		require.Equal(t, before, w.Layout().Epoch)
@@ -93,8 +93,8 @@ func TestAnEngineOfAnotherVersionDoesNotJoin(t *testing.T) {
 		for name, value := range map[string]string{"engine": "tangram-engine", "version": "0.33.0", "max_batch_tokens": "1024"} {
 			w.agents[2].Settings(map[string]string{name: value})
 			record, err := d.Apply(t.Context(), expert(3))
-			require.ErrorContains(t, err, name+" is "+value+" at the engine of member "+w.agents[2].Member(0)+", which is to be rank 2, and ")
-			require.ErrorContains(t, err, " at that of rank 0, member "+w.agents[0].Member(0))
+			require.ErrorContains(t, err, name+" is "+value+" at the engine of member "+w.agents[2].Member(0)+", the future rank 2, but ")
+			require.ErrorContains(t, err, " at the engine of rank 0, member "+w.agents[0].Member(0))
 			require.Empty(t, record.Flips)
 		}
 		require.Equal(t, before, w.Layout().Epoch)
@@ -129,7 +129,7 @@ func TestARepairLeavesOutAnEngineThatCameBackWithOtherSettings(t *testing.T) {
 				}
 				w.members(t, slices.DeleteFunc([]int{0, 1, 2}, func(i int) bool { return i == who })...)
 				require.Equal(t, member, record.Lost[0].Member)
-				require.Contains(t, record.Lost[0].Why, "its engine was started anew with version 2, and member "+w.Layout().Members[0].Id+" has 1")
+				require.Contains(t, record.Lost[0].Why, "the engine was restarted with version 2, but member "+w.Layout().Members[0].Id+" has 1")
 			}
 		}
 	})

@@ -22,7 +22,7 @@ type apartError struct {
 	fresh []string // of these, whose engines came back: where they are was told
 }
 
-func (e *apartError) Error() string { return "while it is repaired " + strings.Join(e.pairs, ", ") }
+func (e *apartError) Error() string { return "during the repair, " + strings.Join(e.pairs, ", ") }
 func (e *apartError) Unwrap() error { return ErrNeedsRepair }
 
 // look at what the members of a repair, who stand on the layout `before`, say of each other now: an apartError if some
@@ -64,7 +64,7 @@ func (d *doubts) look(before *tangramv1.Layout, members map[string]bool, latest 
 			if time.Since(since) < settle {
 				continue
 			}
-			out.pairs = append(out.pairs, id+" does not reach "+other)
+			out.pairs = append(out.pairs, id+" cannot reach "+other)
 			if fresh && !contains(out.fresh, other) {
 				out.fresh = append(out.fresh, other)
 			}

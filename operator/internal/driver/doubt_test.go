@@ -62,7 +62,7 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 				w.members(t, 0, 1, 2)
 				require.Equal(t, 1, record.Retries)
 				require.Len(t, record.Lost, 2)
-				require.Equal(t, Lost{Member: "u3/0/1", Why: "its engine does not reach all survivors"}, record.Lost[0])
+				require.Equal(t, Lost{Member: "u3/0/1", Why: "its engine cannot reach all survivors"}, record.Lost[0])
 				w.agents[3].Hang(0, false)
 				require.Equal(t, "u3/0/2", w.agents[3].Member(0), "it was released")
 			})
@@ -93,7 +93,7 @@ func TestAnEngineThatCameBackHangs(t *testing.T) {
 		record, err := d.Repair(t.Context())
 		require.NoError(t, err)
 		require.Less(t, time.Since(began), 2*freshSettle)
-		require.Equal(t, []Lost{{Member: "u3/0/1", Why: "its engine does not reach all survivors"}}, record.Lost)
+		require.Equal(t, []Lost{{Member: "u3/0/1", Why: "its engine cannot reach all survivors"}}, record.Lost)
 		w.members(t, 0, 1, 2)
 	})
 }

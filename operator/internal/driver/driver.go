@@ -102,7 +102,7 @@ type Hooks struct {
 
 // ErrSuperseded says that something else is wanted by now: the running flip was ended, the
 // rest of the plan was not begun.
-var ErrSuperseded = errors.New("superseded: something else is wanted by now")
+var ErrSuperseded = errors.New("superseded: the desired layout changed")
 
 // Wanted is what a world shall become.
 type Wanted struct {
@@ -152,7 +152,7 @@ func (d *Driver) Apply(ctx context.Context, want Wanted) (*Record, error) {
 	record.finish(err)
 	if record.PlanHash != "" && d.Hooks.Save != nil { // a plan was made, so that something may have happened
 		if saving := d.Hooks.Save(context.WithoutCancel(ctx), record); saving != nil {
-			err = errors.Join(err, fmt.Errorf("keep the record: %w", saving))
+			err = errors.Join(err, fmt.Errorf("save the record: %w", saving))
 		}
 	}
 	return record, err
@@ -160,7 +160,7 @@ func (d *Driver) Apply(ctx context.Context, want Wanted) (*Record, error) {
 
 func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 	if want.Ranks <= 0 {
-		return fmt.Errorf("a world of %d ranks: it needs at least 1", want.Ranks)
+		return fmt.Errorf("a world needs at least 1 rank, not %d", want.Ranks)
 	}
 	truth, err := d.settle(ctx, record)
 	if err != nil {
@@ -188,12 +188,12 @@ func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 		return fmt.Errorf("plan %d ranks, %v: %w", want.Ranks, want.Shape.Mode, err)
 	}
 	record.planned(result, time.Since(began))
-	d.Log.Info("planned", "flips", len(result.Plan.Flips), "from_epoch", result.Plan.FromEpoch,
+	d.Log.Info("transition planned", "flips", len(result.Plan.Flips), "from_epoch", result.Plan.FromEpoch,
 		"expert_bytes", result.Plan.Cost.GetExpertBytes(), "bound", result.Plan.Cost.GetExpertBoundBytes(),
 		"plan", record.PlanHash[:16])
 	if len(result.Plan.Flips) > 0 && d.Hooks.Planned != nil {
 		if err := d.Hooks.Planned(record); err != nil {
-			return fmt.Errorf("nothing was begun: %w", err)
+			return fmt.Errorf("the transition was not started: %w", err)
 		}
 	}
 	for i := 0; i < len(result.Plan.Flips); {
@@ -225,7 +225,7 @@ func (d *Driver) waitEngines(ctx context.Context, truth *truth, target []string)
 			return truth, nil
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("no engine attached for %v after %v; start them, or look at their logs", missing, d.Limits.Engines)
+			return nil, fmt.Errorf("no engine attached for %v after %v; start the engines or read their logs", missing, d.Limits.Engines)
 		}
 		if err := sleep(ctx, 100*time.Millisecond); err != nil {
 			return nil, err
@@ -276,7 +276,7 @@ func (t *truth) sources(want Wanted) error {
 	}
 	for _, a := range t.agents {
 		if why := a.GetCheckpointError(); why != "" {
-			return fmt.Errorf("%v is refused: agent %s cannot read the checkpoint, which a repair would need: %s", want.Shape.Mode,
+			return fmt.Errorf("mode %v is rejected: agent %s cannot read the checkpoint, which a repair would require: %s", want.Shape.Mode,
 				a.GetAddress().GetAgent(), why)
 		}
 	}

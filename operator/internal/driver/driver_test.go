@@ -83,7 +83,7 @@ func TestFailureBeforeThePermitAborts(t *testing.T) {
 		require.NoError(t, err)
 		w.agents[1].FailStage("a disk")
 		_, err = d.Apply(t.Context(), tensor(2))
-		require.ErrorContains(t, err, "the old layout serves on")
+		require.ErrorContains(t, err, "the old layout stays active")
 		w.requireRanks(t, 2)
 		require.EqualValues(t, 1, w.agents[0].Epoch())
 
@@ -133,8 +133,8 @@ func TestAnAgentThatForgotTheAttemptEndsIt(t *testing.T) {
 					}
 				}
 				_, err = d.Apply(t.Context(), tensor(2))
-				require.ErrorContains(t, err, "came back and knows nothing of attempt 2")
-				require.ErrorContains(t, err, "the old layout serves on")
+				require.ErrorContains(t, err, "restarted and has no record of attempt 2")
+				require.ErrorContains(t, err, "the old layout stays active")
 				w.HoldGate(false)
 				d.Hooks.Progress = nil
 				_, err = d.Apply(t.Context(), tensor(2))
@@ -208,7 +208,7 @@ func TestTooManyRanksIsRefusedBeforeAnything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(3))
-		require.ErrorContains(t, err, "3 ranks wanted, the agents have 2")
+		require.ErrorContains(t, err, "3 ranks are desired, but the agents have 2")
 		require.Empty(t, w.agents[0].Calls())
 	})
 }

@@ -41,13 +41,13 @@ func TestWhenARulingIsDue(t *testing.T) {
 		}
 		begin()
 		says("these members have not stopped: a, b", world(t, sound), ruling{outcome: stay, running: []string{"a", "b"}})
-		says("nothing is known of these members, which may be at work: b, c", world(t, sound), ruling{unknown: []string{"b", "c"}})
-		says("nobody survives yet, but these members may still answer: c", world(t, sound), ruling{outcome: stay, unknown: []string{"c"}})
+		says("the state of these members is unknown and they may still be running: b, c", world(t, sound), ruling{unknown: []string{"b", "c"}})
+		says("no member survives yet, but these members may still respond: c", world(t, sound), ruling{outcome: stay, unknown: []string{"c"}})
 		says("", world(t, sound), ruling{outcome: stay})
 		says("", world(t, sound), ruled)
 
 		begin()
-		const changed = "what engines reach changed just now"
+		const changed = "the connections between engines changed a moment ago"
 		says(changed, world(t, cut), ruled)
 		time.Sleep(cutsSettle - 1)
 		says(changed, world(t, cut), ruled)
@@ -78,7 +78,7 @@ func TestWhenARulingIsDue(t *testing.T) {
 		says("", world(t, permitted), hung)
 
 		begin()
-		const back = "the engine of member b may come back"
+		const back = "the engine of member b may attach again"
 		says(back, world(t, away), ruled)
 		time.Sleep(time.Second - 1)
 		says(back, world(t, away), ruled)
@@ -169,15 +169,15 @@ func TestWhyOneIsLeftOut(t *testing.T) {
 	s := sceneOf(5, a, b, c, d, dead, gone, other, hangs)
 	r := survivors(s)
 	require.Equal(t, []string{"a", "c"}, r.survivors)
-	require.Equal(t, []Lost{{"b", "its engine is not attached"}, {"d", "its engine does not reach all survivors"},
-		{"e", "its agent does not answer: refused"}, {"f", "it is gone: its pod is gone"},
-		{"g", "it is at epoch 4 and holds no attempt that leads to 5 (attempt 7, PHASE_PREPARED)"},
-		{"h", "its engine hangs: its agent answers, and no other engine hears of it"}}, r.lost)
+	require.Equal(t, []Lost{{"b", "its engine is not attached"}, {"d", "its engine cannot reach all survivors"},
+		{"e", "its agent is unresponsive: refused"}, {"f", "the member no longer exists: its pod is gone"},
+		{"g", "the member is at epoch 4 and has no attempt that leads to epoch 5 (attempt 7, PHASE_PREPARED)"},
+		{"h", "its engine is unresponsive: its agent responds, but no other engine receives its heartbeats"}}, r.lost)
 	s.fence = &Fence{FromEpoch: 5, Attempt: 3, Epoch: 5, Outcome: "stay", Survivors: []string{"a", "d", "h"}}
 	r = survivors(s)
-	require.Contains(t, r.lost, Lost{"c", "the fence of epoch 5, attempt 3 has left it out"})
+	require.Contains(t, r.lost, Lost{"c", "the fence of epoch 5, attempt 3 removed the member"})
 	require.Empty(t, r.survivors)
-	require.Contains(t, r.lost, Lost{"a", "it is the only one of 8"})
+	require.Contains(t, r.lost, Lost{"a", "the member is the only survivor of 8"})
 }
 
 // Who goes forward: who is there already, and who holds the very attempt that led there, staged.

@@ -124,7 +124,7 @@ func (d *Driver) fence(ctx context.Context, was Membership, r ruling, attempt ui
 	}
 	now := Membership{Epoch: r.standOn, Hash: hash, Members: r.survivors, Fence: f, Worlds: was.Worlds, Ended: was.Ended}
 	if was.Epoch > now.Epoch {
-		return was, fmt.Errorf("the store knows epoch %d, a fence at %d would go back", was.Epoch, now.Epoch)
+		return was, fmt.Errorf("the store is at epoch %d, so a fence at epoch %d would move backwards", was.Epoch, now.Epoch)
 	}
 	version, err := store.Save(ctx, d.Store, keyMembership, was.version, now)
 	if err != nil {
@@ -141,7 +141,7 @@ func (d *Driver) ended(ctx context.Context, was Membership, members []string, lo
 	now.Ended = now.Ended[:min(len(now.Ended), endedKept)]
 	version, err := store.Save(ctx, d.Store, keyMembership, was.version, now)
 	if err != nil {
-		return was, fmt.Errorf("record that the world of epoch %d is over: %w", epoch, err)
+		return was, fmt.Errorf("record the end of the world of epoch %d: %w", epoch, err)
 	}
 	now.version = version
 	return now, nil

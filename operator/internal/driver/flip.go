@@ -101,7 +101,7 @@ func (r *flipRun) after(ctx context.Context) (*truth, error) {
 			return nil, err
 		}
 		if !bytes.Equal(next.hash, r.flip.TargetHash) {
-			return nil, fmt.Errorf("the agents are at epoch %d, layout %x; is another driver at work?", next.epoch(), next.hash)
+			return nil, fmt.Errorf("the agents are at epoch %d, layout %x; check whether another driver is running", next.epoch(), next.hash)
 		}
 		return next, next.trouble()
 	}
@@ -123,7 +123,7 @@ func (r *flipRun) mayPermit(ctx context.Context) error {
 	}
 	if r.repairs() {
 		if now.version != r.fence {
-			return fmt.Errorf("membership is at version %d, the fence was %d: %w", now.version, r.fence, store.ErrConflict)
+			return fmt.Errorf("membership is at version %d, but the fence was at version %d: %w", now.version, r.fence, store.ErrConflict)
 		}
 		return r.d.mayRepair(ctx, now, r.header.Attempt)
 	}
@@ -131,7 +131,7 @@ func (r *flipRun) mayPermit(ctx context.Context) error {
 		return nil
 	}
 	if now.Epoch != 0 {
-		return fmt.Errorf("the record says epoch %d by now: %w", now.Epoch, store.ErrConflict)
+		return fmt.Errorf("the record is already at epoch %d: %w", now.Epoch, store.ErrConflict)
 	}
 	return r.d.found(ctx, now, r.flip, r.target)
 }
@@ -268,7 +268,7 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("interrupted after the permit of attempt %d; the agents go on, run again to learn the outcome: %w",
+		return fmt.Errorf("interrupted after the permit of attempt %d; the agents continue, so run again to learn the outcome: %w",
 			r.header.Attempt, ctx.Err())
 	}
 	if errors.Is(cause, ErrNeedsRepair) {
@@ -279,15 +279,15 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 	}
 	flipped, err := r.abortAll(ctx, fmt.Sprintf("permitted but not flipped: %v", cause))
 	if err != nil {
-		return fmt.Errorf("outcome of attempt %d unknown, run again when all agents answer: %w (first: %w)", r.header.Attempt, err, cause)
+		return fmt.Errorf("the outcome of attempt %d is unknown; run again when all agents respond: %w (first error: %w)", r.header.Attempt, err, cause)
 	}
 	if !flipped {
 		if err := r.burned(ctx); err != nil {
 			cause = errors.Join(cause, err)
 		}
-		return fmt.Errorf("attempt %d aborted after its permit, the old layout serves on: %w", r.header.Attempt, cause)
+		return fmt.Errorf("attempt %d aborted after its permit, the old layout stays active: %w", r.header.Attempt, cause)
 	}
-	r.d.Log.Info("an agent flipped before the abort reached it: forward", "attempt", r.header.Attempt)
+	r.d.Log.Info("an agent flipped before the abort arrived, rolling forward", "attempt", r.header.Attempt)
 	return r.waitFlipped(ctx, r.d.Limits.Outcome)
 }
 
@@ -333,16 +333,16 @@ func (r *flipRun) abort(ctx context.Context, cause error) error {
 	}
 	flipped, err := r.abortAll(ctx, cause.Error())
 	if err == nil && flipped {
-		err = fmt.Errorf("an agent says that it flipped attempt %d, which was never permitted", r.header.Attempt)
+		err = fmt.Errorf("an agent reports that it flipped attempt %d, which was never permitted", r.header.Attempt)
 	}
 	if err == nil {
 		err = r.burned(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("%w; and the abort: %w", cause, err)
+		return fmt.Errorf("%w; the abort also failed: %w", cause, err)
 	}
-	r.d.Log.Warn("aborted", "attempt", r.header.Attempt, "cause", cause)
-	return fmt.Errorf("attempt %d aborted, the old layout serves on: %w", r.header.Attempt, cause)
+	r.d.Log.Warn("attempt aborted", "attempt", r.header.Attempt, "error", cause)
+	return fmt.Errorf("attempt %d aborted, the old layout stays active: %w", r.header.Attempt, cause)
 }
 
 // burned records it; a first layout that was not to be is not one any more.

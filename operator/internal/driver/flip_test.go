@@ -65,16 +65,16 @@ func TestWhatBreaksAFlip(t *testing.T) {
 		repair bool   // the error needs one
 	}{
 		"all is well":              {kindJoin, says(four, "b"), func(*tangramv1.EngineStatus) {}, "", false},
-		"a member has no engine":   {kindJoin, says(four, "b"), func(e *tangramv1.EngineStatus) { e.Attached = false }, "member b is gone", true},
-		"a member stands still":    {kindJoin, says(four, "b"), func(e *tangramv1.EngineStatus) { e.Stopped = true }, "member b stands still", true},
-		"a joiner has no engine":   {kindJoin, says(nil, "j"), func(e *tangramv1.EngineStatus) { e.Attached = false }, "the engine of j, which was to join, is gone", false},
+		"a member has no engine":   {kindJoin, says(four, "b"), func(e *tangramv1.EngineStatus) { e.Attached = false }, "member b is detached", true},
+		"a member stands still":    {kindJoin, says(four, "b"), func(e *tangramv1.EngineStatus) { e.Stopped = true }, "member b is stopped", true},
+		"a joiner has no engine":   {kindJoin, says(nil, "j"), func(e *tangramv1.EngineStatus) { e.Attached = false }, "the engine of joining member j is detached", false},
 		"a joiner stands still":    {kindJoin, says(nil, "j"), func(e *tangramv1.EngineStatus) { e.Stopped = true }, "", false},
-		"it has joined, and died":  {kindJoin, says(five, "j"), func(e *tangramv1.EngineStatus) { e.Attached = false }, "member j is gone", true},
-		"it has joined, and stops": {kindJoin, says(five, "j"), func(e *tangramv1.EngineStatus) { e.Stopped = true }, "member j stands still", true},
+		"it has joined, and died":  {kindJoin, says(five, "j"), func(e *tangramv1.EngineStatus) { e.Attached = false }, "member j is detached", true},
+		"it has joined, and stops": {kindJoin, says(five, "j"), func(e *tangramv1.EngineStatus) { e.Stopped = true }, "member j is stopped", true},
 		"who has no part":          {kindJoin, says(nil, "k"), func(e *tangramv1.EngineStatus) { e.Attached = false }, "", false},
 		"it waits for its repair":  {kindRepair, says(four, "b"), func(e *tangramv1.EngineStatus) { e.Stopped = true }, "", false},
-		"it dies in its repair":    {kindRepair, says(four, "b"), func(e *tangramv1.EngineStatus) { e.Attached = false }, "member b is gone", true},
-		"it stops once repaired":   {kindRepair, says(five, "b"), func(e *tangramv1.EngineStatus) { e.Stopped = true }, "member b stands still", true},
+		"it dies in its repair":    {kindRepair, says(four, "b"), func(e *tangramv1.EngineStatus) { e.Attached = false }, "member b is detached", true},
+		"it stops once repaired":   {kindRepair, says(five, "b"), func(e *tangramv1.EngineStatus) { e.Stopped = true }, "member b is stopped", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &flipRun{truth: truthOf(t, Membership{}, says(four, "a")), flip: &tangramv1.Flip{Kind: c.kind, Epoch: 5},
@@ -98,7 +98,7 @@ func TestWhatBreaksAFlip(t *testing.T) {
 		r := &flipRun{truth: truthOf(t, Membership{}, a, b), flip: &tangramv1.Flip{Kind: kindRepair, Epoch: 5}, members: membersOf(nil, four), board: &board{}}
 		require.NoError(t, r.broken(latest))
 		time.Sleep(hangSettle)
-		require.ErrorContains(t, r.broken(latest), "a does not reach b")
+		require.ErrorContains(t, r.broken(latest), "a cannot reach b")
 	})
 }
 
@@ -125,7 +125,7 @@ func TestWhatPermitsAFlip(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Membership{Epoch: 4, Repair: 9, version: version + 1}, now)
 	require.ErrorIs(t, r.mayPermit(t.Context()), store.ErrConflict)
-	require.ErrorContains(t, r.mayPermit(t.Context()), "membership is at version 2, the fence was 1")
+	require.ErrorContains(t, r.mayPermit(t.Context()), "membership is at version 2, but the fence was at version 1")
 
 	r, _ = flipOf(t, kindFirst, layoutOf(1, "a"), says(nil, "a"))
 	require.NoError(t, r.mayPermit(t.Context()))
@@ -134,7 +134,7 @@ func TestWhatPermitsAFlip(t *testing.T) {
 	require.EqualValues(t, 1, now.Epoch)
 	require.Equal(t, []string{"a"}, now.Members)
 	require.ErrorIs(t, r.mayPermit(t.Context()), store.ErrConflict)
-	require.ErrorContains(t, r.mayPermit(t.Context()), "the record says epoch 1 by now")
+	require.ErrorContains(t, r.mayPermit(t.Context()), "the record is already at epoch 1")
 
 	r.d.Store = unreadable{}
 	require.ErrorIs(t, r.mayPermit(t.Context()), errUnreadable)
@@ -201,7 +201,7 @@ func TestAbortBeforeThePermit(t *testing.T) {
 	told := []string{"abort w/4/9"}
 	r, all := begin(kindJoin)
 	err := r.abort(t.Context(), cause)
-	require.EqualError(t, err, "attempt 9 aborted, the old layout serves on: no room")
+	require.EqualError(t, err, "attempt 9 aborted, the old layout stays active: no room")
 	require.ErrorIs(t, err, cause)
 	require.Equal(t, [][]string{told, told}, heard(all))
 	require.Equal(t, Aborted, state(r))
@@ -224,7 +224,7 @@ func TestAbortBeforeThePermit(t *testing.T) {
 	r, _ = begin(kindJoin)
 	r.d.Agents[0] = flippedAlready{r.d.Agents[0]}
 	err = r.abort(t.Context(), cause)
-	require.ErrorContains(t, err, "no room; and the abort: an agent says that it flipped attempt 9, which was never permitted")
+	require.ErrorContains(t, err, "no room; the abort also failed: an agent reports that it flipped attempt 9, which was never permitted")
 	require.Equal(t, Proposed, state(r))
 
 	// A failure counts more than what another agent says.
@@ -298,10 +298,10 @@ func TestTheTruthAfterAFlip(t *testing.T) {
 	_, err = down(begin(2, flipped("a"), nil)).after(t.Context())
 	require.ErrorIs(t, err, ErrNeedsRepair)
 	_, err = down(begin(2, nil, nil)).after(t.Context())
-	require.ErrorContains(t, err, "ask the agents")
+	require.ErrorContains(t, err, "query the agents")
 	_, err = down(begin(2, other, flipped("b"))).after(t.Context())
 	require.ErrorContains(t, err, "the agents are at epoch 6, layout 6861736820")
-	require.ErrorContains(t, err, "is another driver at work?")
+	require.ErrorContains(t, err, "check whether another driver is running")
 	at, err = down(begin(1, nil, nil)).after(t.Context())
 	require.NoError(t, err, "it was the last one")
 	require.EqualValues(t, 5, at.epoch())
@@ -380,7 +380,7 @@ func TestWhatAFlipLeavesInTheRecord(t *testing.T) {
 		d.Store = failing{d.Store.(failing).Store, Permitted}
 		_, err = d.Apply(t.Context(), expert(2))
 		require.ErrorIs(t, err, errUnreadable)
-		require.ErrorContains(t, err, "aborted, the old layout serves on: record the permit")
+		require.ErrorContains(t, err, "aborted, the old layout stays active: record the permit")
 		d.Store = failing{d.Store.(failing).Store, Done}
 		record, err = d.Apply(t.Context(), expert(2))
 		require.ErrorIs(t, err, errUnreadable)

@@ -30,10 +30,10 @@ func TestWantedMembers(t *testing.T) {
 
 		want.Members = []string{w.agents[0].Member(0), "nobody/0/1"}
 		_, err = d.Apply(t.Context(), want)
-		require.ErrorContains(t, err, "member nobody/0/1 is wanted and no agent has it")
+		require.ErrorContains(t, err, "member nobody/0/1 is desired, but no agent has this member")
 		want.Members = []string{w.agents[0].Member(0), w.agents[0].Member(0)}
 		_, err = d.Apply(t.Context(), want)
-		require.ErrorContains(t, err, "wanted twice")
+		require.ErrorContains(t, err, "listed twice")
 	})
 }
 

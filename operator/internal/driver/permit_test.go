@@ -100,7 +100,7 @@ func TestHowLongAPermitIsTried(t *testing.T) {
 			do(t, d, w, second)
 		})
 	}
-	const over = "aborted after its permit, the old layout serves on"
+	const over = "aborted after its permit, the old layout stays active"
 	world(func(t *testing.T, d *Driver, _ *bed, second *odd) {
 		tried := 0
 		second.permit = func(context.Context, *tangramv1.Header) error { tried++; return errLine }
@@ -133,9 +133,9 @@ func TestHowLongAPermitIsTried(t *testing.T) {
 		second.abort = func(context.Context, *tangramv1.Header) (bool, error) { return false, errLine }
 		began := time.Now()
 		record, err := d.Apply(t.Context(), tensor(2))
-		require.ErrorContains(t, err, "outcome of attempt 2 unknown, run again when all agents answer")
+		require.ErrorContains(t, err, "the outcome of attempt 2 is unknown; run again when all agents respond")
 		require.ErrorIs(t, err, errLine)
-		require.ErrorContains(t, err, "a call: nothing new")
+		require.ErrorContains(t, err, "a call: no progress")
 		require.Zero(t, record.Retries)
 		require.Less(t, time.Since(began), 4*time.Second)
 	})
@@ -149,7 +149,7 @@ func TestHowLongAPermitIsTried(t *testing.T) {
 		began := time.Now()
 		record, err := d.Apply(ctx, tensor(2))
 		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, "interrupted after the permit of attempt 2; the agents go on")
+		require.ErrorContains(t, err, "interrupted after the permit of attempt 2; the agents continue")
 		require.Zero(t, record.Retries)
 		require.Less(t, time.Since(began), 2*time.Second)
 		require.NotContains(t, w.agents[0].Calls(), "abort")
@@ -168,7 +168,7 @@ func TestSilenceCountsForACallThatFailsAtOnce(t *testing.T) {
 		}
 		require.NoError(t, fails(), "it may come back")
 		time.Sleep(2 * time.Second)
-		require.ErrorContains(t, fails(), "a call: nothing new for 2s")
+		require.ErrorContains(t, fails(), "a call: no progress for 2s")
 		lost = ErrNeedsRepair
 		require.ErrorIs(t, fails(), ErrNeedsRepair)
 	})
@@ -213,7 +213,7 @@ func TestHowAFlipIsRetired(t *testing.T) {
 		second.tells = func(s *tangramv1.StatusResponse) { s.Ranks[0].Transition.StepsSinceFlip = 0 }
 		before := len(w.agents[0].Calls())
 		record, err = d.Apply(t.Context(), expert(2))
-		require.ErrorContains(t, err, "a step of the new epoch by every member: nothing new")
+		require.ErrorContains(t, err, "a step of the new epoch by every member: no progress")
 		require.NotContains(t, w.agents[0].Calls()[before:], "retire")
 		require.Len(t, record.Flips, 2)
 		var intent Intent

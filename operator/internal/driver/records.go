@@ -114,7 +114,7 @@ func (d *Driver) saveMembership(ctx context.Context, t *truth) error {
 		return err
 	}
 	if was.Epoch > t.epoch() {
-		return fmt.Errorf("the store knows epoch %d, the agents are at %d; is it another world's store?", was.Epoch, t.epoch())
+		return fmt.Errorf("the store is at epoch %d but the agents are at epoch %d; check whether the store belongs to another world", was.Epoch, t.epoch())
 	}
 	if was.version != 0 && was.Epoch == t.epoch() && was.Hash == short(hash) {
 		return nil

@@ -50,7 +50,7 @@ func (d *Driver) Repair(ctx context.Context) (*Record, error) {
 			}
 		}
 		record.Retries++
-		d.Log.Warn("repair: again", "cause", err)
+		d.Log.Warn("repair failed, trying again", "error", err)
 		if sleep(ctx, pause.NextBackOff()) != nil {
 			break
 		}
@@ -58,7 +58,7 @@ func (d *Driver) Repair(ctx context.Context) (*Record, error) {
 	record.finish(err)
 	if (record.PlanHash != "" || record.WorldEnded != "") && d.Hooks.Save != nil {
 		if saving := d.Hooks.Save(context.WithoutCancel(ctx), record); saving != nil {
-			err = errors.Join(err, fmt.Errorf("keep the record: %w", saving))
+			err = errors.Join(err, fmt.Errorf("save the record: %w", saving))
 		}
 	}
 	return record, err
@@ -84,7 +84,7 @@ func (d *Driver) repair(ctx context.Context, record *Record, told map[string]boo
 		return err
 	}
 	if truth.trouble() == nil {
-		return fmt.Errorf("%w: it is whole by now", errAgain)
+		return fmt.Errorf("%w: no repair is needed any longer", errAgain)
 	}
 	record.WaitSeconds += time.Since(w.began).Seconds()
 	record.Lost, record.Missed = r.lost, r.missed
@@ -113,7 +113,7 @@ func (d *Driver) fenceAndResolve(ctx context.Context, truth *truth, r ruling) (M
 	if err != nil {
 		return fence, err
 	}
-	d.Log.Warn("fenced", "from_epoch", r.fromEpoch, "attempt", attempt, "outcome", fence.Fence.Outcome, "survivors", r.survivors, "lost", r.lost, "missed", r.missed)
+	d.Log.Warn("fence recorded", "from_epoch", r.fromEpoch, "attempt", attempt, "outcome", fence.Fence.Outcome, "survivors", r.survivors, "lost", r.lost, "missed", r.missed)
 	return fence, d.resolve(ctx, truth, fence.Fence)
 }
 
@@ -146,7 +146,7 @@ func (d *Driver) afterFence(ctx context.Context, fence Membership) (*truth, erro
 		return nil, err
 	}
 	if truth.record.version != fence.version {
-		return nil, fmt.Errorf("membership is at version %d, the fence was %d: %w", truth.record.version, fence.version, store.ErrConflict)
+		return nil, fmt.Errorf("membership is at version %d, but the fence was at version %d: %w", truth.record.version, fence.version, store.ErrConflict)
 	}
 	for _, id := range fence.Fence.Survivors {
 		r := truth.ranks[id]
@@ -154,7 +154,7 @@ func (d *Driver) afterFence(ctx context.Context, fence Membership) (*truth, erro
 			return nil, fmt.Errorf("%w: survivor %s was lost too", errAgain, id)
 		}
 		if at := truth.epochOf(r); at != fence.Fence.Epoch || unfinished(r.status) {
-			return nil, fmt.Errorf("%w: survivor %s is at epoch %d, %s; the fence is at %d", errAgain, id, at,
+			return nil, fmt.Errorf("%w: survivor %s is at epoch %d, %s, but the fence is at epoch %d", errAgain, id, at,
 				r.status.GetTransition().GetPhase(), fence.Fence.Epoch)
 		}
 	}
@@ -163,7 +163,7 @@ func (d *Driver) afterFence(ctx context.Context, fence Membership) (*truth, erro
 		return nil, err
 	}
 	if short(hash) != fence.Fence.Hash {
-		return nil, fmt.Errorf("%w: the survivors stand on layout %s, the fence says %s", errAgain, short(hash), fence.Fence.Hash)
+		return nil, fmt.Errorf("%w: the survivors have layout %s, but the fence has layout %s", errAgain, short(hash), fence.Fence.Hash)
 	}
 	return truth, nil
 }
@@ -174,7 +174,7 @@ func (d *Driver) mend(ctx context.Context, truth *truth, fence Membership, recor
 	result, err := planner.Repair(planner.RepairInput{World: d.World, Revision: truth.revision, Geometry: truth.view,
 		Current: truth.layout, Survivors: truth.members(fence.Fence.Survivors)})
 	if err != nil {
-		return d.endWorld(ctx, truth, fence, fence.Fence.Lost, record, fmt.Sprintf("the survivors cannot hold it: %v", err))
+		return d.endWorld(ctx, truth, fence, fence.Fence.Lost, record, fmt.Sprintf("the survivors cannot hold the model: %v", err))
 	}
 	record.planned(result, time.Since(began))
 	record.Ranks, record.Mode = len(fence.Fence.Survivors), ""
@@ -261,7 +261,7 @@ func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
 		if left := findLeftover(truth.agents); truth.layout == nil && left != nil {
 			// A first layout: nobody serves, and agents may yet flip it.
 			if err := w.d.end(ctx, truth, left); err != nil {
-				w.d.Log.Warn("repair: a first layout is left unfinished", "attempt", left.attempt, "cause", err)
+				w.d.Log.Warn("repair left a first layout unfinished", "attempt", left.attempt, "error", err)
 			}
 		}
 		scene := truth.scene(w.d.Complete)
@@ -269,7 +269,7 @@ func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
 		r.missed = scene.missed(r.lost)
 		ready, why := w.due(truth, r)
 		if ready && w.d.hold(ctx, truth, r) {
-			ready, why = false, "a repair that was begun is told to hold"
+			ready, why = false, "a repair in progress is being put on hold"
 		}
 		if ready {
 			return truth, r, nil
@@ -278,7 +278,7 @@ func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
 			if r.outcome != tangramv1.Outcome_OUTCOME_UNSPECIFIED && !truth.open(r) {
 				return truth, r, nil
 			}
-			return nil, r, fmt.Errorf("after %v %s; nothing was done: %w", w.d.Limits.stop(), why, trouble)
+			return nil, r, fmt.Errorf("timed out after %v because %s; nothing was changed: %w", w.d.Limits.stop(), why, trouble)
 		}
 		if err := sleep(ctx, lookEvery); err != nil {
 			return nil, r, err
@@ -293,12 +293,12 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 		return false, "these members have not stopped: " + strings.Join(r.running, ", ")
 	}
 	if r.outcome == tangramv1.Outcome_OUTCOME_UNSPECIFIED {
-		return false, "nothing is known of these members, which may be at work: " + strings.Join(r.unknown, ", ")
+		return false, "the state of these members is unknown and they may still be running: " + strings.Join(r.unknown, ", ")
 	}
 	missing, cuts, settle := map[string]time.Time{}, []string{}, cutsSettle
 	scene := t.scene(w.d.Complete)
 	for _, id := range r.hung {
-		cuts, settle = append(cuts, id+" hangs"), max(settle, hangSettle)
+		cuts, settle = append(cuts, id+" is unresponsive"), max(settle, hangSettle)
 		if scene.members[id].phase == tangramv1.Phase_PHASE_PERMITTED {
 			settle = pullSettle
 		}
@@ -318,7 +318,7 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 			missing[id] = since
 		}
 		if now.Sub(missing[id]) < w.d.Limits.reattach() {
-			waiting = "the engine of member " + id + " may come back"
+			waiting = "the engine of member " + id + " may attach again"
 		}
 	}
 	w.missing = missing
@@ -330,9 +330,9 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 	case waiting != "":
 		return false, waiting
 	case len(cuts) > 0 && now.Sub(w.since) < settle:
-		return false, "what engines reach changed just now"
+		return false, "the connections between engines changed a moment ago"
 	case len(r.survivors) == 0 && len(r.unknown) > 0:
-		return false, "nobody survives yet, but these members may still answer: " + strings.Join(r.unknown, ", ")
+		return false, "no member survives yet, but these members may still respond: " + strings.Join(r.unknown, ", ")
 	}
 	return true, ""
 }

@@ -124,7 +124,7 @@ func TestARepairWithoutItsRecords(t *testing.T) {
 		d.Hooks.Save = func(context.Context, *Record) error { return full }
 		_, err := d.Repair(t.Context())
 		require.ErrorIs(t, err, full)
-		require.ErrorContains(t, err, "keep the record: ")
+		require.ErrorContains(t, err, "save the record: ")
 		w.members(t, 0, 1)
 	})
 }
@@ -145,7 +145,7 @@ func TestAFenceNeedsAHash(t *testing.T) {
 	l := layoutOf(4, "a", "b")
 	d, _ := speakers(says(l, "a"), says(l, "b"))
 	_, err := d.fenceAndResolve(t.Context(), truthOf(t, Membership{}, says(l, "a"), says(l, "b")), ruling{fromEpoch: 6, standOn: 6, survivors: []string{"a"}})
-	require.EqualError(t, err, "nobody tells the layout of epoch 6")
+	require.EqualError(t, err, "no agent reports the layout of epoch 6")
 	m, err := d.membership(t.Context())
 	require.NoError(t, err)
 	require.Nil(t, m.Fence)
@@ -371,7 +371,7 @@ func TestLinesThatNeverSettle(t *testing.T) {
 			record, err := d.Repair(t.Context())
 			if open {
 				require.ErrorIs(t, err, ErrNeedsRepair)
-				require.ErrorContains(t, err, "after 2s what engines reach changed just now; nothing was done")
+				require.ErrorContains(t, err, "timed out after 2s because the connections between engines changed a moment ago; nothing was changed")
 				require.Equal(t, d.Limits.Stop+lookEvery, time.Since(began))
 				return
 			}

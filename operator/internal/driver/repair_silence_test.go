@@ -42,7 +42,7 @@ func TestRepairAfterAHang(t *testing.T) {
 		record, err := d.Repair(t.Context())
 		require.NoError(t, err)
 		require.Less(t, time.Since(began), time.Second)
-		require.Equal(t, []Lost{{Member: "u1/0/1", Why: "its engine hangs: its agent answers, and no other engine hears of it"}}, record.Lost)
+		require.Equal(t, []Lost{{Member: "u1/0/1", Why: "its engine is unresponsive: its agent responds, but no other engine receives its heartbeats"}}, record.Lost)
 		require.Len(t, record.Missed, 3)
 		require.Equal(t, Missed{By: "u0/0/1", Member: "u1/0/1", Cause: "gave_up", Doing: "combine", Layer: 1}, record.Missed[0])
 		require.Equal(t, "u1/0/1 gave up in combine of layer 1", record.Missed[0].String())
@@ -139,7 +139,7 @@ func TestWhatOthersSayOfASilentAgentIsNews(t *testing.T) {
 		look, err := d.Look(t.Context())
 		require.NoError(t, err)
 		require.ErrorIs(t, look.Trouble, ErrNeedsRepair)
-		require.ErrorContains(t, look.Trouble, "stands still")
+		require.ErrorContains(t, look.Trouble, "is stopped")
 		require.Less(t, time.Since(began), 2500*time.Millisecond)
 	})
 }

@@ -210,10 +210,10 @@ func TestAWorldIsGivenUp(t *testing.T) {
 			_, err = d.Apply(t.Context(), expert(2))
 			require.ErrorIs(t, err, ErrNeedsRepair, "the two may be at work where nobody sees them")
 			_, err = d.Repair(t.Context())
-			require.ErrorContains(t, err, "nothing is known of these members")
+			require.ErrorContains(t, err, "the state of these members is unknown")
 			d.Agents = d.Agents[2:]
 			_, err = d.Repair(t.Context())
-			require.ErrorContains(t, err, "nothing is known of these members", "nor is it said that these are all")
+			require.ErrorContains(t, err, "the state of these members is unknown", "nor is it said that these are all")
 			d.Complete = true
 			record, err := d.Repair(t.Context())
 			require.NoError(t, err)
@@ -266,7 +266,7 @@ func TestAWorldIsGivenUp(t *testing.T) {
 			d.Hooks.Save = func(context.Context, *Record) error { kept++; return nil }
 			record, err := d.Repair(t.Context())
 			require.NoError(t, err)
-			require.Contains(t, record.WorldEnded, "the survivors cannot hold it: ")
+			require.Contains(t, record.WorldEnded, "the survivors cannot hold the model: ")
 			require.False(t, w.agents[0].InWorld() || w.agents[1].InWorld(), "released")
 			require.Equal(t, 1, kept)
 			w.SetMemory(1 << 30)
@@ -372,7 +372,7 @@ func TestAJoinerThatDiesAtItsPermitIsNotWaitedFor(t *testing.T) {
 		}
 		began := time.Now()
 		_, err = d.Apply(t.Context(), expert(3))
-		require.ErrorContains(t, err, "which was to join, is gone")
+		require.ErrorContains(t, err, "the engine of joining member ")
 		require.Less(t, time.Since(began), time.Minute)
 		d.Hooks, d.Agents = Hooks{}, d.Agents[:2]
 		_, err = d.Apply(t.Context(), tensor(2))

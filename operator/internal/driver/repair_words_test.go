@@ -27,11 +27,11 @@ func TestWhatMustBeSoAfterAFence(t *testing.T) {
 		"all is well":              {stopped(says(five, "b")), nil, "", false},
 		"one was lost":             {nil, nil, "survivor b was lost too", true},
 		"an engine was lost":       {func() *tangramv1.StatusResponse { s := says(five, "b"); s.Ranks[0].Engine.Attached = false; return s }(), nil, "survivor b was lost too", true},
-		"one is behind":            {stopped(says(four, "b")), nil, "survivor b is at epoch 4, PHASE_IDLE; the fence is at 5", true},
+		"one is behind":            {stopped(says(four, "b")), nil, "survivor b is at epoch 4, PHASE_IDLE, but the fence is at epoch 5", true},
 		"one is still at it":       {in(stopped(says(five, "b")), 9, 6, tangramv1.Phase_PHASE_STAGED), nil, "survivor b is at epoch 5, PHASE_STAGED", true},
 		"one flipped":              {in(stopped(says(five, "b")), 9, 5, tangramv1.Phase_PHASE_FLIPPED), nil, "", false},
-		"it is another layout":     {stopped(says(five, "b")), func(_ *Driver, f *Membership) { f.Fence.Hash = "beef" }, "the fence says beef", true},
-		"another fence was made":   {stopped(says(five, "b")), func(_ *Driver, f *Membership) { f.version++ }, "membership is at version 1, the fence was 2", false},
+		"it is another layout":     {stopped(says(five, "b")), func(_ *Driver, f *Membership) { f.Fence.Hash = "beef" }, "the fence has layout beef", true},
+		"another fence was made":   {stopped(says(five, "b")), func(_ *Driver, f *Membership) { f.version++ }, "membership is at version 1, but the fence was at version 2", false},
 		"the record is unreadable": {stopped(says(five, "b")), func(d *Driver, _ *Membership) { d.Store = unreadable{} }, errUnreadable.Error(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,15 +123,15 @@ func TestContradictionsAreReadOnceMore(t *testing.T) {
 	require.Equal(t, 1, w.asked)
 	d, w = world(other(), false)
 	_, err = d.observe(t.Context())
-	require.ErrorContains(t, err, "a world never has two")
+	require.ErrorContains(t, err, "a world has only one layout")
 	require.Equal(t, 1, w.asked)
 	_, err = d.Repair(t.Context())
-	require.ErrorContains(t, err, "a world never has two")
+	require.ErrorContains(t, err, "a world has only one layout")
 	require.Equal(t, 2, w.asked)
 	d, w = world(other(), false)
 	w.write = func() { d.Store = unreadable{} }
 	_, err = d.observe(t.Context())
-	require.ErrorContains(t, err, "a world never has two")
+	require.ErrorContains(t, err, "a world has only one layout")
 	require.Equal(t, 1, w.asked, "nothing is read against a record that is not known")
 }
 

@@ -39,7 +39,7 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 		header := &tangramv1.Header{World: d.World, Epoch: transition.TargetEpoch - 1, Attempt: transition.Attempt}
 		wait.Go(func() {
 			_, err := backoff.Retry(ctx, func() (struct{}, error) {
-				err := d.Agents[rank.agent].Resolve(ctx, header, outcome, "a fence has left members out", lost...)
+				err := d.Agents[rank.agent].Resolve(ctx, header, outcome, "a fence removed members", lost...)
 				if agentclient.RefusalCode(err) != tangramv1.Refusal_CODE_UNSPECIFIED {
 					err = backoff.Permanent(err)
 				}
@@ -54,7 +54,7 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	}
 	wait.Wait()
 	if err := errors.Join(failures...); err != nil {
-		return fmt.Errorf("%w: tell the survivors that they %s: %w", errAgain, f.Outcome, err)
+		return fmt.Errorf("%w: send outcome %s to the survivors: %w", errAgain, f.Outcome, err)
 	}
 	for i, a := range t.agents {
 		left := slices.ContainsFunc(a.GetRanks(), func(r *tangramv1.RankStatus) bool { return f.lost(r.GetMember().GetId()) })
@@ -64,7 +64,7 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 		transition := a.GetRanks()[slices.IndexFunc(a.GetRanks(), unfinished)].GetTransition()
 		header := &tangramv1.Header{World: d.World, Epoch: transition.TargetEpoch - 1, Attempt: transition.Attempt}
 		if _, err := d.abortAll(ctx, []int{i}, header, "a fence has ended the attempt"); err != nil {
-			d.Log.Warn("an agent outside the world keeps an attempt that is over", "attempt", transition.Attempt, "cause", err)
+			d.Log.Warn("cannot end the attempt of an agent outside the world", "attempt", transition.Attempt, "error", err)
 		}
 	}
 	return nil
@@ -114,7 +114,7 @@ func (d *Driver) hold(ctx context.Context, t *truth, r ruling) bool {
 			ctx, cancel := context.WithTimeout(ctx, d.Limits.answer())
 			defer cancel()
 			if err := d.Agents[rank.agent].Resolve(ctx, header, tangramv1.Outcome_OUTCOME_HOLD, "a fence is about to be decided"); err != nil {
-				d.Log.Warn("hold", "attempt", transition.Attempt, "cause", err)
+				d.Log.Warn("hold request failed", "agent", d.Agents[rank.agent].Address(), "attempt", transition.Attempt, "error", err)
 			}
 		})
 	}
@@ -145,7 +145,7 @@ func (d *Driver) endWorld(ctx context.Context, t *truth, was Membership, lost []
 		record.WorldEnded = ""
 		return err
 	}
-	d.Log.Error("the world is given up; the next starts from the checkpoint", "why", why, "epoch", t.epoch(), "members", members)
+	d.Log.Error("world ended, the next one starts from the checkpoint", "error", why, "epoch", t.epoch(), "members", members)
 	t.record = now
 	d.releaseOutcasts(ctx, t, true)
 	return nil
@@ -182,11 +182,11 @@ func (d *Driver) releaseOutcasts(ctx context.Context, t *truth, worldEnds bool) 
 			ctx, cancel := context.WithTimeout(ctx, d.Limits.answer())
 			defer cancel()
 			header := &tangramv1.Header{World: d.World, Epoch: epoch}
-			if err := d.Agents[i].Release(ctx, header, out, ends, "left out of the world by a fence"); err != nil {
-				d.Log.Warn("release", "members", out, "cause", err)
+			if err := d.Agents[i].Release(ctx, header, out, ends, "removed from the world by a fence"); err != nil {
+				d.Log.Warn("release request failed", "members", out, "error", err)
 				return
 			}
-			d.Log.Info("released", "members", out)
+			d.Log.Info("members released", "members", out)
 		})
 	}
 	wait.Wait()

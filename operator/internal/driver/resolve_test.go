@@ -123,7 +123,7 @@ func TestSurvivorsAreToldTheOutcome(t *testing.T) {
 		require.Len(t, got[0], 3)
 		got, err = tell(t, "stay", func(all []*speaker) { all[2].answers = []error{refusal(tangramv1.Refusal_CODE_ENGINE), broken} })
 		require.ErrorIs(t, err, errAgain)
-		require.ErrorContains(t, err, "tell the survivors that they stay")
+		require.ErrorContains(t, err, "send outcome stay to the survivors")
 		require.Len(t, got[2], 1)
 		require.Nil(t, got[4], "not before the survivors know")
 		began := time.Now()

@@ -59,7 +59,7 @@ func (r *flipRun) requestFor(agent int) *tangramv1.PrepareRequest {
 }
 
 // errNoFurther: what a run has begun is ended, the rest of it is not begun.
-var errNoFurther = errors.New("the rest of the run is not wanted any more")
+var errNoFurther = errors.New("the rest of the run is no longer needed")
 
 // stride of a run: how far its members are.
 type stride struct {
@@ -92,7 +92,7 @@ func (r *flipRun) strideOf(latest map[int]*tangramv1.StatusResponse) stride {
 			case t.GetPhase() == tangramv1.Phase_PHASE_FAILED:
 				s.trouble = fmt.Errorf("rank of member %s failed in attempt %d: %s", rank.GetMember().GetId(), t.GetAttempt(), t.GetError())
 			case !last && t.GetRunLast() == 0:
-				s.trouble = fmt.Errorf("the run goes no further at member %s, from attempt %d: %s", rank.GetMember().GetId(), t.GetAttempt(), t.GetError())
+				s.trouble = fmt.Errorf("the run stopped at member %s, attempt %d: %s", rank.GetMember().GetId(), t.GetAttempt(), t.GetError())
 			}
 		}
 	}
@@ -168,7 +168,7 @@ func (r *flipRun) walk(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("interrupted in the run of attempts %d to %d; the agents go on, run again to learn the outcome: %w",
+		return fmt.Errorf("interrupted in the run of attempts %d to %d; the agents continue, so run again to learn the outcome: %w",
 			r.header.Attempt, r.last.Attempt, ctx.Err())
 	case errors.Is(err, ErrNeedsRepair):
 		return fmt.Errorf("attempts %d to %d are left to the repair: %w", r.header.Attempt, r.last.Attempt, err)
@@ -180,7 +180,7 @@ func (r *flipRun) walk(ctx context.Context) error {
 // it stands then.
 func (r *flipRun) endRun(ctx context.Context, cause error) error {
 	if _, err := r.d.abortAll(ctx, r.agents, r.last, cause.Error()); err != nil {
-		return fmt.Errorf("outcome of attempt %d unknown, run again when all agents answer: %w (of a run up to %d; first: %w)", r.header.Attempt, err,
+		return fmt.Errorf("the outcome of attempt %d is unknown; run again when all agents respond: %w (run up to attempt %d; first error: %w)", r.header.Attempt, err,
 			r.last.Attempt, cause)
 	}
 	if err := r.d.burned(ctx, r.header.Attempt); errors.Is(err, store.ErrConflict) {
@@ -190,18 +190,18 @@ func (r *flipRun) endRun(ctx context.Context, cause error) error {
 	}
 	after, err := r.d.settle(ctx, r.record)
 	if err != nil {
-		return fmt.Errorf("%w; and after it: %w", cause, err)
+		return fmt.Errorf("%w; the following step also failed: %w", cause, err)
 	}
 	if after.epoch() == r.flip.Epoch {
-		r.d.Log.Info("it was the run's last flip that was under way", "cause", cause)
+		r.d.Log.Info("the interrupted flip was the last one of the run", "error", cause)
 		return nil
 	}
 	done := after.epoch() - r.header.Epoch
 	if done == 0 {
-		return fmt.Errorf("attempt %d aborted after its permit, the old layout serves on: %w", r.header.Attempt, cause)
+		return fmt.Errorf("attempt %d aborted after its permit, the old layout stays active: %w", r.header.Attempt, cause)
 	}
 	if !errors.Is(cause, errNoFurther) {
-		cause = fmt.Errorf("the run was ended at epoch %d, which serves on: %w", after.epoch(), cause)
+		cause = fmt.Errorf("the run ended at epoch %d, which stays active: %w", after.epoch(), cause)
 	} else {
 		cause = fmt.Errorf("after %d flips of a run of %d, at epoch %d: %w", done, 1+len(r.follow), after.epoch(), ErrSuperseded)
 	}
@@ -232,7 +232,7 @@ func (d *Driver) endRuns(ctx context.Context, t *truth) (bool, error) {
 		}
 	}
 	for end, agents := range last {
-		d.Log.Warn("a run is under way: ending it", "last_attempt", end)
+		d.Log.Warn("ending an unfinished run", "last_attempt", end)
 		header := &tangramv1.Header{World: d.World, Epoch: t.epoch(), Attempt: end}
 		if _, err := d.abortAll(ctx, agents, header, "a new driver found the run unfinished"); err != nil {
 			return true, fmt.Errorf("end the run up to attempt %d: %w", end, err)

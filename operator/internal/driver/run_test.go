@@ -148,7 +148,7 @@ func TestARunThatFailsInTheMiddle(t *testing.T) {
 					}
 				}
 				record, err := d.Apply(t.Context(), tensor(2))
-				require.ErrorContains(t, err, "the run was ended at epoch 2, which serves on")
+				require.ErrorContains(t, err, "the run ended at epoch 2, which stays active")
 				require.ErrorContains(t, err, "a disk")
 				require.Len(t, record.Flips, 1)
 				require.True(t, w.Idle())
@@ -182,7 +182,7 @@ func TestANewDriverInTheMiddleOfARun(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 3, w.Layout().Epoch)
 		require.Len(t, record.Flips, 1)
-		require.ErrorContains(t, failed, "the agents go on, run again to learn the outcome")
+		require.ErrorContains(t, failed, "the agents continue, so run again to learn the outcome")
 	})
 }
 

@@ -21,7 +21,7 @@ func (t *truth) trouble() error {
 		if t.record.Epoch == 0 {
 			return nil
 		}
-		return fmt.Errorf("%w: the record says epoch %d of %d members, and no agent that answers is in it: %w", ErrNeedsRepair,
+		return fmt.Errorf("%w: the record has epoch %d with %d members, but no responding agent is one of them: %w", ErrNeedsRepair,
 			t.record.Epoch, len(t.record.Members), errors.Join(append(t.errors, errors.New("members: "+strings.Join(t.record.Members, ", ")))...))
 	}
 	var wrong []error
@@ -30,17 +30,17 @@ func (t *truth) trouble() error {
 		engine := r.status.GetEngine()
 		switch {
 		case !here:
-			wrong = append(wrong, fmt.Errorf("member %s of epoch %d does not answer: %w", m.Id, t.epoch(), t.whyMissing()))
+			wrong = append(wrong, fmt.Errorf("member %s of epoch %d is unresponsive: %w", m.Id, t.epoch(), t.whyMissing()))
 		case !engine.GetAttached():
-			wrong = append(wrong, fmt.Errorf("the engine of member %s is gone", m.Id))
+			wrong = append(wrong, fmt.Errorf("the engine of member %s is detached", m.Id))
 		case engine.GetStopped():
-			text := "the engine of member " + m.Id + " stands still"
+			text := "the engine of member " + m.Id + " is stopped"
 			for i, of := range missedBy(m.Id, engine, t.agents[r.agent].GetLayout().GetMembers()) {
 				text += [...]string{": ", ", "}[min(i, 1)] + of.String()
 			}
 			wrong = append(wrong, errors.New(text))
 		case t.epochOf(r) != t.epoch() && r.status.GetTransition().GetTargetEpoch() != t.epoch():
-			wrong = append(wrong, fmt.Errorf("member %s is at epoch %d, others are at %d", m.Id, t.epochOf(r), t.epoch()))
+			wrong = append(wrong, fmt.Errorf("member %s is at epoch %d, but others are at epoch %d", m.Id, t.epochOf(r), t.epoch()))
 		}
 	}
 	if len(wrong) == 0 {
@@ -117,7 +117,7 @@ func (t *truth) whyMissing() error {
 	if err := errors.Join(t.errors...); err != nil {
 		return err
 	}
-	return errors.New("no agent has it")
+	return errors.New("no agent has this member")
 }
 
 // epochOf the layout that a rank stands on; 0: none.
@@ -200,7 +200,7 @@ func (t *truth) hashOf(r ruling) (string, error) {
 	if f := t.record.Fence; f != nil && f.Epoch == r.standOn {
 		return f.Hash, nil
 	}
-	return "", fmt.Errorf("nobody tells the layout of epoch %d", r.standOn)
+	return "", fmt.Errorf("no agent reports the layout of epoch %d", r.standOn)
 }
 
 // unfinished says that a rank is in an attempt that it has not flipped.

@@ -49,12 +49,12 @@ func (d *Driver) settle(ctx context.Context, record *Record) (*truth, error) {
 			return truth, nil
 		}
 		record.Retries++
-		d.Log.Warn("an earlier attempt is under way: ending it", "attempt", left.attempt, "flipped", left.anyFlipped)
+		d.Log.Warn("ending an unfinished attempt", "attempt", left.attempt, "flipped", left.anyFlipped)
 		if err := d.end(ctx, truth, left); err != nil {
 			return nil, fmt.Errorf("end the earlier attempt %d: %w", left.attempt, err)
 		}
 	}
-	return nil, fmt.Errorf("agents still are in an attempt after ending 8 of them; is another driver at work?")
+	return nil, fmt.Errorf("agents are still in an attempt after 8 attempts were ended; check whether another driver is running")
 }
 
 // strangers refuses a first layout while members of a world that is over have not been released.
@@ -65,7 +65,7 @@ func (t *truth) strangers() error {
 	for _, a := range t.agents {
 		for _, r := range a.GetRanks() {
 			if t.outcast(r) && r.GetInWorld() {
-				return fmt.Errorf("%w: member %s still is in a world that is over (epoch %d) and must be released first", ErrNeedsRepair,
+				return fmt.Errorf("%w: member %s is still in an ended world (epoch %d) and must be released first", ErrNeedsRepair,
 					r.GetMember().GetId(), a.GetEpoch())
 			}
 		}
@@ -91,11 +91,11 @@ func brokenMembers(latest map[int]*tangramv1.StatusResponse, partOf func(*tangra
 			part, id := partOf(s, rank), rank.GetMember().GetId()
 			switch gone := !rank.GetEngine().GetAttached(); {
 			case part == joinerPart && gone:
-				return fmt.Errorf("the engine of %s, which was to join, is gone", id)
+				return fmt.Errorf("the engine of joining member %s is detached", id)
 			case part != noPart && gone:
-				return fmt.Errorf("%w: the engine of member %s is gone", ErrNeedsRepair, id)
+				return fmt.Errorf("%w: the engine of member %s is detached", ErrNeedsRepair, id)
 			case part == memberPart && rank.GetEngine().GetStopped():
-				return fmt.Errorf("%w: the engine of member %s stands still", ErrNeedsRepair, id)
+				return fmt.Errorf("%w: the engine of member %s is stopped", ErrNeedsRepair, id)
 			}
 		}
 	}
@@ -191,7 +191,7 @@ func (d *Driver) abortInOrder(ctx context.Context, members, joiners []int, heade
 }
 
 // errOneIsSilent: the outcome is not known as long as one of the agents does not answer, whatever the others come to say.
-var errOneIsSilent = errors.New("another agent does not answer")
+var errOneIsSilent = errors.New("another agent is unresponsive")
 
 // abortAll asks every agent until each has answered, or one does not. True: some agent flipped. Who has given its word and lacks another's
 // keeps its answer back for ten seconds, to hear from the others: in vain if the one that knows is dead.

@@ -306,7 +306,7 @@ func (s *sim) keeper(ctx context.Context, wait *sync.WaitGroup, name string, wan
 		return addresses, true, nil
 	}, Did: func(what string, record *driver.Record, err error) {
 		log.Info("did", "what", what, "flips", len(record.Flips), "lost", record.Lost, "ended", record.WorldEnded, "error", err)
-		if err != nil && strings.Contains(err.Error(), "a world never has two") {
+		if err != nil && strings.Contains(err.Error(), "a world has only one layout") {
 			s.violate("%v", err)
 		}
 		for _, lost := range record.Lost {
@@ -330,8 +330,8 @@ func (s *sim) keeper(ctx context.Context, wait *sync.WaitGroup, name string, wan
 // justified: a member of a layout that answers, and whose engine is at work and reaches the others, is left out only because its agent forgot
 // the attempt that the others went forward with. A joiner (at epoch 0) may lose its attempt to a second driver, which does not know of the flip.
 func (s *sim) justified(lost driver.Lost) {
-	behind := strings.Contains(lost.Why, "holds no attempt that leads to") || strings.Contains(lost.Why, "where the others stay")
-	if !behind || strings.HasPrefix(lost.Why, "it is at epoch 0 ") {
+	behind := strings.Contains(lost.Why, "has no attempt that leads to") || strings.Contains(lost.Why, "where the others stay")
+	if !behind || strings.HasPrefix(lost.Why, "the member is at epoch 0 ") {
 		return
 	}
 	m, err := member.Parse(lost.Member)

@@ -104,7 +104,7 @@ func survivors(s scene) ruling {
 	r.standOn = s.epoch - 1
 	r.survivors, r.lost = s.choose(s.older, func(e evidence) string {
 		if e.epoch != s.epoch-1 {
-			return fmt.Sprintf("it is not at epoch %d, where the others stay", s.epoch-1)
+			return fmt.Sprintf("the member is not at epoch %d, where the others stay", s.epoch-1)
 		}
 		return ""
 	})
@@ -168,7 +168,7 @@ func (s scene) canStandOn(e evidence, forward uint64) string {
 	}
 	staged := e.phase == tangramv1.Phase_PHASE_STAGED || e.phase == tangramv1.Phase_PHASE_PERMITTED
 	if forward == 0 || e.attempt != forward || !staged {
-		return fmt.Sprintf("it is at epoch %d and holds no attempt that leads to %d (attempt %d, %s)", e.epoch, s.epoch, e.attempt, e.phase)
+		return fmt.Sprintf("the member is at epoch %d and has no attempt that leads to epoch %d (attempt %d, %s)", e.epoch, s.epoch, e.attempt, e.phase)
 	}
 	return ""
 }
@@ -181,17 +181,17 @@ func (s scene) choose(ids []string, refuse func(evidence) string) (out []string,
 		e := s.members[id]
 		switch {
 		case e.gone:
-			why[id] = "it is gone: " + e.why
+			why[id] = "the member no longer exists: " + e.why
 		case !e.answers:
-			why[id] = "its agent does not answer: " + e.why
+			why[id] = "its agent is unresponsive: " + e.why
 		case !e.attached:
 			why[id] = "its engine is not attached"
 		case e.unlike != "":
 			why[id] = e.unlike
 		case s.hangs(id):
-			why[id] = "its engine hangs: its agent answers, and no other engine hears of it"
+			why[id] = "its engine is unresponsive: its agent responds, but no other engine receives its heartbeats"
 		case s.fence != nil && !contains(s.fence.Survivors, id):
-			why[id] = fmt.Sprintf("the fence of epoch %d, attempt %d has left it out", s.fence.FromEpoch, s.fence.Attempt)
+			why[id] = fmt.Sprintf("the fence of epoch %d, attempt %d removed the member", s.fence.FromEpoch, s.fence.Attempt)
 		default:
 			why[id] = refuse(e)
 		}
@@ -203,7 +203,7 @@ func (s scene) choose(ids []string, refuse func(evidence) string) (out []string,
 	slices.SortStableFunc(fit, func(a, b string) int { return cmp.Compare(bit(s.members[a].idle), bit(s.members[b].idle)) })
 	whole := largestWhole(len(fit), func(i, j int) bool { return s.cut(fit[i], fit[j]) })
 	if len(whole) == 1 && len(ids) >= 3 {
-		why[fit[whole[0]]] = fmt.Sprintf("it is the only one of %d", len(ids))
+		why[fit[whole[0]]] = fmt.Sprintf("the member is the only survivor of %d", len(ids))
 		whole = nil
 	}
 	for _, i := range whole {
@@ -215,7 +215,7 @@ func (s scene) choose(ids []string, refuse func(evidence) string) (out []string,
 			continue
 		}
 		if why[id] == "" {
-			why[id] = "its engine does not reach all survivors"
+			why[id] = "its engine cannot reach all survivors"
 		}
 		lost = append(lost, Lost{Member: id, Why: why[id]})
 	}

@@ -167,7 +167,7 @@ func TestWhatARulingTells(t *testing.T) {
 	flipped.attempt, flipped.phase = 9, tangramv1.Phase_PHASE_FLIPPED
 	s := sceneOf(5, flipped, still("b", 4), still("c", 4))
 	s.older = s.newest
-	require.Equal(t, []Lost{{"a", "it is not at epoch 4, where the others stay"}}, survivors(s).lost)
+	require.Equal(t, []Lost{{"a", "the member is not at epoch 4, where the others stay"}}, survivors(s).lost)
 	r := survivors(sceneOf(4, evidence{id: "a"}, still("b", 4), evidence{id: "c"}, evidence{id: "d", gone: true}))
 	require.Equal(t, []string{"a", "c"}, r.unknown)
 }

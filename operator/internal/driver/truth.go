@@ -86,7 +86,7 @@ func newTruth(world string, record Membership, pods []string, agents []*tangramv
 	for i, a := range t.agents {
 		for _, rank := range a.GetRanks() {
 			if _, twice := t.ranks[rank.GetMember().GetId()]; twice {
-				return t, fmt.Errorf("two agents say they are member %s", rank.GetMember().GetId())
+				return t, fmt.Errorf("two agents report that they are member %s", rank.GetMember().GetId())
 			}
 			t.ranks[rank.GetMember().GetId()] = rankTruth{agent: i, status: rank}
 		}
@@ -124,11 +124,11 @@ func (t *truth) readLayouts() error {
 			continue
 		}
 		if a.Epoch == t.epoch() && !bytes.Equal(a.LayoutHash, t.hash) {
-			return fmt.Errorf("agents disagree about epoch %d: layouts %x and %x; a world never has two", a.Epoch, a.LayoutHash, t.hash)
+			return fmt.Errorf("agents disagree about epoch %d: layouts %x and %x; a world has only one layout", a.Epoch, a.LayoutHash, t.hash)
 		}
 		if a.Epoch+1 == t.epoch() {
 			if t.older != nil && !bytes.Equal(a.LayoutHash, olderHash) {
-				return fmt.Errorf("agents disagree about epoch %d: layouts %x and %x; a world never has two", a.Epoch, a.LayoutHash, olderHash)
+				return fmt.Errorf("agents disagree about epoch %d: layouts %x and %x; a world has only one layout", a.Epoch, a.LayoutHash, olderHash)
 			}
 			t.older, olderHash = a.Layout, a.LayoutHash
 		}
@@ -146,11 +146,11 @@ func (t *truth) readModel() error {
 		}
 	}
 	if first < 0 {
-		return fmt.Errorf("ask the agents: %w", errors.Join(t.errors...))
+		return fmt.Errorf("query the agents: %w", errors.Join(t.errors...))
 	}
 	reference := t.agents[first]
 	if reference.Geometry == nil {
-		return fmt.Errorf("agent %s tells no geometry", reference.GetAddress().GetAgent())
+		return fmt.Errorf("agent %s reports no geometry", reference.GetAddress().GetAgent())
 	}
 	shape := proto.CloneOf(reference.Geometry)
 	for i, a := range t.agents {
@@ -162,12 +162,12 @@ func (t *truth) readModel() error {
 			mine.EvenShardsOnly = shape.EvenShardsOnly
 		}
 		if !proto.Equal(shape, mine) {
-			t.setAside(i, fmt.Errorf("agent %s reads another model than agent %s: %v and %v", a.GetAddress().GetAgent(),
+			t.setAside(i, fmt.Errorf("agents %s and %s read different models: %v and %v", a.GetAddress().GetAgent(),
 				reference.GetAddress().GetAgent(), a.Geometry, shape))
 			continue
 		}
 		if a.Revision != reference.Revision {
-			t.setAside(i, fmt.Errorf("agent %s reads revision %q, agent %s %q", a.GetAddress().GetAgent(), a.Revision,
+			t.setAside(i, fmt.Errorf("agent %s reads revision %q, but agent %s reads %q", a.GetAddress().GetAgent(), a.Revision,
 				reference.GetAddress().GetAgent(), reference.Revision))
 			continue
 		}
@@ -206,7 +206,7 @@ func (t *truth) epoch() uint64 { return t.layout.GetEpoch() }
 func (t *truth) choose(want Wanted) ([]string, error) {
 	if len(want.Members) == 0 {
 		if want.Ranks > len(t.order) {
-			return nil, errors.Join(fmt.Errorf("%d ranks wanted, the agents have %d; start more pods", want.Ranks, len(t.order)),
+			return nil, errors.Join(fmt.Errorf("%d ranks are desired, but the agents have %d; start more pods", want.Ranks, len(t.order)),
 				errors.Join(t.errors...))
 		}
 		return t.order[:want.Ranks], nil
@@ -214,13 +214,13 @@ func (t *truth) choose(want Wanted) ([]string, error) {
 	seen := map[string]bool{}
 	for _, id := range want.Members {
 		if _, here := t.ranks[id]; !here {
-			return nil, errors.Join(fmt.Errorf("member %s is wanted and no agent has it", id), errors.Join(t.errors...))
+			return nil, errors.Join(fmt.Errorf("member %s is desired, but no agent has this member", id), errors.Join(t.errors...))
 		}
 		if !contains(t.order, id) {
-			return nil, fmt.Errorf("member %s is wanted and was left out of the world for good; its agent gets another name once it is released", id)
+			return nil, fmt.Errorf("member %s is desired, but a fence removed this member permanently; its agent gets another name after its release", id)
 		}
 		if seen[id] {
-			return nil, fmt.Errorf("member %s is wanted twice", id)
+			return nil, fmt.Errorf("member %s is listed twice", id)
 		}
 		seen[id] = true
 	}
@@ -261,7 +261,7 @@ func (t *truth) after(l *tangramv1.Layout, hash []byte, latest map[int]*tangramv
 			id := r.GetMember().GetId()
 			next.ranks[id] = rankTruth{agent: i, status: r}
 			if layout.RankOf(l, id) >= 0 && !on {
-				return nil, fmt.Errorf("%w: member %s is at epoch %d, layout %x, others are at %d, %x", ErrNeedsRepair, id, s.GetEpoch(),
+				return nil, fmt.Errorf("%w: member %s is at epoch %d, layout %x, but others are at epoch %d, layout %x", ErrNeedsRepair, id, s.GetEpoch(),
 					s.GetLayoutHash(), l.Epoch, hash)
 			}
 		}

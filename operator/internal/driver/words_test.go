@@ -100,7 +100,7 @@ func TestTheLayoutInForce(t *testing.T) {
 	} {
 		_, err := newTruth("w", Membership{Epoch: 4}, nil, agents, make([]error, len(agents)))
 		require.ErrorContains(t, err, name)
-		require.ErrorContains(t, err, "a world never has two")
+		require.ErrorContains(t, err, "a world has only one layout")
 	}
 	truth = truthOf(t, Membership{Epoch: 4, Fence: &Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"a"}}}, says(four, "a"), other(four, "b"))
 	require.NotNil(t, truth.layout, "who is not believed contradicts nobody")
@@ -111,7 +111,7 @@ func TestWhoIsSetAside(t *testing.T) {
 	_, err := newTruth("w", Membership{}, nil, nil, nil)
 	require.ErrorContains(t, err, `world "w" has no agents`)
 	_, err = newTruth("w", Membership{}, nil, []*tangramv1.StatusResponse{nil}, []error{errors.New("refused")})
-	require.ErrorContains(t, err, "ask the agents: refused")
+	require.ErrorContains(t, err, "query the agents: refused")
 	strange := says(layoutOf(9, "b"), "b")
 	strange.World = "v"
 	truth := truthOf(t, Membership{}, says(nil, "a"), strange)
@@ -130,9 +130,9 @@ func TestWhoIsSetAside(t *testing.T) {
 	mindless := func(s *tangramv1.StatusResponse) { s.Geometry = nil }
 	truth = truthOf(t, Membership{}, says(nil, "a"), another(larger, nil, "b"), another(newer, nil, "c"), another(mindless, nil, "d"), says(nil, "e"))
 	require.Len(t, truth.odd, 3)
-	require.ErrorContains(t, truth.odd[0], "agent at b reads another model than agent at a")
-	require.ErrorContains(t, truth.odd[1], `agent at c reads revision "r2", agent at a "r1"`)
-	require.ErrorContains(t, truth.odd[2], "agent at d reads another model")
+	require.ErrorContains(t, truth.odd[0], "agents at b and at a read different models")
+	require.ErrorContains(t, truth.odd[1], `agent at c reads revision "r2", but agent at a reads "r1"`)
+	require.ErrorContains(t, truth.odd[2], "agents at d and at a read different models")
 	require.Equal(t, []string{"a", "e"}, truth.order)
 	require.Equal(t, "r1", truth.revision)
 	truth = truthOf(t, Membership{}, says(nil, "a"), another(larger, layoutOf(1, "b"), "b"), another(larger, layoutOf(1, "c"), "c"))
@@ -148,11 +148,11 @@ func TestWhoIsSetAside(t *testing.T) {
 	truth = truthOf(t, Membership{}, another(even, nil, "b"), says(nil, "c"))
 	require.True(t, truth.view.Proto.EvenShardsOnly)
 	_, err = newTruth("w", Membership{}, nil, []*tangramv1.StatusResponse{another(mindless, nil, "a")}, []error{nil})
-	require.ErrorContains(t, err, "agent at a tells no geometry")
+	require.ErrorContains(t, err, "agent at a reports no geometry")
 	_, err = newTruth("w", Membership{}, nil, []*tangramv1.StatusResponse{another(func(s *tangramv1.StatusResponse) { s.Geometry.Experts = 0 }, nil, "a")}, []error{nil})
 	require.ErrorContains(t, err, "geometry of the checkpoint: ")
 	_, err = newTruth("w", Membership{}, nil, []*tangramv1.StatusResponse{says(nil, "a"), says(nil, "a")}, make([]error, 2))
-	require.ErrorContains(t, err, "two agents say they are member a")
+	require.ErrorContains(t, err, "two agents report that they are member a")
 }
 
 // Members come by rank, then those that may join: with an engine first, outcasts never.
@@ -170,11 +170,11 @@ func TestTheOrderOfMembers(t *testing.T) {
 	}{
 		{Wanted{Ranks: 3}, []string{"b", "a", "k"}, ""},
 		{Wanted{Ranks: 4}, []string{"b", "a", "k", "j"}, ""},
-		{Wanted{Ranks: 5}, nil, "5 ranks wanted, the agents have 4; start more pods"},
+		{Wanted{Ranks: 5}, nil, "5 ranks are desired, but the agents have 4; start more pods"},
 		{Wanted{Members: []string{"k", "b"}}, []string{"k", "b"}, ""},
-		{Wanted{Members: []string{"k", "k"}}, nil, "member k is wanted twice"},
-		{Wanted{Members: []string{"nobody"}}, nil, "member nobody is wanted and no agent has it"},
-		{Wanted{Members: []string{"x"}}, nil, "member x is wanted and was left out of the world for good"},
+		{Wanted{Members: []string{"k", "k"}}, nil, "member k is listed twice"},
+		{Wanted{Members: []string{"nobody"}}, nil, "member nobody is desired, but no agent has this member"},
+		{Wanted{Members: []string{"x"}}, nil, "member x is desired, but a fence removed this member permanently"},
 	} {
 		ids, err := truth.choose(c.want)
 		require.Equal(t, c.ids, ids)
@@ -243,20 +243,20 @@ func TestTroubleAndHowCertainItIs(t *testing.T) {
 		gone              bool // p1/0/1
 	}{
 		"all is well":                       {other: fine("p1/0/1"), complete: true, gone: true},
-		"no engine":                         {other: func() *tangramv1.StatusResponse { s := fine("p1/0/1"); s.Ranks[0].Engine.Attached = false; return s }(), trouble: "the engine of member p1/0/1 is gone", evident: true},
-		"it stands still":                   {other: stopped(fine("p1/0/1")), trouble: "the engine of member p1/0/1 stands still", evident: true},
-		"it is silent":                      {err: silent, trouble: "member p1/0/1 of epoch 4 does not answer: connection refused", complete: true},
-		"it is silent, of the pod":          {err: silent, pods: []string{"p0", "p1"}, trouble: "does not answer", complete: true},
-		"another is silent":                 {err: silent, pods: []string{"p0", "p2"}, trouble: "does not answer", complete: true, evident: true},
-		"another, and there may be more":    {err: silent, pods: []string{"p0", "p2"}, trouble: "does not answer"},
-		"nobody knows which is silent":      {err: silent, pods: []string{"p0", ""}, trouble: "does not answer", complete: true},
-		"no agent has it":                   {trouble: "no agent has it", complete: true, evident: true, gone: true},
-		"no agent that is known has it":     {trouble: "no agent has it"},
-		"its pod has it no more":            {other: says(nil, "p1/0/2"), trouble: "no agent has it", evident: true, gone: true},
-		"its pod has another rank":          {other: says(nil, "p1/1/1"), trouble: "no agent has it", evident: true},
-		"it is at the epoch before":         {other: says(layoutOf(3, "p0/0/1", "p1/0/1"), "p1/0/1"), trouble: "member p1/0/1 is at epoch 3, others are at 4"},
+		"no engine":                         {other: func() *tangramv1.StatusResponse { s := fine("p1/0/1"); s.Ranks[0].Engine.Attached = false; return s }(), trouble: "the engine of member p1/0/1 is detached", evident: true},
+		"it stands still":                   {other: stopped(fine("p1/0/1")), trouble: "the engine of member p1/0/1 is stopped", evident: true},
+		"it is silent":                      {err: silent, trouble: "member p1/0/1 of epoch 4 is unresponsive: connection refused", complete: true},
+		"it is silent, of the pod":          {err: silent, pods: []string{"p0", "p1"}, trouble: "is unresponsive", complete: true},
+		"another is silent":                 {err: silent, pods: []string{"p0", "p2"}, trouble: "is unresponsive", complete: true, evident: true},
+		"another, and there may be more":    {err: silent, pods: []string{"p0", "p2"}, trouble: "is unresponsive"},
+		"nobody knows which is silent":      {err: silent, pods: []string{"p0", ""}, trouble: "is unresponsive", complete: true},
+		"no agent has it":                   {trouble: "no agent has this member", complete: true, evident: true, gone: true},
+		"no agent that is known has it":     {trouble: "no agent has this member"},
+		"its pod has it no more":            {other: says(nil, "p1/0/2"), trouble: "no agent has this member", evident: true, gone: true},
+		"its pod has another rank":          {other: says(nil, "p1/1/1"), trouble: "no agent has this member", evident: true},
+		"it is at the epoch before":         {other: says(layoutOf(3, "p0/0/1", "p1/0/1"), "p1/0/1"), trouble: "member p1/0/1 is at epoch 3, but others are at epoch 4"},
 		"it is about to be at this one":     {other: in(says(layoutOf(3, "p0/0/1", "p1/0/1"), "p1/0/1"), 9, 4, tangramv1.Phase_PHASE_PERMITTED)},
-		"it left by no flip":                {other: out(fine("p1/0/1")), trouble: "member p1/0/1 is at epoch 0, others are at 4", evident: true},
+		"it left by no flip":                {other: out(fine("p1/0/1")), trouble: "member p1/0/1 is at epoch 0, but others are at epoch 4", evident: true},
 		"it left with a flip to come":       {other: in(out(fine("p1/0/1")), 9, 5, tangramv1.Phase_PHASE_FLIPPED), trouble: "member p1/0/1 is at epoch 0"},
 		"it left with the flip to this one": {other: in(out(fine("p1/0/1")), 9, 4, tangramv1.Phase_PHASE_FLIPPED), evident: true},
 	} {
@@ -286,7 +286,7 @@ func TestTroubleAndHowCertainItIs(t *testing.T) {
 	require.NoError(t, nobody.trouble(), "no world yet")
 	record := Membership{Epoch: 4, Members: []string{"p0/0/1", "p1/0/1"}}
 	nobody = truthOf(t, record, says(nil, "p2/0/1"))
-	require.ErrorContains(t, nobody.trouble(), "the record says epoch 4 of 2 members, and no agent that answers is in it: members: p0/0/1, p1/0/1")
+	require.ErrorContains(t, nobody.trouble(), "the record has epoch 4 with 2 members, but no responding agent is one of them: members: p0/0/1, p1/0/1")
 	require.True(t, nobody.evident(true))
 	require.False(t, nobody.evident(false), "they may be where nobody looks")
 	nobody = truthOf(t, record, says(nil, "p0/0/2"), says(nil, "p1/0/2"))
@@ -403,7 +403,7 @@ func TestTheHashOfARuling(t *testing.T) {
 	require.NotEqual(t, newest, older)
 	require.NotEmpty(t, older)
 	_, err = truth.hashOf(ruling{standOn: 6})
-	require.EqualError(t, err, "nobody tells the layout of epoch 6")
+	require.EqualError(t, err, "no agent reports the layout of epoch 6")
 	truth.record.Fence, truth.older = &Fence{Epoch: 6, Hash: "told"}, nil
 	told, err := truth.hashOf(ruling{standOn: 6})
 	require.NoError(t, err)

@@ -103,7 +103,7 @@ func (p *Pool) strangersLocked() {
 	if best == nil {
 		return
 	}
-	p.o.Log.Warn("the world was started again", "epoch", best.Epoch, "was", f.world.Epoch)
+	p.o.Log.Warn("world restarted", "epoch", best.Epoch, "previous_epoch", f.world.Epoch)
 	for _, m := range best.Members {
 		p.gone.Remove(m.Member)
 	}

@@ -87,28 +87,28 @@ func (r *completionRequest) submit(world *tangramv1.World, bytesAreTokens bool) 
 	}
 	if r.MaxTokens != nil {
 		if *r.MaxTokens < 1 || *r.MaxTokens > math.MaxInt32 {
-			return nil, bad("max_tokens", "%d is not at least 1", *r.MaxTokens)
+			return nil, bad("max_tokens", "%d is out of range; send a value of at least 1", *r.MaxTokens)
 		}
 		s.MaxTokens = uint32(*r.MaxTokens)
 	}
 	if total := uint64(len(s.Prompt)) + uint64(s.MaxTokens); total > uint64(world.MaxTokens) {
-		return nil, bad("max_tokens", "%d prompt tokens and %d to generate make %d; this world takes %d in all", len(s.Prompt), s.MaxTokens, total, world.MaxTokens)
+		return nil, bad("max_tokens", "%d prompt tokens and %d tokens to generate are %d tokens; send at most %d in total", len(s.Prompt), s.MaxTokens, total, world.MaxTokens)
 	}
 	if r.Temperature != nil {
 		if *r.Temperature < 0 || *r.Temperature > 2 {
-			return nil, bad("temperature", "%v is not in 0..2", *r.Temperature)
+			return nil, bad("temperature", "%v is out of range; send a value from 0 to 2", *r.Temperature)
 		}
 		s.Temperature = float32(*r.Temperature)
 	}
 	if r.TopP != nil {
 		if *r.TopP <= 0 || *r.TopP > 1 {
-			return nil, bad("top_p", "%v is not above 0 and at most 1", *r.TopP)
+			return nil, bad("top_p", "%v is out of range; send a value above 0 and at most 1", *r.TopP)
 		}
 		s.TopP = max(float32(*r.TopP), math.SmallestNonzeroFloat32) // what float32 would round to 0 asks for the likeliest token
 	}
 	if r.CacheSalt != nil {
 		if n := len(*r.CacheSalt); n == 0 || n > maxSalt {
-			return nil, bad("cache_salt", "has %d bytes, 1 to %d are taken", n, maxSalt)
+			return nil, bad("cache_salt", "has %d bytes; send 1 to %d bytes", n, maxSalt)
 		}
 		s.CacheSalt = *r.CacheSalt
 	}
@@ -131,7 +131,7 @@ func (r *completionRequest) submit(world *tangramv1.World, bytesAreTokens bool) 
 // fits: with all of its answer, in case it is sent again.
 func fits(s *tangramv1.Submit) error {
 	if size := proto.Size(s) + maxVarint32*int(s.MaxTokens); size > maxSubmit {
-		return bad("prompt", "prompt and answer take up to %d bytes on their way to a rank; at most %d are sent", size, maxSubmit)
+		return bad("prompt", "prompt and answer take up to %d bytes in a message to a rank; send a shorter prompt or a smaller max_tokens for at most %d bytes", size, maxSubmit)
 	}
 	return nil
 }
@@ -140,19 +140,19 @@ func fits(s *tangramv1.Submit) error {
 func (r *completionRequest) nothingMore() error {
 	switch {
 	case r.N != nil && *r.N != 1:
-		return bad("n", "%d choices are not supported, only 1", *r.N)
+		return bad("n", "%d choices are not supported; send 1", *r.N)
 	case r.BestOf != nil && *r.BestOf != 1:
-		return bad("best_of", "%d is not supported, only 1", *r.BestOf)
+		return bad("best_of", "%d is not supported; send 1", *r.BestOf)
 	case r.Echo:
-		return bad("echo", "is not supported")
+		return bad("echo", "is not supported; remove the field")
 	case r.Logprobs != nil:
-		return bad("logprobs", "are not supported")
+		return bad("logprobs", "is not supported; remove the field")
 	case r.Suffix != "":
-		return bad("suffix", "is not supported")
+		return bad("suffix", "is not supported; remove the field")
 	case len(r.User) > maxUser:
-		return bad("user", "has %d bytes; at most %d are taken", len(r.User), maxUser)
+		return bad("user", "has %d bytes; send at most %d bytes", len(r.User), maxUser)
 	case r.StreamOptions != nil && !r.Stream:
-		return bad("stream_options", "are only for requests with stream: true")
+		return bad("stream_options", "is only supported with stream: true; set stream or remove the field")
 	}
 	return nil
 }

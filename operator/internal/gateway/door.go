@@ -19,7 +19,7 @@ import (
 )
 
 // errText: the text server cannot be reached, or its stream broke.
-var errText = errors.New("the text server of this gateway does not answer")
+var errText = errors.New("the text server of this gateway is unresponsive")
 
 // door relays what needs a tokenizer to the text server, over a UNIX socket. Which fields pass, doorPaths says.
 type door struct {
@@ -100,7 +100,7 @@ func (d *door) renders(ctx context.Context) error {
 			return nil
 		}
 		if reply.StatusCode >= 500 {
-			return fmt.Errorf("the text server answers %s to %s", reply.Status, pathTokenize)
+			return fmt.Errorf("the text server returned %s for %s", reply.Status, pathTokenize)
 		}
 	}
 	return errText
@@ -177,7 +177,7 @@ func (d *door) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case r.Context().Err() != nil:
 		d.s.fail(w, r, context.Canceled)
 	default:
-		d.s.log.Warn("text server", "error", err)
+		d.s.log.Warn("text server request failed", "error", err)
 		d.s.fail(w, r, errText)
 	}
 }
@@ -256,5 +256,5 @@ func isText(body []byte) bool {
 func (s *Server) textIsMissing(w http.ResponseWriter, r *http.Request) {
 	s.count(http.StatusNotFound)
 	s.reply(w, http.StatusNotFound, formOf(r.URL.Path).body(http.StatusNotFound, apiError{Type: "invalid_request_error",
-		Message: fmt.Sprintf("%s needs a tokenizer, and this gateway has none: set spec.gateway.text of the MoEDeployment, or send token ids to %s", r.URL.Path, pathCompletions)}))
+		Message: fmt.Sprintf("%s needs a tokenizer, but this gateway has none; set spec.gateway.text of the MoEDeployment or send token ids to %s", r.URL.Path, pathCompletions)}))
 }

@@ -276,20 +276,20 @@ func TestDoor_WhenOtherApisAreAskedForMore(t *testing.T) {
 		}
 		refused(pathResponses, `"input":"hi",`, map[string]string{
 			`"previous_response_id":"resp_1"`: "previous_response_id", `"store":true`: "store", `"background":true`: "background", `"request_id":"mine"`: "request_id",
-			`"tools":[{"type":"web_search"}]`: `tools: of type \"web_search\" is not supported, only function`, `"tool_choice":"required"`: "tool_choice",
-			`"text":{"format":{"type":"json_object"}}`: "text", `"truncation":"auto"`: "truncation", `"reasoning":{"summary":"auto"}`: `reasoning: has \"summary\"`,
-			`"input":[{"type":"item_reference","id":"x"}]`:                                     `item 0 is of type \"item_reference\"`,
-			`"input":[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]`:     `item 0 has content of type \"input_image\"`,
-			`"input":[{"type":"function_call_output","output":[{"type":"input_file"}]}]`:       `item 0 has content of type \"input_file\"`,
+			`"tools":[{"type":"web_search"}]`: `tools: has the unsupported type \"web_search\"; send function`, `"tool_choice":"required"`: "tool_choice",
+			`"text":{"format":{"type":"json_object"}}`: "text", `"truncation":"auto"`: "truncation", `"reasoning":{"summary":"auto"}`: `reasoning: has the unsupported field \"summary\"`,
+			`"input":[{"type":"item_reference","id":"x"}]`:                                     `item 0 has the unsupported type \"item_reference\"`,
+			`"input":[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]`:     `item 0 has content of the unsupported type \"input_image\"`,
+			`"input":[{"type":"function_call_output","output":[{"type":"input_file"}]}]`:       `item 0 has content of the unsupported type \"input_file\"`,
 			`"include":["reasoning.encrypted_content"]`:                                        "include",
 			`"tools":[` + strings.Repeat(`{"type":"function"},`, 128) + `{"type":"function"}]`: "tools: has 129 entries",
 		})
 		refused(pathMessages, `"messages":[{"role":"user","content":"hi"}],"max_tokens":8,`, map[string]string{
-			`"thinking":{"type":"enabled","budget_tokens":2000}`: `thinking: of type \"enabled\" is not supported, only disabled or adaptive`,
+			`"thinking":{"type":"enabled","budget_tokens":2000}`: `thinking: has the unsupported type \"enabled\"; send disabled or adaptive`,
 			`"tool_choice":{"type":"any"}`:                       "tool_choice", `"output_config":{"format":{}}`: "output_config",
 			`"system":[{"type":"image"}]`: "system", `"stop_sequences":["a","b","c","d","e"]`: "stop_sequences", `"container":"x"`: "container",
-			`"messages":[{"role":"user","content":[{"type":"image"}]}]`:                                        `message 0 has content of type \"image\"`,
-			`"messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image"}]}]}]`:     `message 0 has content of type \"image\"`,
+			`"messages":[{"role":"user","content":[{"type":"image"}]}]`:                                        `message 0 has content of the unsupported type \"image\"`,
+			`"messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image"}]}]}]`:     `message 0 has content of the unsupported type \"image\"`,
 			`"messages":[{"role":"user","content":[{"type":"document","source":{"url":"http://127.0.0.1"}}]}]`: `\"document\"`,
 		})
 		refused(pathChat, `"messages":[{"role":"user","content":"hi"}],`, map[string]string{`"thinking_token_budget":5`: "thinking_token_budget"})
@@ -322,7 +322,7 @@ func TestDoor_WhenFieldIsNotSupported(t *testing.T) {
 		require.Contains(t, text, `"param":"prompt"`)
 		code, _, text = x.ask(address, pathChat, `{"messages":[{"role":"user","content":"\ud83d"}]}`)
 		require.Equal(t, http.StatusBadRequest, code)
-		require.Contains(t, text, "half a surrogate pair")
+		require.Contains(t, text, "unpaired surrogate")
 		for _, body := range []string{`"priority":0`, `"logprobs":false`, `"response_format":{ "type": "text" }`, `"tool_choice":"auto","tools":[]`, `"modalities":["text"],"store":false`} {
 			code, _, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}],`+body+`}`)
 			require.Equal(t, http.StatusOK, code, "%s: %s", body, text)
@@ -392,7 +392,7 @@ func TestDoor_WhenTextServerDies(t *testing.T) {
 		require.True(t, err == nil || errors.Is(err, io.ErrUnexpectedEOF), err)
 		require.NoError(t, reply.Body.Close())
 		require.Contains(t, string(text), "data: a\n\n")
-		require.True(t, strings.HasSuffix(string(text), `{"error":{"message":"the text server of this gateway does not answer; try again later","type":"server_error","param":null,"code":null}}`+"\n\n"), string(text))
+		require.True(t, strings.HasSuffix(string(text), `{"error":{"message":"the text server of this gateway is unresponsive; try again later","type":"server_error","param":null,"code":null}}`+"\n\n"), string(text))
 		require.NotContains(t, string(text), "[DONE]")
 	})
 }
@@ -408,7 +408,7 @@ func TestDoor_WhenTextServerIsMissing(t *testing.T) {
 		code, head, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}]}`)
 		require.Equal(t, http.StatusServiceUnavailable, code)
 		require.Equal(t, "1", head.Get("Retry-After"))
-		require.Contains(t, text, "the text server of this gateway does not answer")
+		require.Contains(t, text, "the text server of this gateway is unresponsive")
 		code, _, text = x.ask(address, pathCompletions, `{"prompt":[1,2]}`)
 		require.Equal(t, http.StatusOK, code, text)
 	})
@@ -453,7 +453,7 @@ func TestTextz_WhenTextServerHangs(t *testing.T) {
 		answers(func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusInternalServerError) })
 		code, said := ask()
 		require.Equal(t, http.StatusServiceUnavailable, code)
-		require.Contains(t, said, "answers 500 Internal Server Error to /tokenize")
+		require.Contains(t, said, "returned 500 Internal Server Error for /tokenize")
 	})
 }
 

@@ -291,7 +291,7 @@ func TestAStreamBeyondTheGraceIsTold(t *testing.T) {
 		term()
 		text, err := io.ReadAll(rest)
 		require.NoError(t, err)
-		require.Contains(t, string(text), `"error":{"message":"the request was lost: this gateway ends"`)
+		require.Contains(t, string(text), `"error":{"message":"the request was lost: this gateway is shutting down"`)
 		require.NoError(t, <-ended)
 		require.InDelta(t, 1, testutil.ToFloat64(s.metrics.lost), 0)
 	})

@@ -27,7 +27,7 @@ func only(values ...string) fieldRule {
 		if slices.Contains(values, compact(raw)) {
 			return ""
 		}
-		return "is not supported, only " + strings.Join(values, " or ")
+		return "has an unsupported value; send " + strings.Join(values, " or ")
 	}
 }
 
@@ -44,7 +44,7 @@ func atMost(most int) fieldRule {
 	return func(raw json.RawMessage) string {
 		var list []json.RawMessage
 		if json.Unmarshal(raw, &list) == nil && len(list) > most {
-			return fmt.Sprintf("has %d entries; at most %d are taken", len(list), most)
+			return fmt.Sprintf("has %d entries; send at most %d", len(list), most)
 		}
 		return ""
 	}
@@ -55,7 +55,7 @@ func upTo(most float64) fieldRule {
 	return func(raw json.RawMessage) string {
 		var n float64
 		if json.Unmarshal(raw, &n) == nil && (n < 0 || n > most) {
-			return fmt.Sprintf("%v is not in 0..%v", n, most)
+			return fmt.Sprintf("%v is out of range; send a value from 0 to %v", n, most)
 		}
 		return ""
 	}
@@ -67,14 +67,14 @@ func stopStrings(raw json.RawMessage) string {
 	if json.Unmarshal(raw, &one) == nil {
 		many = append(many, one)
 	} else if json.Unmarshal(raw, &many) != nil {
-		return "is neither a string nor an array of strings"
+		return "has the wrong type; send a string or an array of strings"
 	}
 	if len(many) > maxStops {
-		return fmt.Sprintf("has %d strings; at most %d are taken", len(many), maxStops)
+		return fmt.Sprintf("has %d strings; send at most %d", len(many), maxStops)
 	}
 	for _, s := range many {
 		if len(s) > maxStopBytes {
-			return fmt.Sprintf("has a string of %d bytes; at most %d are taken", len(s), maxStopBytes)
+			return fmt.Sprintf("has a string of %d bytes; send at most %d bytes", len(s), maxStopBytes)
 		}
 	}
 	return ""
@@ -85,11 +85,11 @@ func options(known ...string) fieldRule {
 	return func(raw json.RawMessage) string {
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(raw, &fields) != nil {
-			return "is not an object"
+			return "has the wrong type; send an object"
 		}
 		for _, name := range slices.Sorted(maps.Keys(fields)) {
 			if !slices.Contains(known, name) && !isNull(fields[name]) && compact(fields[name]) != "false" {
-				return fmt.Sprintf("has %q, which is not supported", short(name))
+				return fmt.Sprintf("has the unsupported field %q; remove the field", short(name))
 			}
 		}
 		return ""
@@ -107,7 +107,7 @@ func texts(raw json.RawMessage, types ...string) string {
 	}
 	for _, p := range parts {
 		if !slices.Contains(types, p.Type) {
-			return fmt.Sprintf("has content of type %q; supported are %s", short(p.Type), strings.Join(types, ", "))
+			return fmt.Sprintf("has content of the unsupported type %q; send %s", short(p.Type), strings.Join(types, ", "))
 		}
 		if wrong := texts(p.Content, types...); wrong != "" {
 			return wrong
@@ -156,7 +156,7 @@ func inputItems(raw json.RawMessage) string {
 		case "reasoning":
 			types = []string{"reasoning_text"}
 		default:
-			return fmt.Sprintf("item %d is of type %q; supported are message, function_call, function_call_output, reasoning", i, short(item.Type))
+			return fmt.Sprintf("item %d has the unsupported type %q; send message, function_call, function_call_output or reasoning", i, short(item.Type))
 		}
 		if wrong := cmp.Or(texts(item.Content, types...), texts(item.Output, types...)); wrong != "" {
 			return fmt.Sprintf("item %d %s", i, wrong)
@@ -173,14 +173,14 @@ func typed(types ...string) fieldRule {
 			list = []json.RawMessage{raw}
 		}
 		if len(list) > maxTools {
-			return fmt.Sprintf("has %d entries; at most %d are taken", len(list), maxTools)
+			return fmt.Sprintf("has %d entries; send at most %d", len(list), maxTools)
 		}
 		for _, one := range list {
 			var object struct {
 				Type string `json:"type"`
 			}
 			if json.Unmarshal(one, &object) == nil && !slices.Contains(types, object.Type) {
-				return fmt.Sprintf("of type %q is not supported, only %s", short(object.Type), strings.Join(types, " or "))
+				return fmt.Sprintf("has the unsupported type %q; send %s", short(object.Type), strings.Join(types, " or "))
 			}
 		}
 		return ""
@@ -190,7 +190,7 @@ func typed(types ...string) fieldRule {
 func onePrompt(raw json.RawMessage) string {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) == nil && len(list) != 1 {
-		return "is an array of texts: one prompt a request"
+		return "has several texts or none; send one prompt per request"
 	}
 	return ""
 }
@@ -234,5 +234,5 @@ func quoted(text string) string {
 type modelError struct{ asked, served string }
 
 func (e *modelError) Error() string {
-	return fmt.Sprintf("model %q is not here, only %q", short(e.asked), e.served)
+	return fmt.Sprintf("model %q does not exist; send %q", short(e.asked), e.served)
 }

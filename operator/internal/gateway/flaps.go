@@ -37,11 +37,11 @@ func (p *Pool) brokeLocked(s *session, up bool, after time.Duration, err error) 
 	p.o.Metrics.breaks.WithLabelValues(s.frontend).Inc()
 	switch {
 	case status.Code(err) == codes.ResourceExhausted: // a message that is larger than the receiver takes: a bug on one side
-		p.o.Log.Error("the session to a rank broke: a message was too large", "frontend", s.frontend, "after", after, "error", err)
+		p.o.Log.Error("session to a rank broke because a message was too large", "frontend", s.frontend, "after", after, "error", err)
 	case s.breaks.flapping(now):
-		p.o.Log.Warn("the session to a rank broke again; new requests go to other ranks", "frontend", s.frontend, "after", after,
+		p.o.Log.Warn("session to a rank broke again, new requests go to other ranks", "frontend", s.frontend, "after", after,
 			"breaks", flapBreaks, "within", now.Sub(s.breaks[flapBreaks-1]), "error", err)
 	default:
-		p.o.Log.Info("the session to a rank broke; connecting again", "frontend", s.frontend, "after", after, "error", err)
+		p.o.Log.Info("session to a rank broke, reconnecting", "frontend", s.frontend, "after", after, "error", err)
 	}
 }

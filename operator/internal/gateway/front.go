@@ -61,7 +61,7 @@ func (f *front) Session(stream tangramv1.Front_SessionServer) error {
 			return err
 		case <-tick.C:
 			if w := f.s.pool.World(); w != nil && w.MaxTokens > 0 && (w.MaxTokens != limits.MaxTokens || w.Vocabulary != limits.Vocabulary) {
-				return status.Error(codes.FailedPrecondition, "the world has other limits now")
+				return status.Error(codes.FailedPrecondition, "the limits of the world have changed; submit the request again")
 			}
 		case <-a.news:
 			select {

@@ -61,7 +61,7 @@ func TestARankWhoseSessionFlapsIsAvoided(t *testing.T) {
 		require.Equal(t, http.StatusInternalServerError, code)
 		breaks := testutil.ToFloat64(m.breaks.WithLabelValues(flapping.address))
 		require.GreaterOrEqual(t, breaks, float64(flapBreaks))
-		require.Contains(t, log.String(), "the session to a rank broke again; new requests go to other ranks")
+		require.Contains(t, log.String(), "session to a rank broke again, new requests go to other ranks")
 		require.Eventually(t, func() bool { return sessionsUp(pool) == 2 }, soon, time.Millisecond)
 		synctest.Wait()
 		for i, rank := range pool.Telemetry().Ranks {

@@ -54,9 +54,9 @@ func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request) {
 		method = http.MethodGet
 	}
 	code := http.StatusNotFound
-	message := fmt.Sprintf("%s %s is not served here, only POST %s, POST %s and GET /v1/models", r.Method, r.URL.Path, pathCompletions, strings.Join(textPaths(), ", POST "))
+	message := fmt.Sprintf("%s %s is not supported; send POST %s, POST %s or GET /v1/models", r.Method, r.URL.Path, pathCompletions, strings.Join(textPaths(), ", POST "))
 	if method != "" {
-		code, message = http.StatusMethodNotAllowed, fmt.Sprintf("%s is served by %s, not by %s", r.URL.Path, method, r.Method)
+		code, message = http.StatusMethodNotAllowed, fmt.Sprintf("%s does not support %s; send %s", r.URL.Path, r.Method, method)
 		w.Header().Set("Allow", method)
 	}
 	s.reply(w, code, formOf(r.URL.Path).body(code, apiError{Type: "invalid_request_error", Message: message}))

@@ -19,18 +19,20 @@ import (
 )
 
 // errCrowded: what clients send now is more than this gateway may hold.
-var errCrowded = errors.New("this gateway holds as many bytes of requests as it may")
+var errCrowded = errors.New("this gateway holds the maximum of bytes of request bodies")
 
 // errFull: the requests under way hold as much as they may.
-var errFull = errors.New("the requests under way hold all the memory that this gateway gives them")
+var errFull = errors.New("the running requests use all memory that this gateway has for them")
 
 // errSlow: the body did not come in time.
-var errSlow = errors.New("the body did not come in time")
+var errSlow = errors.New("the body did not arrive in time")
 
 // tooLargeError of a body.
 type tooLargeError struct{ most int64 }
 
-func (e *tooLargeError) Error() string { return fmt.Sprintf("the body has more than %d bytes", e.most) }
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("the body has more than %d bytes; send a smaller request", e.most)
+}
 
 // metered counts what is read against the room that all bodies share. What is promised and does
 // not come takes no room.
@@ -106,9 +108,9 @@ func parse(body []byte) (*completionRequest, error) {
 	request := &completionRequest{}
 	var kind *json.UnmarshalTypeError
 	if err := json.Unmarshal(body, request); errors.As(err, &kind) {
-		return nil, bad(kind.Field, "is a %s, want %s", kind.Value, kind.Type)
+		return nil, bad(kind.Field, "has type %s; send type %s", kind.Value, kind.Type)
 	} else if err != nil {
-		return nil, bad("body", "is not JSON: %v", err)
+		return nil, bad("body", "is not valid JSON: %v", err)
 	}
 	if raw, there := fields["stream_options"]; there {
 		if wrong := options("include_usage", "continuous_usage_stats")(raw); wrong != "" {
@@ -122,7 +124,7 @@ func parse(body []byte) (*completionRequest, error) {
 // prompt would be another one.
 func wholeText(body []byte) error {
 	if !utf8.Valid(body) {
-		return bad("body", "is not UTF-8")
+		return bad("body", "is not valid UTF-8; send UTF-8 text")
 	}
 	for i := 0; i < len(body); i++ {
 		if body[i] != '\\' {
@@ -135,7 +137,7 @@ func wholeText(body []byte) error {
 		}
 		second, size := escaped(body[i+1:])
 		if utf16.DecodeRune(first, second) == utf8.RuneError {
-			return bad("body", "has half a surrogate pair, \\u%04x", first)
+			return bad("body", "has the unpaired surrogate \\u%04x; send complete surrogate pairs", first)
 		}
 		i += size
 	}

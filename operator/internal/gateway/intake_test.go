@@ -136,7 +136,7 @@ func TestSampling_WhenEngineSupportsIt(t *testing.T) {
 		require.Equal(t, map[uint32]float32{7: -100}, got.LogitBias)
 		code, _, text = post(t, s, `{"prompt":"x","min_tokens":17}`)
 		require.Equal(t, http.StatusBadRequest, code, text)
-		require.Contains(t, text, "min_tokens: 17 is not in 0..16")
+		require.Contains(t, text, "min_tokens: 17 is out of range; send a value from 0 to 16")
 		for body, want := range map[string]string{
 			`"top_k":-2`: "top_k", `"top_k":4294967297`: "top_k", `"min_p":1.5`: "min_p",
 			`"presence_penalty":2.5`: "presence_penalty", `"frequency_penalty":-3`: "frequency_penalty", `"repetition_penalty":0`: "repetition_penalty",
@@ -188,15 +188,15 @@ func TestPathsThatAreNotServedSayWhatIs(t *testing.T) {
 		}
 		code, _, text := ask("POST", "/v1/embeddings")
 		require.Equal(t, http.StatusNotFound, code)
-		require.Contains(t, text, "POST /v1/embeddings is not served here, only POST /v1/completions, POST /tokenize, POST /v1/chat/completions, POST /v1/messages, POST /v1/messages/count_tokens, POST /v1/responses and GET /v1/models")
+		require.Contains(t, text, "POST /v1/embeddings is not supported; send POST /v1/completions, POST /tokenize, POST /v1/chat/completions, POST /v1/messages, POST /v1/messages/count_tokens, POST /v1/responses or GET /v1/models")
 		code, _, text = ask("POST", "/v1/chat/completions")
 		require.Equal(t, http.StatusNotFound, code)
-		require.Contains(t, text, "needs a tokenizer, and this gateway has none: set spec.gateway.text")
+		require.Contains(t, text, "needs a tokenizer, but this gateway has none; set spec.gateway.text")
 		for path, method := range map[string]string{"/v1/completions": "GET", "/v1/chat/completions": "PUT", "/v1/models": "POST", "/v1/models/a/b": "DELETE"} {
 			code, head, text := ask(method, path)
 			require.Equal(t, http.StatusMethodNotAllowed, code, path)
 			require.Contains(t, []string{"GET", "POST"}, head.Get("Allow"))
-			require.Contains(t, text, path+" is served by "+head.Get("Allow")+", not by "+method)
+			require.Contains(t, text, path+" does not support "+method+"; send "+head.Get("Allow"))
 		}
 	})
 }
@@ -226,8 +226,8 @@ func TestBody_WhenSurrogatePairIsHalf(t *testing.T) {
 		prompts := make(chan []uint32, 8)
 		s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) { prompts <- r.Prompt; one(r, send) }})
 		for body, want := range map[string]string{
-			`{"prompt":"a\ud83d"}`: `half a surrogate pair, \\ud83d`, `{"prompt":"\ude00\ud83d"}`: "half a surrogate pair", `{"prompt":"\ud83dx\ude00"}`: "half a surrogate pair",
-			`{"prompt":"\ud83d\n"}`: "half a surrogate pair", "{\"prompt\":\"\xff\"}": "is not UTF-8", `{"user":"\udfff","prompt":"x"}`: "half a surrogate pair",
+			`{"prompt":"a\ud83d"}`: `unpaired surrogate \\ud83d`, `{"prompt":"\ude00\ud83d"}`: "unpaired surrogate", `{"prompt":"\ud83dx\ude00"}`: "unpaired surrogate",
+			`{"prompt":"\ud83d\n"}`: "unpaired surrogate", "{\"prompt\":\"\xff\"}": "is not valid UTF-8", `{"user":"\udfff","prompt":"x"}`: "unpaired surrogate",
 		} {
 			code, _, text := post(t, s, body)
 			require.Equal(t, http.StatusBadRequest, code, "%s: %s", body, text)
@@ -270,7 +270,7 @@ func TestStream_WhenUsageIsAsked(t *testing.T) {
 		}
 		code, _, text := post(t, s, `{"prompt":"x","stream":true,"stream_options":{"include_usge":true}}`)
 		require.Equal(t, http.StatusBadRequest, code)
-		require.Contains(t, text, `stream_options: has \"include_usge\", which is not supported`)
+		require.Contains(t, text, `stream_options: has the unsupported field \"include_usge\"`)
 	})
 }
 
@@ -301,7 +301,7 @@ func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
 		say(t, c, head+"Content-Length: 20\r\n\r\n{\"prompt\":")
 		code, body := answered(t, c)
 		require.Equal(t, http.StatusRequestTimeout, code)
-		require.Contains(t, body, "did not come in time")
+		require.Contains(t, body, "did not arrive in time")
 		require.InDelta(t, 1, testutil.ToFloat64(m.requests.WithLabelValues("408")), 0)
 	})
 }
@@ -362,7 +362,7 @@ func TestBodiesShareTheRoom(t *testing.T) {
 		}
 		require.Eventually(t, func() bool { // as soon as the large one is read
 			code, body := try()
-			if code == http.StatusServiceUnavailable && strings.Contains(body, "as many bytes of requests as it may") {
+			if code == http.StatusServiceUnavailable && strings.Contains(body, "the maximum of bytes of request bodies") {
 				return true
 			}
 			if crowdedOut(held) { // by the small one, which was read at the same time

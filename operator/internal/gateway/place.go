@@ -101,7 +101,7 @@ func (p *Pool) placeLocked(r *request) (pause time.Duration, err error) {
 			case refusal.Code == tangramv1.Refused_CODE_NOT_READY:
 			case r.accepted:
 				p.o.Metrics.lost.Inc()
-				return 0, fmt.Errorf("%w: submitted again, it was refused: %s", ErrLost, refusal.Message)
+				return 0, fmt.Errorf("%w: a rank rejected the request when it was submitted again: %s", ErrLost, refusal.Message)
 			default:
 				return 0, fmt.Errorf("%w: %s", ErrInvalid, refusal.Message)
 			}
@@ -159,7 +159,7 @@ func (p *Pool) replayLocked(r *request, cause string) {
 	if cause == causeRoster && len(r.out) == 0 {
 		p.o.Metrics.orphaned.Inc()
 	}
-	p.o.Log.Info("request is submitted again", "request", r.id, "cause", cause, "tokens", len(r.out), "was", r.owner)
+	p.o.Log.Info("request submitted again", "request", r.id, "cause", cause, "tokens", len(r.out), "previous_frontend", r.owner)
 	p.placeAgainLocked(r)
 }
 
@@ -175,7 +175,7 @@ func (p *Pool) deadlyLocked(r *request) bool {
 		return false
 	}
 	p.o.Metrics.lost.Inc()
-	r.end(fmt.Errorf("%w: %d ranks died while they had it, without a token in between; it is not submitted again", ErrLost, r.deaths))
+	r.end(fmt.Errorf("%w: %d ranks died while they had the request, without a token in between, so the request is not submitted again", ErrLost, r.deaths))
 	return true
 }
 
@@ -230,6 +230,6 @@ func (s *session) cancel(id string, log *slog.Logger) {
 	select {
 	case s.send <- &tangramv1.ServeRequest{Body: &tangramv1.ServeRequest_Cancel{Cancel: &tangramv1.Cancel{Request: id}}}:
 	default:
-		log.Warn("no room to send a cancel; the request runs to its end", "request", id, "frontend", s.frontend)
+		log.Warn("cannot queue a cancel, the request runs to its end", "request", id, "frontend", s.frontend)
 	}
 }

@@ -416,7 +416,7 @@ func TestARequestThatKillsItsRankIsGivenUp(t *testing.T) {
 		}
 		err := <-c.err
 		require.ErrorIs(t, err, ErrLost)
-		require.ErrorContains(t, err, "3 ranks died while they had it")
+		require.ErrorContains(t, err, "3 ranks died while they had the request")
 		require.InDelta(t, 1, testutil.ToFloat64(r.m.lost), 0)
 		require.InDelta(t, maxDeaths-1, testutil.ToFloat64(r.m.resends), 0)
 		r.nothingMore(home)

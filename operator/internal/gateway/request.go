@@ -119,7 +119,7 @@ func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 		i := int(t.Position) - len(r.submit.Prompt)
 		if i < 0 || r.out[i] != t.Token {
 			m.conflicts.Inc()
-			log.Error("two tokens for one position", "request", r.id, "position", t.Position, "second", t.Token, "owner", t.Owner)
+			log.Error("received two different tokens for one position", "request", r.id, "position", t.Position, "second", t.Token, "owner", t.Owner)
 		}
 		return
 	}
@@ -172,7 +172,7 @@ func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tan
 	r := newRequest(submit, p.o.patience)
 	r.chain = chainOf(submit.Prompt, submit.CacheSalt, p.blockTokens.Load())
 	if _, there := p.requests.LoadOrStore(r.id, r); there {
-		return fmt.Errorf("%w: request %s runs already", ErrInvalid, r.id)
+		return fmt.Errorf("%w: request %s is already running", ErrInvalid, r.id)
 	}
 	c := p.felt.start(p.o.Metrics, len(submit.Prompt))
 	err := p.follow(ctx, r, c.around(each), pause, quiet)
@@ -223,7 +223,7 @@ func (p *Pool) follow(ctx context.Context, r *request, each func(*tangramv1.Toke
 			return ctx.Err()
 		case <-p.ctx.Done():
 			p.o.Metrics.lost.Inc()
-			return fmt.Errorf("%w: this gateway ends", ErrLost)
+			return fmt.Errorf("%w: this gateway is shutting down", ErrLost)
 		case <-r.notify:
 		case <-again:
 		case <-still.C:

@@ -28,7 +28,7 @@ const (
 func (p *sampling) ask(s *tangramv1.Submit, world *tangramv1.World) error {
 	within := func(field string, value, least, most float64) error {
 		if value < least || value > most {
-			return bad(field, "%v is not in %v..%v", value, least, most)
+			return bad(field, "%v is out of range; send a value from %v to %v", value, least, most)
 		}
 		return nil
 	}
@@ -47,7 +47,7 @@ func (p *sampling) ask(s *tangramv1.Submit, world *tangramv1.World) error {
 	s.PresencePenalty, s.FrequencyPenalty = float32(p.PresencePenalty), float32(p.FrequencyPenalty)
 	if r := p.RepetitionPenalty; r != nil && *r != 1 {
 		if *r < 0.01 || *r > 2 {
-			return bad("repetition_penalty", "%v is not in 0.01..2", *r)
+			return bad("repetition_penalty", "%v is out of range; send a value from 0.01 to 2", *r)
 		}
 		s.RepetitionPenalty = float32(*r)
 	}
@@ -62,16 +62,16 @@ func (p *sampling) bias(s *tangramv1.Submit, world *tangramv1.World) error {
 		return nil
 	}
 	if len(p.LogitBias) > maxBias {
-		return bad("logit_bias", "has %d tokens; at most %d are taken", len(p.LogitBias), maxBias)
+		return bad("logit_bias", "has %d tokens; send at most %d", len(p.LogitBias), maxBias)
 	}
 	s.LogitBias = make(map[uint32]float32, len(p.LogitBias))
 	for id, bias := range p.LogitBias {
 		token, err := strconv.ParseUint(id, 10, 32)
 		if err != nil || token >= uint64(world.Vocabulary) {
-			return bad("logit_bias", "%q is no token id below the vocabulary of %d", short(id), world.Vocabulary)
+			return bad("logit_bias", "%q is not a token id of this model; send ids below %d", short(id), world.Vocabulary)
 		}
 		if bias == nil || *bias < -largestBias || *bias > largestBias {
-			return bad("logit_bias", "token %d has none in -%d..%d", token, largestBias, largestBias)
+			return bad("logit_bias", "the bias of token %d is out of range; send a value from -%d to %d", token, largestBias, largestBias)
 		}
 		s.LogitBias[uint32(token)] = float32(*bias)
 	}
@@ -85,7 +85,7 @@ func supported(s *tangramv1.Submit, world *tangramv1.World) error {
 	for i := range fields.Len() {
 		field := fields.Get(i)
 		if name := string(field.Name()); field.Number() >= first && s.ProtoReflect().Has(field) && !slices.Contains(world.Can, name) {
-			return bad(name, "is not supported by the engines of this world")
+			return bad(name, "is not supported by the engines of this world; remove the field")
 		}
 	}
 	return nil

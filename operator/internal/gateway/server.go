@@ -118,7 +118,7 @@ func (s *Server) Operations(g prometheus.Gatherer) http.Handler {
 // textz says whether the text server renders a chat: a template that loops, or a server that hangs, is found by it.
 func (s *Server) textz(w http.ResponseWriter, r *http.Request) {
 	if s.door == nil {
-		http.Error(w, "there is no text server", http.StatusNotFound)
+		http.Error(w, "this gateway has no text server", http.StatusNotFound)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), textzWithin)
@@ -134,7 +134,7 @@ func (s *Server) textz(w http.ResponseWriter, r *http.Request) {
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	switch {
 	case s.draining.Load():
-		http.Error(w, "this gateway ends", http.StatusServiceUnavailable)
+		http.Error(w, "this gateway is shutting down", http.StatusServiceUnavailable)
 	case !s.pool.Ready():
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "no rank accepts requests", http.StatusServiceUnavailable)
@@ -190,7 +190,7 @@ func (s *Server) drain(ctx context.Context, front *http.Server, clients net.List
 		}
 	}
 	if n := s.lines.busy(); n > 0 {
-		s.log.Warn("requests are cut: their time is over", "requests", n)
+		s.log.Warn("grace period ended, aborting requests", "requests", n)
 		s.pool.Close() // they are told
 	}
 	last, stop := context.WithTimeout(ctx, 5*time.Second)

@@ -57,7 +57,7 @@ type telemetryServer struct {
 // Read implements the service.
 func (s *telemetryServer) Read(_ context.Context, r *tangramv1.TelemetryRequest) (*tangramv1.TelemetryReport, error) {
 	if r.World != s.pool.o.World {
-		return nil, status.Errorf(codes.FailedPrecondition, "this gateway is of world %q, not %q", s.pool.o.World, r.World)
+		return nil, status.Errorf(codes.FailedPrecondition, "this gateway belongs to world %q, not %q", s.pool.o.World, r.World)
 	}
 	return s.pool.Telemetry(), nil
 }

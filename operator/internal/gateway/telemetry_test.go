@@ -208,7 +208,7 @@ func TestTelemetryIsForTheOperator(t *testing.T) {
 		require.Len(t, report.Ranks, 1)
 		_, err = ask(as("driver"), "v")
 		require.Equal(t, codes.FailedPrecondition, status.Code(err))
-		require.ErrorContains(t, err, `of world "w", not "v"`)
+		require.ErrorContains(t, err, `belongs to world "w", not "v"`)
 		for _, role := range []string{"engine/p", "gateway", "agent/p"} {
 			_, err = ask(as(role), "w")
 			require.Equal(t, codes.Unavailable, status.Code(err), role)

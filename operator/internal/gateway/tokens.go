@@ -30,27 +30,27 @@ func (r *completionRequest) promptTokens(world *tangramv1.World, bytesAreTokens 
 	isText := false
 	switch raw := r.Prompt; {
 	case isNull(raw):
-		return nil, bad("prompt", "is missing")
+		return nil, bad("prompt", "is missing; send a string or an array of token ids")
 	case json.Unmarshal(raw, &text) == nil:
 		isText = true
 	case json.Unmarshal(raw, &ids) == nil:
 		if bytes.Contains(raw, []byte("null")) { // encoding/json reads it as token 0
-			return nil, bad("prompt", "contains null where a token id is expected")
+			return nil, bad("prompt", "contains null; send token ids")
 		}
 	case json.Unmarshal(raw, &lists) == nil && len(lists) == 1 && !bytes.Contains(raw, []byte("null")):
 		ids = lists[0]
 	case json.Unmarshal(raw, &texts) == nil && texts[0] != nil && texts[1] == nil:
 		text, isText = *texts[0], true
 	default:
-		return nil, bad("prompt", "is neither a string nor an array of token ids (one prompt a request)")
+		return nil, bad("prompt", "has the wrong type; send one string or one array of token ids")
 	}
 	if isText && !bytesAreTokens {
-		return nil, bad("prompt", "this gateway has no tokenizer for the model, whose vocabulary has %d tokens: send the prompt as an array of token ids", world.Vocabulary)
+		return nil, bad("prompt", "this gateway has no tokenizer for the model; send the prompt as an array of token ids below %d", world.Vocabulary)
 	}
 	if n := len(text) + len(ids); n == 0 {
-		return nil, bad("prompt", "is empty")
+		return nil, bad("prompt", "is empty; send at least one token")
 	} else if uint64(n) >= uint64(world.MaxTokens) { // before it is made into something larger
-		return nil, bad("prompt", "%d tokens; this world takes %d in all, of prompt and answer", n, world.MaxTokens)
+		return nil, bad("prompt", "has %d tokens; send fewer than %d, the limit for prompt and answer together", n, world.MaxTokens)
 	}
 	for _, b := range []byte(text) {
 		ids = append(ids, int64(b))
@@ -63,10 +63,10 @@ func (r *completionRequest) stops(world *tangramv1.World, bytesAreTokens bool) (
 	var ids []int64
 	if raw := r.StopTokenIDs; !isNull(raw) {
 		if err := json.Unmarshal(raw, &ids); err != nil || bytes.Contains(raw, []byte("null")) {
-			return nil, bad("stop_token_ids", "is not an array of token ids")
+			return nil, bad("stop_token_ids", "has the wrong type; send an array of token ids")
 		}
 		if len(ids) > maxStopTokens {
-			return nil, bad("stop_token_ids", "has %d token ids; at most %d are taken", len(ids), maxStopTokens)
+			return nil, bad("stop_token_ids", "has %d token ids; send at most %d", len(ids), maxStopTokens)
 		}
 	}
 	out, err := tokens("stop_token_ids", ids, world)
@@ -80,9 +80,9 @@ func (r *completionRequest) stops(world *tangramv1.World, bytesAreTokens bool) (
 	for _, s := range texts {
 		switch {
 		case !bytesAreTokens:
-			return nil, bad("stop", "this gateway has no tokenizer for the model, whose vocabulary has %d tokens: send stop_token_ids", world.Vocabulary)
+			return nil, bad("stop", "this gateway has no tokenizer for the model; send stop_token_ids below %d", world.Vocabulary)
 		case len(s) != 1:
-			return nil, bad("stop", "%q: only strings of one byte (one token) are supported", s)
+			return nil, bad("stop", "%q is not supported; send strings of one byte (one token)", s)
 		}
 		out = append(out, uint32(s[0]))
 	}
@@ -98,9 +98,9 @@ func (r *completionRequest) stopTexts() (many []string, err error) {
 	case json.Unmarshal(r.Stop, &one) == nil:
 		return []string{one}, nil
 	case json.Unmarshal(r.Stop, &many) != nil:
-		return nil, bad("stop", "is neither a string nor an array of strings")
+		return nil, bad("stop", "has the wrong type; send a string or an array of strings")
 	case len(many) > maxStops:
-		return nil, bad("stop", "has %d strings; at most %d are taken", len(many), maxStops)
+		return nil, bad("stop", "has %d strings; send at most %d", len(many), maxStops)
 	}
 	return many, nil
 }
@@ -110,7 +110,7 @@ func tokens(field string, ids []int64, world *tangramv1.World) ([]uint32, error)
 	out := make([]uint32, len(ids))
 	for i, id := range ids {
 		if id < 0 || id >= int64(world.Vocabulary) {
-			return nil, bad(field, "token %d at place %d is not below the vocabulary of %d", id, i, world.Vocabulary)
+			return nil, bad(field, "token %d at index %d is out of range; send ids below %d", id, i, world.Vocabulary)
 		}
 		out[i] = uint32(id)
 	}

@@ -105,6 +105,6 @@ func TestStopsAreBounded(t *testing.T) {
 		require.Equal(t, []uint32{7, 9}, (<-submitted).StopTokens)
 		code, text = send(`{"prompt":[1],"stop":["a","b","c","d","e"]}`)
 		require.Equal(t, http.StatusBadRequest, code, text)
-		require.Contains(t, text, "at most 4 are taken")
+		require.Contains(t, text, "send at most 4")
 	})
 }

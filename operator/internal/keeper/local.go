@@ -56,7 +56,7 @@ func (l *Local) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		again, err := l.round(k)
 		if err != nil && err.Error() != failed {
-			l.Log.Warn("keep: again", "cause", err)
+			l.Log.Warn("round failed, trying again", "error", err)
 		}
 		failed = fmt.Sprint(err)
 		if again == 0 {
@@ -159,7 +159,7 @@ func (*localRecorder) FlipDone(driver.FlipRecord)   {}
 func (r *localRecorder) Ended(ctx context.Context, record *driver.Record, err error) {
 	if record.PlanHash != "" || record.WorldEnded != "" {
 		if saving := driver.SaveTo(r.l.Store)(ctx, record); saving != nil {
-			r.l.Log.Error("a record was not kept", "of", r.what, "error", saving)
+			r.l.Log.Error("cannot save a record", "record", r.what, "error", saving)
 		}
 	}
 	// Also that it ended what another one had begun, where nothing was left to do: agents take a run of flips to its end by themselves.

@@ -56,7 +56,7 @@ var plain = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
 func checkWorld(world string) error {
 	if !plain.MatchString(world) {
-		return fmt.Errorf("pki: world %q may hold letters, digits, '-', '_', '.' only", world)
+		return fmt.Errorf("pki: invalid world name %q; use only letters, digits, '-', '_' and '.'", world)
 	}
 	return nil
 }
@@ -67,7 +67,7 @@ func URI(world, role string) (*url.URL, error) {
 	known := len(parts) == 1 && (role == "driver" || role == "gateway") ||
 		len(parts) == 2 && (parts[0] == "agent" || parts[0] == "engine") && plain.MatchString(parts[1])
 	if !known {
-		return nil, fmt.Errorf("pki: role %q is not driver, gateway, agent/<pod> or engine/<pod>", role)
+		return nil, fmt.Errorf("pki: unknown role %q; use driver, gateway, agent/<pod> or engine/<pod>", role)
 	}
 	if err := checkWorld(world); err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func ParseAuthority(world string, v Validity, certPEM, keyPEM, nextPEM []byte) (
 		return a, nil
 	}
 	if len(a.certs) != 2 {
-		return nil, fmt.Errorf("pki: the authority of world %q has a next key, and %d certificates instead of 2", world, len(a.certs))
+		return nil, fmt.Errorf("pki: the authority of world %q has a next key, but %d certificates instead of 2", world, len(a.certs))
 	}
 	next, err := tls.X509KeyPair(certPEMs(a.certs[1:]), nextPEM)
 	if err != nil {

@@ -84,7 +84,7 @@ func TestAuthorityIsKept(t *testing.T) {
 	_, err = OpenFolder(dir, "v")
 	require.ErrorContains(t, err, `not the authority of world "v"`)
 	_, err = again.Issue("x", "root", nil)
-	require.ErrorContains(t, err, "is not driver")
+	require.ErrorContains(t, err, "unknown role")
 	_, err = again.Issue("x", "agent/../driver", nil)
 	require.Error(t, err)
 }

@@ -94,9 +94,9 @@ func ParseIssuer(certPEM, keyPEM []byte) (*Issuer, error) {
 	case !ok:
 		return nil, fmt.Errorf("pki: the issuer has a %T, not an ECDSA key", pair.PrivateKey)
 	case pair.Leaf.CheckSignatureFrom(pair.Leaf) != nil:
-		return nil, fmt.Errorf("pki: the issuer %q is not a self-signed authority: agents and engines trust no other", pair.Leaf.Subject.CommonName)
+		return nil, fmt.Errorf("pki: the issuer %q is not a self-signed authority; agents and engines trust only self-signed authorities", pair.Leaf.Subject.CommonName)
 	case time.Now().After(pair.Leaf.NotAfter):
-		return nil, fmt.Errorf("pki: the issuer %q ended at %s", pair.Leaf.Subject.CommonName, pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("pki: the issuer %q expired at %s", pair.Leaf.Subject.CommonName, pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return &Issuer{cert: pair.Leaf, key: key}, nil
 }

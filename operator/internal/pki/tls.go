@@ -145,7 +145,7 @@ func parse(ca, cert, key []byte) (*material, error) {
 // verify the chain to the world's authority, and the role.
 func verify(s tls.ConnectionState, pool *x509.CertPool, usage x509.ExtKeyUsage, world, role string) error {
 	if len(s.PeerCertificates) == 0 {
-		return fmt.Errorf("pki: the other side shows no certificate")
+		return fmt.Errorf("pki: the peer presents no certificate")
 	}
 	between := x509.NewCertPool()
 	for _, c := range s.PeerCertificates[1:] {
@@ -153,7 +153,7 @@ func verify(s tls.ConnectionState, pool *x509.CertPool, usage x509.ExtKeyUsage, 
 	}
 	leaf := s.PeerCertificates[0]
 	if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
-		return fmt.Errorf("pki: the other side is not of world %q: %w", world, err)
+		return fmt.Errorf("pki: the peer does not belong to world %q: %w", world, err)
 	}
 	want := "spiffe://tangram/" + world + "/" + role
 	for _, uri := range leaf.URIs {
@@ -161,5 +161,5 @@ func verify(s tls.ConnectionState, pool *x509.CertPool, usage x509.ExtKeyUsage, 
 			return nil
 		}
 	}
-	return fmt.Errorf("pki: the other side is %v, want one that begins with %s", leaf.URIs, want)
+	return fmt.Errorf("pki: the peer has the identity %v, want one that begins with %s", leaf.URIs, want)
 }

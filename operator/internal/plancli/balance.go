@@ -1,5 +1,5 @@
-// Package plancli answers what `tangram plan` and `tangram balance` ask: what would move, and what it is worth, before
-// anything is applied. It reads files that it is given and nothing else.
+// Package plancli computes the reports of `tangram plan`, `tangram balance` and `tangram size`. It reads only the files that
+// the command line names.
 package plancli
 
 import (
@@ -90,14 +90,14 @@ func Balance(in BalanceInput) (*BalanceReport, error) {
 	}
 	asIs, err := placement.FromLists(in.Old, r.Experts, 0)
 	if err != nil {
-		return nil, fmt.Errorf("the old placement: %w", err)
+		return nil, fmt.Errorf("active placement: %w", err)
 	}
 	before, err := load.Balancedness(in.Loads, asIs.Lists()) // with what lies twice on a rank
 	if err != nil {
-		return nil, fmt.Errorf("the old placement: %w", err)
+		return nil, fmt.Errorf("active placement: %w", err)
 	}
 	if in.Mode != Full && in.Mode != Incremental {
-		return nil, fmt.Errorf("mode %q; want %s or %s", in.Mode, Full, Incremental)
+		return nil, fmt.Errorf("--mode is %q; want %s or %s", in.Mode, Full, Incremental)
 	}
 	c, err := rebalance.Choose(problem, in.Loads, rebalance.Way{Full: in.Mode == Full, Price: in.Price, MaxMoves: in.MaxMoves})
 	if err != nil {
@@ -128,30 +128,30 @@ func (in *BalanceInput) problem() (*BalanceReport, *placement.Problem, error) {
 	experts := len(in.Loads[0])
 	switch {
 	case in.Ranks < 1:
-		return nil, nil, fmt.Errorf("%d ranks; want at least 1", in.Ranks)
+		return nil, nil, fmt.Errorf("number of ranks is %d; want at least 1", in.Ranks)
 	case in.Nodes < 1 || in.Nodes > in.Ranks:
-		return nil, nil, fmt.Errorf("%d ranks on %d nodes; want 1 to %d nodes", in.Ranks, in.Nodes, in.Ranks)
+		return nil, nil, fmt.Errorf("number of nodes is %d; want 1 to %d, the number of ranks", in.Nodes, in.Ranks)
 	case in.Redundant < 0 || in.Slots < 0 || in.MaxMoves < 0:
-		return nil, nil, fmt.Errorf("%d redundant experts, %d slots, at most %d moves; want at least 0", in.Redundant, in.Slots, in.MaxMoves)
+		return nil, nil, fmt.Errorf("found %d redundant experts, %d slots and a maximum of %d moves; want at least 0 each", in.Redundant, in.Slots, in.MaxMoves)
 	case in.Slots > 0 && in.Redundant > 0:
-		return nil, nil, fmt.Errorf("both slots (%d) and redundant experts (%d) are given; want one of them", in.Slots, in.Redundant)
+		return nil, nil, fmt.Errorf("found both slots (%d) and redundant experts (%d); set one of them", in.Slots, in.Redundant)
 	case in.Groups < 0 || in.Groups > 0 && experts%in.Groups != 0:
-		return nil, nil, fmt.Errorf("%d groups of %d experts; want a number that divides the experts", in.Groups, experts)
+		return nil, nil, fmt.Errorf("number of groups is %d; want a divisor of the number of experts, %d", in.Groups, experts)
 	}
 	slots := in.Slots
 	if slots == 0 {
 		if experts+in.Redundant < in.Ranks {
-			return nil, nil, fmt.Errorf("%d experts and %d redundant ones are fewer slots than %d ranks: give at least %d redundant experts, or fewer ranks",
+			return nil, nil, fmt.Errorf("%d experts and %d redundant experts do not fill %d ranks; use at least %d redundant experts or fewer ranks",
 				experts, in.Redundant, in.Ranks, in.Ranks-experts)
 		}
 		slots = (experts + in.Redundant + in.Ranks - 1) / in.Ranks
 	}
 	if slots*in.Ranks < experts {
-		return nil, nil, fmt.Errorf("%d slots on each of %d ranks cannot hold one copy of each of %d experts: give at least %d slots", slots, in.Ranks, experts,
+		return nil, nil, fmt.Errorf("%d slots on each of %d ranks cannot hold one replica of each of %d experts; use at least %d slots", slots, in.Ranks, experts,
 			(experts+in.Ranks-1)/in.Ranks)
 	}
 	r := &BalanceReport{Experts: experts, Ranks: in.Ranks, Nodes: in.Nodes, Slots: slots, Redundant: slots*in.Ranks - experts, Mode: in.Mode,
-		Price: in.Price, MaxMoves: in.MaxMoves, Old: "as given"}
+		Price: in.Price, MaxMoves: in.MaxMoves, Old: "from the input"}
 	problem := &placement.Problem{}
 	for _, row := range in.Loads {
 		problem.Layers = append(problem.Layers, placement.Layer{Load: row})
@@ -165,10 +165,10 @@ func (in *BalanceInput) problem() (*BalanceReport, *placement.Problem, error) {
 		}
 	}
 	if in.Old == nil {
-		in.Old, r.Old = inOrder(len(in.Loads), experts, in.Ranks), "none given: one copy of each expert, in order"
+		in.Old, r.Old = inOrder(len(in.Loads), experts, in.Ranks), "one replica of each expert, in order"
 	}
 	if len(in.Old) != len(in.Loads) {
-		return nil, nil, fmt.Errorf("the old placement has %d layers, the loads have %d", len(in.Old), len(in.Loads))
+		return nil, nil, fmt.Errorf("active placement has %d layers; want %d, the number of layers of the load", len(in.Old), len(in.Loads))
 	}
 	var err error
 	problem.Old, err = placement.FromLists(once(in.Old), experts, slots)
@@ -274,18 +274,18 @@ func ascending(p *placement.Placement, l int, weight []float64) (experts [][]int
 func (r *BalanceReport) explain(c *rebalance.Choice) {
 	figures := c.Figures(r.All.Floor)
 	if r.Moves == 0 {
-		r.Why = "nothing moves: " + figures
+		r.Why = "no expert moves: " + figures
 		switch {
 		case r.Wanted > 0:
-			r.Why = fmt.Sprintf("nothing moves: no part of %d moves is of use within the cap of %d: %s", r.Wanted, r.MaxMoves, figures)
+			r.Why = fmt.Sprintf("no expert moves: no subset of the %d useful moves within the limit of %d improves the balance: %s", r.Wanted, r.MaxMoves, figures)
 		case r.Mode == Incremental && r.Price > 0:
-			r.Why = fmt.Sprintf("no move pays for itself at a price of %g: %s", r.Price, figures)
+			r.Why = fmt.Sprintf("no expert moves: no move is worth its price of %g: %s", r.Price, figures)
 		}
 		return
 	}
-	r.Why = fmt.Sprintf("%d experts move in %d rounds", r.Moves, r.Rounds)
+	r.Why = fmt.Sprintf("%s in %s", plural(r.Moves, "move"), plural(r.Rounds, "round"))
 	if r.Moves < r.Wanted {
-		r.Why += fmt.Sprintf(", the best of %d within the cap of %d", r.Wanted, r.MaxMoves)
+		r.Why += fmt.Sprintf(", the best of %d useful moves within the limit of %d", r.Wanted, r.MaxMoves)
 	}
 	r.Why += ": " + figures
 }

@@ -75,7 +75,7 @@ func TestReportsAreTrue(t *testing.T) {
 			require.LessOrEqual(t, r.Moves, in.MaxMoves)
 			if r.Moves < r.Wanted {
 				capped++
-				require.Contains(t, r.Why, "within the cap of")
+				require.Contains(t, r.Why, "within the limit of")
 			}
 		}
 	}

@@ -24,7 +24,7 @@ type BudgetReport struct {
 // ranks and layers are filled in here.
 func Curve(loads [][]float64, ranks, nodes, most int, costs *budget.Input) (*BudgetReport, error) {
 	if most < 1 {
-		return nil, fmt.Errorf("a curve up to %d redundant experts; want at least 1", most)
+		return nil, fmt.Errorf("--budget-curve is %d; want at least 1 redundant expert", most)
 	}
 	experts := len(loads[0])
 	out := &BudgetReport{}

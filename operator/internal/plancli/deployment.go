@@ -56,9 +56,9 @@ func deployment(text []byte, name string) (*api.MoEDeployment, error) {
 	}
 	switch {
 	case len(found) == 0:
-		return nil, fmt.Errorf("no MoEDeployment is called %q; there are: %s", name, strings.Join(called, ", "))
+		return nil, fmt.Errorf("no MoEDeployment is named %q; found %s", name, strings.Join(called, ", "))
 	case len(found) > 1:
-		return nil, fmt.Errorf("found %d MoEDeployments, and one is planned at a time: %s; choose one with --name (NAME or NAMESPACE/NAME)", len(found), strings.Join(called, ", "))
+		return nil, fmt.Errorf("found %d MoEDeployments: %s; choose one with --name NAME or --name NAMESPACE/NAME", len(found), strings.Join(called, ", "))
 	}
 	d := &api.MoEDeployment{}
 	if err := decode(found[0].node, d); err != nil {
@@ -75,7 +75,7 @@ func decode(n *yaml.Node, d *api.MoEDeployment) error {
 	}
 	wire, err := kubeyaml.YAMLToJSON(text)
 	if err != nil {
-		return fmt.Errorf("line %d: this object cannot be read as JSON: want keys that are texts, and no anchors of other objects", n.Line)
+		return fmt.Errorf("line %d: object cannot be converted to JSON; want string keys and no anchors of other objects", n.Line)
 	}
 	unknown, err := json.UnmarshalStrict(wire, d)
 	if wrong := (*stdjson.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
@@ -90,14 +90,14 @@ func decode(n *yaml.Node, d *api.MoEDeployment) error {
 	}
 	var field json.FieldError
 	if errors.As(unknown[0], &field) {
-		return fmt.Errorf("line %d: unknown field %q; kubectl explain moedeployment --recursive lists what there is", at(n, field.FieldPath()).Line, field.FieldPath())
+		return fmt.Errorf("line %d: unknown field %q; run kubectl explain moedeployment --recursive for all fields", at(n, field.FieldPath()).Line, field.FieldPath())
 	}
-	return fmt.Errorf("the MoEDeployment of line %d: %w", n.Line, unknown[0])
+	return fmt.Errorf("line %d: MoEDeployment: %w", n.Line, unknown[0])
 }
 
 // refusedScalar is the scalar without which a node can be decoded.
 func refusedScalar(n *yaml.Node, err error) error {
-	want := "a time as 2006-01-02T15:04:05Z"
+	want := "a time, e.g. 2006-01-02T15:04:05Z"
 	if strings.Contains(err.Error(), "quantities") {
 		want = "an amount, e.g. 24Gi, 512Mi or 200m"
 	}
@@ -130,7 +130,7 @@ func refusedScalar(n *yaml.Node, err error) error {
 	if found := find(n, ""); found != nil {
 		return found
 	}
-	return fmt.Errorf("the MoEDeployment of line %d has several fields that cannot be read: %w", n.Line, err)
+	return fmt.Errorf("line %d: several fields of the MoEDeployment cannot be read: %w", n.Line, err)
 }
 
 // wanted is a Go type in plain words.
@@ -142,7 +142,7 @@ func wanted(t reflect.Type) string {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.String:
-		return "a text"
+		return "a string"
 	case reflect.Slice, reflect.Array:
 		return "a list"
 	case reflect.Struct, reflect.Map:

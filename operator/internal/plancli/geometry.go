@@ -34,7 +34,7 @@ func find(of string, granuleRows uint32) (*tangramv1.Geometry, error) {
 	if errors.Is(err, fs.ErrNotExist) || of == "" {
 		g, err := geometry.PublicNamed(of)
 		if err != nil {
-			return nil, fmt.Errorf("--geometry is neither a config.json nor a folder with one: %w", err)
+			return nil, fmt.Errorf("no config.json at that path, and %w", err)
 		}
 		return g, geometry.Recut(g, granuleRows)
 	}
@@ -43,7 +43,7 @@ func find(of string, granuleRows uint32) (*tangramv1.Geometry, error) {
 	}
 	text, err := read(of)
 	if err != nil {
-		return nil, fmt.Errorf("--geometry: %w", err)
+		return nil, err
 	}
 	return geometry.FromConfig(text, of, granuleRows)
 }
@@ -56,7 +56,7 @@ func read(file string) ([]byte, error) {
 	defer func() { _ = f.Close() }() // only read
 	text, err := io.ReadAll(io.LimitReader(f, configBytes+1))
 	if err == nil && len(text) > configBytes {
-		err = fmt.Errorf("%s: more than the %d bytes that a config.json may have", file, configBytes)
+		err = fmt.Errorf("%s is larger than %d bytes, the maximum for a config.json", file, configBytes)
 	}
 	return text, err
 }

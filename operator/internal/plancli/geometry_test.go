@@ -36,9 +36,9 @@ func TestGeometry_OfFoldersFilesAndNames(t *testing.T) {
 	require.NoError(t, os.WriteFile(pointer, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:9f2d\nsize 913\n"), 0o600))
 	empty := t.TempDir()
 	for of, want := range map[string]string{
-		"none":                `--geometry is neither a config.json nor a folder with one: "none" is no public model: Qwen3-30B-A3B, `,
+		"none":                `no config.json at that path, and "none" is no public model: Qwen3-30B-A3B, `,
 		"gpt-oss":             `"gpt-oss" may be gpt-oss-120b or gpt-oss-20b`,
-		empty:                 "--geometry: open " + empty + "/config.json: no such file or directory",
+		empty:                 "open " + empty + "/config.json: no such file or directory",
 		filepath.Dir(pointer): pointer + ": is a Git LFS pointer, not the file (68 bytes here, 913 in the pointer); run git lfs pull",
 	} {
 		_, err := Geometry(of, 128, 0, 0)

@@ -68,7 +68,7 @@ func open(path, asked string, formats []format, stdin io.Reader) (io.Reader, str
 			}
 		}
 		done()
-		return nil, "", nil, fmt.Errorf("format %q is not known; want auto, %s", asked, names(formats))
+		return nil, "", nil, fmt.Errorf("unknown format %q; want auto, %s", asked, names(formats))
 	}
 	head, err := r.Peek(headBytes)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -85,11 +85,11 @@ func open(path, asked string, formats []format, stdin io.Reader) (io.Reader, str
 
 // foreign files that people have, by their first bytes without spaces, and what to do with them.
 var foreign = []struct{ mark, advice string }{
-	{"layer_id,expert_id,count", "it looks like SGLang's CSV of counts, which leaves out experts without tokens and belongs to one rank: add up the files of all ranks and write " +
+	{"layer_id,expert_id,count", "found a CSV file of SGLang, which has the counts of one rank and omits experts without tokens; add up the files of all ranks and write " +
 		"window,layer,expert,tokens with a line for every expert of every layer, or record with SGLang's mode stat (--format sglang)"},
-	{"PK\x03\x04", "it is a torch or zip file: convert it to JSON first (torch.load, then tolist)"},
-	{"\x1f\x8b", "it is packed by gzip: unpack it first"},
-	{"version https://git-lfs", "it is a Git LFS pointer and not the file: run git lfs pull"},
+	{"PK\x03\x04", "found a PyTorch or zip file; convert it to JSON (torch.load, then tolist)"},
+	{"\x1f\x8b", "found a gzip file; decompress it"},
+	{"version https://git-lfs", "found a Git LFS pointer instead of the file; run git lfs pull"},
 }
 
 // guess the only format that the first bytes speak for.
@@ -117,18 +117,18 @@ func guess(head []byte, formats []format) (string, error) {
 	}
 	switch {
 	case len(head) == 0:
-		return "", fmt.Errorf("it is empty; want one of the formats %s", names(formats))
+		return "", fmt.Errorf("file is empty; want one of the formats %s", names(formats))
 	case len(found) == 0:
-		return "", fmt.Errorf("its first %d bytes are of none of the formats %s; name the one that it has", len(head), names(formats))
+		return "", fmt.Errorf("the first %d bytes match none of the formats %s; set the format of the file", len(head), names(formats))
 	}
-	return "", fmt.Errorf("its first %d bytes may be of the formats %s; name the one that it has", len(head), strings.Join(found, " and "))
+	return "", fmt.Errorf("the first %d bytes match the formats %s; set the format of the file", len(head), strings.Join(found, " and "))
 }
 
 // ReadLoads of a file in one of LoadFormats, or "auto". An Ascend scrape says too where the experts lie; else lies is nil.
 func ReadLoads(path, asked string, o load.Options, stdin io.Reader) (trace *load.Trace, lies load.Placement, err error) {
 	r, found, done, err := open(path, asked, loadFormats, stdin)
 	if err != nil {
-		return nil, nil, fmt.Errorf("loads: %w", err)
+		return nil, nil, fmt.Errorf("--load: %w", err)
 	}
 	defer done()
 	switch found {
@@ -174,7 +174,7 @@ func readScrape(r io.Reader, o load.Options) (*load.Trace, load.Placement, error
 func ReadPlacement(path, asked string, ranks int, o load.Options, stdin io.Reader) (load.Placement, error) {
 	r, found, done, err := open(path, asked, placementFormats, stdin)
 	if err != nil {
-		return nil, fmt.Errorf("old placement: %w", err)
+		return nil, fmt.Errorf("--old: %w", err)
 	}
 	defer done()
 	var p load.Placement
@@ -225,5 +225,5 @@ func Demand(t *load.Trace, which string) (loads [][]float64, said string, err er
 		}
 		return p.Forecast(), fmt.Sprintf("the forecast from %d windows", n), nil
 	}
-	return nil, "", fmt.Errorf("demand %q; want %s, %s or %s", which, Forecast, Last, Sum)
+	return nil, "", fmt.Errorf("demand is %q; want %s, %s or %s", which, Forecast, Last, Sum)
 }

@@ -25,7 +25,7 @@ func (o object) called() string {
 		name = o.namespace + "/" + name
 	}
 	if name == "" {
-		name = "one without a name"
+		name = "without a name"
 	}
 	return fmt.Sprintf("%s (line %d)", name, o.node.Line)
 }
@@ -65,7 +65,7 @@ func appendObjects(out []object, n *yaml.Node) ([]object, error) {
 		return append(out, o), nil
 	}
 	if items.Kind != yaml.SequenceNode {
-		return nil, fmt.Errorf("line %d: items of the %s: found %s; want a list of objects", items.Line, o.kind, describe(items))
+		return nil, fmt.Errorf("line %d: items of %s: found %s; want a list of objects", items.Line, o.kind, describe(items))
 	}
 	var err error
 	for _, item := range items.Content {
@@ -83,7 +83,7 @@ func checkKeys(n *yaml.Node) error {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			key := n.Content[i]
 			if first := lines[key.Value]; first != 0 {
-				return fmt.Errorf("line %d: %s is there for the second time (first in line %d); want it once", key.Line, key.Value, first)
+				return fmt.Errorf("line %d: duplicate key %s, first used in line %d", key.Line, key.Value, first)
 			}
 			lines[key.Value] = key.Line
 		}
@@ -102,9 +102,9 @@ var lineOfYAML = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
 func brokenYAML(err error) error {
 	text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "yaml: "), "\n")
 	if m := lineOfYAML.FindStringSubmatch(text); m[1] != "" {
-		return fmt.Errorf("line %s: this is not YAML: %s", m[1], m[2])
+		return fmt.Errorf("line %s: invalid YAML: %s", m[1], m[2])
 	}
-	return fmt.Errorf("this is not YAML: %s", text)
+	return fmt.Errorf("invalid YAML: %s", text)
 }
 
 // child of a mapping by its key; nil if there is none.
@@ -158,12 +158,12 @@ func describe(n *yaml.Node) string {
 	case yaml.SequenceNode:
 		return "a list"
 	case yaml.ScalarNode:
-		kind := map[string]string{"!!int": "the number ", "!!float": "the number ", "!!bool": "the truth value ", "!!null": "nothing"}[n.Tag]
+		kind := map[string]string{"!!int": "the number ", "!!float": "the number ", "!!bool": "the boolean ", "!!null": "null"}[n.Tag]
 		if n.Tag == "!!null" {
 			return kind
 		}
 		if kind == "" {
-			return fmt.Sprintf("the text %q", n.Value)
+			return fmt.Sprintf("the string %q", n.Value)
 		}
 		return kind + n.Value
 	}
@@ -186,7 +186,7 @@ func kinds(objects []object) string {
 		}
 	}
 	if len(out) == 0 {
-		return "no object at all"
+		return "no object"
 	}
 	return strings.Join(out, ", ")
 }

@@ -45,13 +45,13 @@ type PlanInput struct {
 // Plan makes the plan that the operator would make, for members that hold what their layout says.
 func Plan(in PlanInput) (*PlanReport, error) {
 	if in.RanksPerPod < 1 {
-		return nil, fmt.Errorf("%d ranks per pod; want at least 1", in.RanksPerPod)
+		return nil, fmt.Errorf("number of ranks per pod is %d; want at least 1", in.RanksPerPod)
 	}
 	if in.Redundant != 0 && in.Loads == nil {
-		return nil, fmt.Errorf("%d redundant experts, and no load that says of which experts: give --load", in.Redundant)
+		return nil, fmt.Errorf("%d redundant experts cannot be placed without a load: set --load", in.Redundant)
 	}
 	if in.Old != nil && (in.From.Ranks == 0 || in.From.Mode != layout.Expert.String()) {
-		return nil, fmt.Errorf("an old placement, and no world in mode ExpertParallel to be placed so: give --from-ranks and --from-mode ExpertParallel")
+		return nil, fmt.Errorf("an active placement needs an active layout in ExpertParallel mode: set --from-ranks and --from-mode ExpertParallel")
 	}
 	r := &PlanReport{Model: in.Geometry.Proto.Model, From: in.From, To: in.To}
 	var current *tangramv1.Layout
@@ -61,7 +61,7 @@ func Plan(in PlanInput) (*PlanReport, error) {
 			now, err = in.to(now.Final, in.From, sorted(in.Old))
 		}
 		if err != nil {
-			return nil, fmt.Errorf("the world as it is: %w", err)
+			return nil, fmt.Errorf("active layout: %w", err)
 		}
 		current = now.Final
 	}
@@ -84,11 +84,11 @@ func Plan(in PlanInput) (*PlanReport, error) {
 // balance of the loads on the wanted ranks, from what lies where.
 func (in *PlanInput) balance(current *tangramv1.Layout) (*BalanceReport, error) {
 	if in.To.Mode != layout.Expert.String() {
-		return nil, fmt.Errorf("a load, and mode %s: only whole experts are placed by load (mode ExpertParallel)", in.To.Mode)
+		return nil, fmt.Errorf("--load cannot be used with target mode %s: experts are placed by load only in ExpertParallel mode", in.To.Mode)
 	}
 	if len(in.Loads) != in.Geometry.MoELayers() || len(in.Loads[0]) != int(in.Geometry.Proto.Experts) {
-		return nil, fmt.Errorf("loads of %d layers of %d experts; %s has %d MoE layers of %d", len(in.Loads), len(in.Loads[0]), in.Geometry.Proto.Model,
-			in.Geometry.MoELayers(), in.Geometry.Proto.Experts)
+		return nil, fmt.Errorf("load has %d layers of %d experts; want %d MoE layers of %d experts, as %s has", len(in.Loads), len(in.Loads[0]),
+			in.Geometry.MoELayers(), in.Geometry.Proto.Experts, in.Geometry.Proto.Model)
 	}
 	b := BalanceInput{Loads: in.Loads, Ranks: in.To.Ranks, Nodes: (in.To.Ranks + in.RanksPerPod - 1) / in.RanksPerPod, Redundant: in.Redundant, Mode: Full, MaxMoves: in.MaxMoves, Price: in.Price}
 	if current != nil && in.From.Mode == layout.Expert.String() {
@@ -140,12 +140,12 @@ func (in *PlanInput) to(current *tangramv1.Layout, w World, placed [][][]uint32)
 		return nil, err
 	}
 	if w.Ranks < 1 || w.Ranks > 8192 {
-		return nil, fmt.Errorf("%d ranks; a world has 1 to 8192", w.Ranks)
+		return nil, fmt.Errorf("number of ranks is %d; want 1 to 8192", w.Ranks)
 	}
 	shape := layout.Shape{Mode: mode}
 	if mode == layout.Hybrid {
 		if len(w.Layout) == 0 {
-			return nil, fmt.Errorf("mode Hybrid needs layers: give a MoEDeployment that has spec.parallelism.layers (-f)")
+			return nil, fmt.Errorf("mode Hybrid needs layers: set -f to a MoEDeployment with spec.parallelism.layers")
 		}
 		if shape, err = w.Layout.On(in.Geometry, w.Ranks); err != nil {
 			return nil, err

@@ -171,20 +171,20 @@ func (r *RankReport) drops(v *geometry.View, before, after map[expertOf][]geomet
 
 // Table of the report.
 func (r *PlanReport) Table(w *tabwriter.Writer, most int) {
-	from := "nothing"
+	from := "no layout"
 	if r.From.Ranks > 0 {
 		from = fmt.Sprintf("%v on %d ranks", r.From, r.From.Ranks)
 	}
 	line(w, "%s: %s -> %v on %d ranks", r.Model, from, r.To, r.To.Ranks)
 	if len(r.Flips) == 0 {
-		line(w, "nothing to do: the world is as wanted")
+		line(w, "no changes: the active layout is the target layout")
 	} else {
 		line(w, "%s: %s", plural(len(r.Flips), "flip"), folded(r.Flips))
 	}
-	line(w, "expert bytes %s (%s; at least %s), dense %s, copied inside ranks %s, from the checkpoint %s", Count(r.ExpertBytes), Size(r.ExpertBytes), Size(r.BoundBytes), Size(r.DenseBytes),
+	line(w, "expert bytes %s (%s; lower bound %s), dense bytes %s, copied within ranks %s, read from the checkpoint %s", Count(r.ExpertBytes), Size(r.ExpertBytes), Size(r.BoundBytes), Size(r.DenseBytes),
 		Size(r.LocalBytes), Size(r.CheckpointBytes))
 	if r.Rounds != nil {
-		line(w, "%s in which no rank sends or receives more than one expert", plural(*r.Rounds, "round"))
+		line(w, "%s; in each round a rank sends and receives at most one expert", plural(*r.Rounds, "round"))
 	}
 	line(w, "")
 	line(w, "rank\t\texperts in\tbytes in\tdense in\texperts out\tbytes out\tpeak memory\tmemory after\t")

@@ -19,7 +19,7 @@ func CheckOutput(output string) error {
 	case "table", "json", "yaml":
 		return nil
 	}
-	return fmt.Errorf("--output %q; want one of %s", output, Outputs)
+	return fmt.Errorf("--output is %q; want one of %s", output, Outputs)
 }
 
 // Report can be told as a table of at most so many lines of a kind (0: all); as JSON and YAML it is whole.
@@ -63,12 +63,12 @@ func (b Balanced) cells() string {
 
 // Table of the report.
 func (r *BalanceReport) Table(w *tabwriter.Writer, most int) {
-	line(w, "%d layers of %d experts on %d ranks (%d nodes), %d slots each: %d redundant experts per layer", len(r.Layers), r.Experts, r.Ranks, r.Nodes, r.Slots, r.Redundant)
-	line(w, "load: %s; old placement: %s; %s", r.Demand, r.Old, r.Mode)
+	line(w, "%d layers of %d experts on %s (%s), %d slots per rank and layer: %d redundant experts per layer", len(r.Layers), r.Experts, plural(r.Ranks, "rank"), plural(r.Nodes, "node"), r.Slots, r.Redundant)
+	line(w, "load: %s; active placement: %s; mode: %s", r.Demand, r.Old, r.Mode)
 	line(w, "")
-	line(w, "balancedness\tnow\tafter\treachable\tfloor\tweighted\tmoves\t")
+	line(w, "balancedness\tnow\tafter\treachable\tupper bound\tweighted\tmoves\t")
 	line(w, "all layers\t%s%s\t", r.All.cells(), Count(r.Moves))
-	line(w, "worst of each\t%s\t", r.Worst.cells())
+	line(w, "worst layer\t%s\t", r.Worst.cells())
 	for i, l := range r.Layers {
 		if most > 0 && i == most {
 			line(w, "%s more\t\t\t\t\t\t\t", Count(len(r.Layers)-most))
@@ -85,7 +85,7 @@ func (r *BalanceReport) Table(w *tabwriter.Writer, most int) {
 			line(w, "%s", strings.TrimSuffix(b.Choice.String(), "\n"))
 			return
 		}
-		line(w, "redundant\treachable\tfloor\t")
+		line(w, "redundant\treachable\tupper bound\t")
 		for _, p := range b.Curve {
 			line(w, "%d\t%.4f\t%.4f\t", p.Redundant, p.Reachable, p.Floor)
 		}

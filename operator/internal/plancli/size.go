@@ -83,7 +83,7 @@ func SizeRank(in SizeInput) (*SizeReport, error) {
 	for i, w := range worlds {
 		first, err := plan.to(nil, w, nil)
 		if err != nil {
-			return nil, fmt.Errorf("%d ranks in mode %s: %w", w.Ranks, w.Mode, err)
+			return nil, fmt.Errorf("%d ranks in %s mode: %w", w.Ranks, w.Mode, err)
 		}
 		layouts[i] = first.Final
 		peak = max(peak, peakOf(first))
@@ -105,7 +105,7 @@ func SizeRank(in SizeInput) (*SizeReport, error) {
 			}
 			changed, err := plan.to(from, to, nil)
 			if err != nil {
-				return nil, fmt.Errorf("from %d ranks in mode %s to %d in mode %s: %w", worlds[i].Ranks, worlds[i].Mode, to.Ranks, to.Mode, err)
+				return nil, fmt.Errorf("from %d ranks in %s mode to %d ranks in %s mode: %w", worlds[i].Ranks, worlds[i].Mode, to.Ranks, to.Mode, err)
 			}
 			peak = max(peak, peakOf(changed))
 		}
@@ -115,7 +115,7 @@ func SizeRank(in SizeInput) (*SizeReport, error) {
 	kv := geometry.RoundUp(in.KVTokens*token, sizeUnit)
 	if in.MemoryBytes > 0 {
 		if in.MemoryBytes < weights+sizeUnit {
-			return nil, fmt.Errorf("%.1f GB of memory cannot hold %s: weights alone need %.1f GB on %d ranks; use more ranks or more memory", gb(in.MemoryBytes),
+			return nil, fmt.Errorf("%.1f GB of memory per rank cannot hold %s: the weights need %.1f GB on %d ranks; use more ranks or more memory", gb(in.MemoryBytes),
 				in.Geometry.Proto.Model, gb(weights), in.Widths[0])
 		}
 		kv = (in.MemoryBytes - weights) / sizeUnit * sizeUnit
@@ -123,9 +123,9 @@ func SizeRank(in SizeInput) (*SizeReport, error) {
 	dense := min(in.Geometry.Proto.DenseBytes, steady)
 	return &SizeReport{WeightsBytes: weights, KVBytes: kv, KVTokens: kv / token, Items: []SizeItem{
 		{"experts", steady - dense},
-		{"other weights", dense},
-		{"transitions: spare layers, old and new pieces together", max(peak, steady) - steady},
-		{"repair of a lost rank, beyond that of transitions", weights - max(peak, steady)},
+		{"weights outside experts", dense},
+		{"transitions: spare banks, and old and new pieces at the same time", max(peak, steady) - steady},
+		{"repair after the loss of a rank, in addition to transitions", weights - max(peak, steady)},
 		{"KV cache", kv},
 	}}, nil
 }

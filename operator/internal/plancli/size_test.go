@@ -68,8 +68,8 @@ func TestSizeRank_WhenMemoryIsShort(t *testing.T) {
 	require.NoError(t, err)
 	in := SizeInput{Geometry: v, Widths: []int{2}, RanksPerPod: 1, SpareBanks: 2, Modes: []layout.Mode{layout.Expert}, MemoryBytes: 1 << 30}
 	_, err = SizeRank(in)
-	require.ErrorContains(t, err, "1.1 GB of memory cannot hold Mixtral-8x7B: weights alone need")
+	require.ErrorContains(t, err, "1.1 GB of memory per rank cannot hold Mixtral-8x7B: the weights need")
 	in.MemoryBytes, in.Widths = 200<<30, []int{9}
 	_, err = SizeRank(in)
-	require.ErrorContains(t, err, "9 ranks in mode ExpertParallel: ")
+	require.ErrorContains(t, err, "9 ranks in ExpertParallel mode: ")
 }

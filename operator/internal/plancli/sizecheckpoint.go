@@ -24,13 +24,13 @@ type CheckpointSize struct {
 func SizeCheckpoint(model string, granuleRows uint32, pageBytes, denseBytes uint64, in SizeInput) (*CheckpointSize, error) {
 	v, err := Geometry(model, granuleRows, pageBytes, denseBytes)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--model: %w", err)
 	}
 	g, widest := v.Proto, slices.Max(in.Widths)
 	rows := g.GranuleRows
 	if granuleRows == 0 && slices.Contains(in.Modes, layout.Tensor) && int(g.MoeInner/rows) < widest {
 		if rows = geometry.RowsFor(g.MoeInner, geometry.BlockRows(g.Dtype), uint32(widest), 128); rows == 0 && !in.Lenient {
-			return nil, fmt.Errorf("no granule size lets %d ranks share an expert of %s, which has %d rows in blocks of %d: use fewer ranks, or mode ExpertParallel only", widest, g.Model,
+			return nil, fmt.Errorf("%d ranks cannot share an expert of %s, which has %d rows in blocks of %d; use fewer ranks or only ExpertParallel mode", widest, g.Model,
 				g.MoeInner, geometry.BlockRows(g.Dtype))
 		}
 	}
@@ -56,11 +56,11 @@ func denseOf(model string) (uint64, error) {
 		folder = filepath.Dir(folder)
 	}
 	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
-		return 0, fmt.Errorf("%s is the name of a public model, which does not tell the bytes of its weights outside experts: give --dense-bytes, or the folder of the checkpoint", model)
+		return 0, fmt.Errorf("the size of the weights outside experts of the public model %s is unknown: set --dense-bytes, or set --model to the folder of the checkpoint", model)
 	}
 	dense, err := geometry.DenseBytes(folder)
 	if err != nil {
-		return 0, fmt.Errorf("%w; give --dense-bytes if the weights are elsewhere", err)
+		return 0, fmt.Errorf("%w; set --dense-bytes if the weights are in another folder", err)
 	}
 	return dense, nil
 }

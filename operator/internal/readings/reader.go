@@ -92,7 +92,7 @@ func (r *Reader) SetGateways(addresses []string) {
 		conn, err := grpc.NewClient(a, grpc.WithTransportCredentials(credentials.NewTLS(r.o.TLS)), grpc.WithContextDialer(r.o.connect),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostBytes)))
 		if err != nil {
-			r.o.Log.Error("cannot ask a gateway", "address", a, "error", err)
+			r.o.Log.Error("cannot query a gateway", "address", a, "error", err)
 			continue
 		}
 		r.gateways[a] = conn
@@ -135,7 +135,7 @@ func (r *Reader) run(ctx context.Context) {
 			now = fmt.Sprint(sample.Problems)
 		}
 		if now != told && now != fmt.Sprint(nil) {
-			r.o.Log.Warn("what gateways tell is not whole", "world", r.o.World, "cause", now)
+			r.o.Log.Warn("gateway reports are incomplete", "world", r.o.World, "error", now)
 		}
 		told = now
 	}
@@ -175,7 +175,7 @@ func (r *Reader) Last(seconds float64) (*telemetry.Sample, *telemetry.Window, er
 	w, err := r.history.Window(r.Now(), seconds, staleAfter)
 	if err != nil {
 		if r.err != nil {
-			err = fmt.Errorf("%w; the last reading: %w", err, r.err)
+			err = fmt.Errorf("%w; last reading: %w", err, r.err)
 		}
 		return nil, nil, err
 	}

@@ -71,10 +71,10 @@ func TestReadsAllGateways(t *testing.T) {
 		require.NoError(t, err)
 		defer r.Close()
 		_, _, err = r.Last(60)
-		require.ErrorContains(t, err, "nothing was read yet")
+		require.ErrorContains(t, err, "no report was read yet")
 		require.Eventually(t, func() bool {
 			_, _, err := r.Last(60)
-			return err != nil && err.Error() == "telemetry: nothing was read yet; the last reading: telemetry: no gateway was asked"
+			return err != nil && err.Error() == "telemetry: no report was read yet; last reading: telemetry: no gateway was queried"
 		}, soon, time.Millisecond)
 
 		one, at, stop := w.gateway("one")

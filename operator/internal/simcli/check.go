@@ -28,7 +28,7 @@ func Models() []string {
 // Tables of a model in any case, and its geometry for so many ranks.
 func Tables(model string, ranks int) (*geometry.View, *kernels.Table, error) {
 	if !slices.ContainsFunc(Models(), func(name string) bool { return strings.EqualFold(name, model) }) {
-		return nil, nil, fmt.Errorf("--model %q: no kernels were measured of it; want one of %s", model, strings.Join(Models(), ", "))
+		return nil, nil, fmt.Errorf("no measured kernels for --model %q; want one of %s", model, strings.Join(Models(), ", "))
 	}
 	v, err := View(model, ranks)
 	if err != nil {
@@ -44,7 +44,7 @@ func Tables(model string, ranks int) (*geometry.View, *kernels.Table, error) {
 // CheckRanks of a flag: kernels were measured on so many.
 func CheckRanks(flag string, ranks int) error {
 	if ranks < 1 || ranks > kernels.MeasuredRanks {
-		return fmt.Errorf("%s %d: kernels were measured on 1 to %d ranks", flag, ranks, kernels.MeasuredRanks)
+		return fmt.Errorf("%s is %d; want 1 to %d, the measured numbers of ranks", flag, ranks, kernels.MeasuredRanks)
 	}
 	return nil
 }
@@ -52,10 +52,10 @@ func CheckRanks(flag string, ranks int) error {
 // CheckKernels that are asked for by flags.
 func CheckKernels(t *kernels.Table, engineFlag, engine, routing string) error {
 	if !slices.Contains(t.Engines(), engine) {
-		return fmt.Errorf("%s %q: no kernels of it were measured; want one of %s", engineFlag, engine, strings.Join(t.Engines(), ", "))
+		return fmt.Errorf("no measured kernels for %s %q; want one of %s", engineFlag, engine, strings.Join(t.Engines(), ", "))
 	}
 	if !slices.Contains(t.Routings(), routing) {
-		return fmt.Errorf("--routing %q: no kernels were measured with it; want one of %s", routing, strings.Join(t.Routings(), ", "))
+		return fmt.Errorf("no measured kernels for --routing %q; want one of %s", routing, strings.Join(t.Routings(), ", "))
 	}
 	return nil
 }
@@ -63,10 +63,10 @@ func CheckKernels(t *kernels.Table, engineFlag, engine, routing string) error {
 // check all that does not need the requests.
 func (o Options) check() error {
 	if o.Times < 1 {
-		return fmt.Errorf("--times %d: at least 1", o.Times)
+		return fmt.Errorf("--times is %d; want at least 1", o.Times)
 	}
 	if o.Concurrency < 0 {
-		return fmt.Errorf("--concurrency %d: at least 1 request at a time, or 0: as the trace says", o.Concurrency)
+		return fmt.Errorf("--concurrency is %d; want at least 1, or 0 for the arrival times of the trace", o.Concurrency)
 	}
 	if slo := o.Width.SLO; slo.TTFT != 0 || slo.TPOT != 0 {
 		if err := slo.Check(); err != nil {
@@ -74,10 +74,10 @@ func (o Options) check() error {
 		}
 	}
 	if !(o.Noise >= 0 && o.Noise < .5) {
-		return fmt.Errorf("--noise %v: 0 to 0.5", o.Noise)
+		return fmt.Errorf("--noise is %v; want at least 0 and less than 0.5", o.Noise)
 	}
 	if !(o.RankGB > 0 && o.RankGB < 1e6) {
-		return fmt.Errorf("--rank-gb %v is no memory of a rank", o.RankGB)
+		return fmt.Errorf("--rank-gb is %v; want more than 0 and less than 1e6", o.RankGB)
 	}
 	if err := CheckRanks("--ranks", o.Ranks); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (o Options) checkPolicies() error {
 	}
 	for _, p := range o.Policies {
 		if !slices.Contains(names, p) {
-			return fmt.Errorf("--policy %q; want one of %s (and of --hybrids as gG,tT)", p, strings.Join(names, ", "))
+			return fmt.Errorf("--policy is %q; want one of %s, or a layout of --hybrids as gG,tT", p, strings.Join(names, ", "))
 		}
 	}
 	return nil

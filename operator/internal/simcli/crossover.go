@@ -28,7 +28,7 @@ type CrossPoint struct {
 // Crossovers on each engine's kernels, for each routing and context, at powers of two of requests.
 func Crossovers(model string, ranks int, engines, routings []string, contexts []int) ([]Crossover, error) {
 	if ranks < 2 {
-		return nil, fmt.Errorf("--ranks %d: at least 2: one rank has one mode", ranks)
+		return nil, fmt.Errorf("--ranks is %d; want at least 2, because both modes are the same on one rank", ranks)
 	}
 	if err := CheckRanks("--ranks", ranks); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func Crossovers(model string, ranks int, engines, routings []string, contexts []
 	for _, routing := range routings {
 		for _, context := range contexts {
 			if context < 1 || context > 1<<20 {
-				return nil, fmt.Errorf("--context %d: 1 to %d tokens", context, 1<<20)
+				return nil, fmt.Errorf("--context is %d; want 1 to %d tokens", context, 1<<20)
 			}
 			for _, engine := range engines {
 				expert, err := kernels.At(table, v, engine, routing, kernels.Expert(ranks))
@@ -74,15 +74,15 @@ func Crossovers(model string, ranks int, engines, routings []string, contexts []
 func (c Crossover) Words() string {
 	switch {
 	case c.Below >= MostCrossing:
-		return fmt.Sprintf("mode TensorParallel is faster with any number of requests up to %d", MostCrossing)
+		return fmt.Sprintf("TensorParallel mode is faster for all numbers of requests up to %d", MostCrossing)
 	case c.Above == 0:
-		return fmt.Sprintf("mode TensorParallel is faster up to %d requests, and again with %d", c.Below, MostCrossing)
+		return fmt.Sprintf("TensorParallel mode is faster up to %d requests, and again at %d", c.Below, MostCrossing)
 	case c.Above == c.Below+1 && c.Below == 0:
-		return "mode ExpertParallel is faster with any number of requests"
+		return "ExpertParallel mode is faster for all numbers of requests"
 	case c.Above == c.Below+1:
-		return fmt.Sprintf("mode TensorParallel is faster up to %d requests, mode ExpertParallel with more", c.Below)
+		return fmt.Sprintf("TensorParallel mode is faster up to %d requests, ExpertParallel mode above", c.Below)
 	case c.Below == 0:
-		return fmt.Sprintf("mode ExpertParallel is faster from %d requests on; with fewer it is now the one, now the other", c.Above)
+		return fmt.Sprintf("ExpertParallel mode is faster from %d requests; below, the faster mode varies", c.Above)
 	}
-	return fmt.Sprintf("mode TensorParallel is faster up to %d requests, mode ExpertParallel from %d on; between them now the one, now the other", c.Below, c.Above)
+	return fmt.Sprintf("TensorParallel mode is faster up to %d requests, ExpertParallel mode from %d; in between, the faster mode varies", c.Below, c.Above)
 }

@@ -27,13 +27,13 @@ func (e Experts) windows(layers, experts int, seed uint64, stdin io.Reader) ([][
 	switch {
 	case !e.said():
 		if e.Redundant != 0 {
-			return nil, fmt.Errorf("--redundant-experts %d: say how the load lies on the experts, too: --expert-load or --expert-skew", e.Redundant)
+			return nil, fmt.Errorf("found --redundant-experts %d without an expert load: set --expert-load or --expert-skew", e.Redundant)
 		}
 		return nil, nil
 	case e.File != "" && e.Skew != 0:
-		return nil, fmt.Errorf("say either --expert-load or --expert-skew")
+		return nil, fmt.Errorf("found both --expert-load and --expert-skew; set one of them")
 	case e.Redundant < 0 || e.Redundant > 8*experts:
-		return nil, fmt.Errorf("--redundant-experts %d: 0 to %d, eight times the experts", e.Redundant, 8*experts)
+		return nil, fmt.Errorf("--redundant-experts is %d; want 0 to %d, eight times the number of experts", e.Redundant, 8*experts)
 	}
 	if e.File == "" {
 		g, err := load.NewLogNormal(load.Shape{Layers: layers, Experts: experts, Assignments: drawnAssignments, Seed: seed}, e.Skew, 1)
@@ -51,7 +51,7 @@ func (e Experts) windows(layers, experts int, seed uint64, stdin io.Reader) ([][
 		return nil, fmt.Errorf("--expert-load: %w", err)
 	}
 	if n := len(t.Windows[0][0]); n != experts {
-		return nil, fmt.Errorf("--expert-load: %s has %d experts in a layer and the model %d", e.File, n, experts)
+		return nil, fmt.Errorf("--expert-load: %s has %d experts per layer; want %d, as in the model", e.File, n, experts)
 	}
 	return t.Windows, nil
 }

@@ -47,7 +47,7 @@ func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode
 		return nil, -1, err
 	}
 	if o.Trace == "-" && o.Experts.File == "-" {
-		return nil, -1, fmt.Errorf("--trace - and --expert-load -: stdin can be one of them")
+		return nil, -1, fmt.Errorf("--trace -, --expert-load -: only one flag can read standard input: write the other input to a file")
 	}
 	requests, err := o.requests(stdin)
 	if err != nil {
@@ -66,7 +66,7 @@ func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode
 		return nil, -1, err
 	}
 	if windows != nil && o.Routing != "balanced" {
-		return nil, -1, fmt.Errorf("--routing %s: kernels that were measured under a skew would count it twice: use balanced with --expert-load or --expert-skew", o.Routing)
+		return nil, -1, fmt.Errorf("--routing %s cannot be used with --expert-load or --expert-skew, because the skew would count twice: use --routing balanced", o.Routing)
 	}
 	requests = simulator.Times(requests, o.Times, o.Seed)
 	for ranks := 1; ranks <= o.Ranks; ranks++ {

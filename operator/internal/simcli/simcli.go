@@ -1,4 +1,4 @@
-// Package simcli reads what `tangram simulate` is given and plays it.
+// Package simcli loads the inputs of `tangram simulate` and runs the simulation.
 package simcli
 
 import (
@@ -124,7 +124,7 @@ func (o Options) kinds() ([]kernels.Kind, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("--hybrids %q: groups of experts and of attention, each a number of ranks or all, e.g. all/1", text)
+			return nil, fmt.Errorf("--hybrids is %q; want EXPERT_GROUP/ATTENTION_GROUP, each a number of ranks or all, e.g. all/1", text)
 		}
 		out = append(out, k)
 	}
@@ -147,7 +147,7 @@ func (o Options) prior() string {
 	return o.Prior
 }
 
-var errNoRequests = errors.New("no requests: there is nothing to play")
+var errNoRequests = errors.New("found no requests; set a longer --trace or higher --rates")
 
 func (o Options) widthPlayed() bool { return slices.Contains(o.Policies, "width") }
 
@@ -207,11 +207,11 @@ func (o Options) requests(stdin io.Reader) ([]simulator.Request, error) {
 		}
 	}
 	if said != 1 {
-		return nil, fmt.Errorf("say either --trace or --rates or --rollout")
+		return nil, fmt.Errorf("found %d of --trace, --rates and --rollout; set exactly one of them", said)
 	}
 	if o.Rollout != 0 {
 		if o.Rollout < 1 || o.Rollout > 1e6 {
-			return nil, fmt.Errorf("--rollout %d: 1 to a million sequences", o.Rollout)
+			return nil, fmt.Errorf("--rollout is %d; want 1 to 1,000,000 requests", o.Rollout)
 		}
 		return simulator.Rollout(o.Rollout, simulator.Tail(), o.Seed), nil
 	}
@@ -221,7 +221,7 @@ func (o Options) requests(stdin io.Reader) ([]simulator.Request, error) {
 			return nil, fmt.Errorf("--rates: %w", err)
 		}
 		if !(o.Prompt >= 1 && o.Prompt < 1e6 && o.Output >= 1 && o.Output < 1e6) {
-			return nil, fmt.Errorf("--prompt %v, --answer %v: 1 to 1e6 tokens", o.Prompt, o.Output)
+			return nil, fmt.Errorf("--prompt is %v and --answer is %v; want at least 1 and less than 1e6 tokens each", o.Prompt, o.Output)
 		}
 		return simulator.Generate(rates, o.Prompt, o.Output, o.Seed), nil
 	}
@@ -237,7 +237,7 @@ func (o Options) requests(stdin io.Reader) ([]simulator.Request, error) {
 	if o.Trace != "-" {
 		f, err := os.Open(o.Trace)
 		if err != nil {
-			return nil, fmt.Errorf("--trace: %w; built in are conversation and code", err)
+			return nil, fmt.Errorf("--trace: %w; want a file, conversation or code", err)
 		}
 		defer func() { _ = f.Close() }() // only read
 		in = f
@@ -247,7 +247,7 @@ func (o Options) requests(stdin io.Reader) ([]simulator.Request, error) {
 		return nil, fmt.Errorf("--trace %s: %w", o.Trace, err)
 	}
 	if trace.Empty > 0 && o.Tell != nil {
-		o.Tell(fmt.Sprintf("--trace %s: left out, as they have no prompt or no output tokens: %d lines", o.Trace, trace.Empty))
+		o.Tell(fmt.Sprintf("--trace %s: %d lines skipped, because they have no prompt tokens or no output tokens", o.Trace, trace.Empty))
 	}
 	return trace.Requests, nil
 }
@@ -259,7 +259,7 @@ func parseRates(text string) ([]simulator.Rate, error) {
 		s, e1 := strconv.ParseFloat(seconds, 64)
 		r, e2 := strconv.ParseFloat(rate, 64)
 		if !found || e1 != nil || e2 != nil || !(s > 0 && s <= 1e6 && r > 0 && r*s <= 1e7) {
-			return nil, fmt.Errorf("%q is not seconds x requests per second, at most 10 million requests", part)
+			return nil, fmt.Errorf("found %q; want SECONDSxREQUESTS_PER_SECOND, e.g. 300x2, with at most 10 million requests", part)
 		}
 		out = append(out, simulator.Rate{Seconds: s, PerSecond: r})
 	}
@@ -286,7 +286,7 @@ func (w *World) Play(name string, progress func(at float64, left int)) (simulato
 	default: // a mode or a hybrid
 		start := slices.IndexFunc(c.Modes, func(m simulator.Mode) bool { return strings.HasPrefix(m.Truth.Shape().String(), name+"/") })
 		if start < 0 {
-			return simulator.Result{}, fmt.Errorf("it is no policy, nor a mode of the world")
+			return simulator.Result{}, fmt.Errorf("unknown policy or mode")
 		}
 		c.Start = start
 	}

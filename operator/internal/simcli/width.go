@@ -37,7 +37,7 @@ func (o Options) widthAsked() (policy.WidthOptions, []kernels.Kind, error) {
 		p.Max = o.Ranks
 	}
 	if !(w.PodSeconds >= 0 && w.PodSeconds < 1e5) || w.Standby < 0 || w.Standby > p.Max {
-		return p, nil, fmt.Errorf("--pod-seconds %v, --standby %d: at least 0, and no more ranks stand by than may serve", w.PodSeconds, w.Standby)
+		return p, nil, fmt.Errorf("--pod-seconds is %v and --standby is %d; want at least 0 each, and --standby at most --max-ranks %d", w.PodSeconds, w.Standby, p.Max)
 	}
 	if p.Startup = w.PodSeconds; p.Startup == 0 {
 		p.Startup = p.Joining
@@ -49,7 +49,7 @@ func (o Options) widthAsked() (policy.WidthOptions, []kernels.Kind, error) {
 		return p, nil, err
 	}
 	if o.Ranks < p.Min || o.Ranks > p.Max {
-		return p, nil, fmt.Errorf("--ranks %d, which it begins with, are not from --min-ranks %d to --max-ranks %d", o.Ranks, p.Min, p.Max)
+		return p, nil, fmt.Errorf("--ranks is %d; want a number between --min-ranks %d and --max-ranks %d", o.Ranks, p.Min, p.Max)
 	}
 	kinds, err := o.kinds()
 	if err != nil {
@@ -63,7 +63,7 @@ func (o Options) widthAsked() (policy.WidthOptions, []kernels.Kind, error) {
 	case ModeAuto:
 		return p, kinds, nil
 	}
-	return p, nil, fmt.Errorf("--mode %q; want ExpertParallel, TensorParallel or %s", w.Mode, ModeAuto)
+	return p, nil, fmt.Errorf("--mode is %q; want ExpertParallel, TensorParallel or %s", w.Mode, ModeAuto)
 }
 
 // widths that a world may have, from o.Ranks on, and those that are refused, in words.
@@ -103,7 +103,7 @@ func (o Options) widths() (c simulator.Config, priors []*kernels.Step, refused [
 		}
 	}
 	if start < 0 {
-		return c, nil, refused, fmt.Errorf("it cannot begin with --ranks %d: %s", o.Ranks, refused[len(refused)-1])
+		return c, nil, refused, fmt.Errorf("the world cannot start with --ranks %d: %s", o.Ranks, refused[len(refused)-1])
 	}
 	if c, err = simulator.Build(v, table, o.Truth, o.Routing, o.hardware(), shapes...); err != nil {
 		return c, nil, refused, err

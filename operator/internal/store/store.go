@@ -11,7 +11,7 @@ import (
 )
 
 // ErrConflict says that the record is not at the expected version: somebody else wrote it.
-var ErrConflict = errors.New("the record was changed by somebody else")
+var ErrConflict = errors.New("the record was changed by another process")
 
 // Record is a value with its version. Version 0: there is no record yet.
 type Record struct {

@@ -224,7 +224,7 @@ func (w *World) release(ctx context.Context, why string) {
 			}
 			header := &tangramv1.Header{World: w.name, Epoch: status.Epoch + 1}
 			if err := c.agent.Release(ctx, header, members, true, why); err != nil {
-				w.log.Warn("an agent was not released: its pod waits for its grace period", "agent", c.address, "error", err)
+				w.log.Warn("cannot release an agent, its pod waits for its grace period", "agent", c.address, "error", err)
 			}
 		})
 	}

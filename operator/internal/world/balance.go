@@ -156,7 +156,7 @@ func (w *World) learn(goal Goal, before *tangramv1.Layout, record *driver.Record
 		return
 	}
 	if err := book.Done(time.Now(), goal.Rebalance, before); err != nil {
-		w.log.Error("a rebalance was not noted", "error", err)
+		w.log.Error("cannot record a rebalance", "error", err)
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 )
 
 // errNotAsked: what an agent says is not known yet.
-var errNotAsked = errors.New("it was not asked yet")
+var errNotAsked = errors.New("not queried yet")
 
 // judge what the agents said last, and tell the controller of changes. Nothing is done where nothing is new, unless forced.
 func (w *World) judge(force bool) {
@@ -77,7 +77,7 @@ func (w *World) judge(force bool) {
 	}
 	changed := mark != w.mark || w.last.Looked != next.Looked
 	if next.Broken != nil && w.last.Broken == nil {
-		w.log.Warn("the world is broken", "cause", next.Broken)
+		w.log.Warn("world needs a repair", "error", next.Broken)
 	}
 	w.last, w.mark, w.heard, w.judgedAt = next, mark, text, time.Now()
 	if next.Broken != nil && w.run != nil && w.run.kind != repairing && w.running != nil && w.running.Phase == phasePlan {
@@ -96,7 +96,7 @@ func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent,
 	next.Layout, next.Epoch, next.Hash = look.Layout, look.Epoch, look.Hash
 	if err != nil { // nobody answers, agents contradict each other, or the records cannot be read
 		if len(next.Statuses) > 0 {
-			w.log.Warn("what agents say cannot be read against the records", "error", err)
+			w.log.Warn("cannot compare agent states with the records", "error", err)
 		}
 		return
 	}

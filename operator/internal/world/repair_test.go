@@ -220,7 +220,7 @@ func TestStatusesFromDifferentMomentsOfAFlipAreNoLoss(t *testing.T) {
 		b.judge(false)
 		require.NoError(t, b.Snapshot().Broken)
 		b.judge(true)
-		require.ErrorContains(t, b.Snapshot().Broken, "member u2/0/1 is at epoch 0, others are at")
+		require.ErrorContains(t, b.Snapshot().Broken, "member u2/0/1 is at epoch 0, but others are at epoch")
 		b.agents.HoldStage(false)
 	})
 }
@@ -251,7 +251,7 @@ func TestAFirstLayoutThatIsOnItsWayIsNoLoss(t *testing.T) {
 		judge()
 		require.NoError(t, b.Snapshot().Broken, "statuses of before the transition")
 		b.judge(true)
-		require.ErrorContains(t, b.Snapshot().Broken, "the record says epoch 1 of 2 members")
+		require.ErrorContains(t, b.Snapshot().Broken, "the record has epoch 1 with 2 members")
 		b.agents.HoldGate(false)
 		b.until(func(s Snapshot) bool { return s.Running == nil && len(s.Layout.GetMembers()) == 2 && s.Broken == nil })
 	})

@@ -100,7 +100,7 @@ func (w *Worlds) CloseAll(ctx context.Context) {
 	for _, uid := range uids {
 		wait.Go(func() {
 			if err := w.Close(ctx, uid); err != nil {
-				w.Log.Error("a transition did not end in time; the next operator ends it", "error", err)
+				w.Log.Error("transition did not end in time, the next operator ends it", "error", err)
 			}
 		})
 	}

@@ -90,7 +90,7 @@ type price struct {
 // New adviser. The error names the part of the prior that there is no table of.
 func New(o Options) (*Adviser, error) {
 	if o.Policy != Calibrated && o.Policy != Threshold {
-		return nil, fmt.Errorf("adviser: policy %q is none: use %s or %s", o.Policy, Calibrated, Threshold)
+		return nil, fmt.Errorf("adviser: unknown policy %q; use %s or %s", o.Policy, Calibrated, Threshold)
 	}
 	table, err := kernels.Open(o.Prior.Model)
 	if err != nil {
@@ -120,22 +120,22 @@ func New(o Options) (*Adviser, error) {
 // Advise after a reading. A decision that is held says why none is possible; the layout stays then.
 func (a *Adviser) Advise(s *telemetry.Sample, w World) policy.Decision {
 	held := func(format string, args ...any) policy.Decision {
-		return policy.Decision{Held: true, To: w.Shape, Why: policy.Reason{Text: "no decision: " + fmt.Sprintf(format, args...)}}
+		return policy.Decision{Held: true, To: w.Shape, Why: policy.Reason{Text: "No decision was made: " + fmt.Sprintf(format, args...) + "."}}
 	}
 	if w.View == nil || w.Shape.Check() != nil {
-		return held("no layout is in force")
+		return held("no layout is active")
 	}
 	if w.Shape.Ranks == 1 {
-		return held("one rank has one mode")
+		return held("a world with one rank has only one mode")
 	}
 	if !a.knows(w.Shape) {
-		return held("shape %v is neither mode ExpertParallel nor TensorParallel, nor one of the hybrids that are allowed", w.Shape)
+		return held("shape %v is neither mode ExpertParallel nor TensorParallel, nor an allowed hybrid", w.Shape)
 	}
 	if !s.Whole {
 		if len(s.Problems) > 0 {
-			return held("what gateways tell is not whole: %s", s.Problems[0])
+			return held("the gateway reports are incomplete: %s", s.Problems[0])
 		}
-		return held("%d of %d ranks tell nothing", s.Gauges.Silent, s.Gauges.Ranks)
+		return held("%d of %d ranks sent no load report", s.Gauges.Silent, s.Gauges.Ranks)
 	}
 	if at := a.width(w.Shape.Ranks); at.err != nil {
 		return held("%v", at.err)
@@ -214,7 +214,7 @@ func (a *Adviser) learn(s *telemetry.Sample, w World) string {
 		a.scale.add(s, w, costmodel.New(costmodel.Options{}, a.width(w.Shape.Ranks).priors...))
 		factor, known := a.scale.factor()
 		if !known {
-			return fmt.Sprintf("%d of the first %d steps were measured", a.scale.steps, scaleSteps)
+			return fmt.Sprintf("only %d of the first %d steps have been measured", a.scale.steps, scaleSteps)
 		}
 		a.model = costmodel.New(costmodel.Options{Scale: factor})
 		for _, ranks := range slices.Sorted(maps.Keys(a.widths)) {
@@ -280,7 +280,7 @@ func (a *Adviser) options(now World, widths ...int) []policy.Option {
 			if !there {
 				priced = now.price(shape)
 				if !slices.ContainsFunc(at.priors, func(p *kernels.Step) bool { return p.Shape() == shape }) {
-					priced = price{refused: fmt.Sprintf("there are no measured kernels of %v to begin with", shape)}
+					priced = price{refused: fmt.Sprintf("no measured kernels exist for shape %v", shape)}
 					if at.err != nil {
 						priced.refused = at.err.Error()
 					}

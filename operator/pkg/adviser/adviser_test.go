@@ -128,7 +128,7 @@ func chooses(t *testing.T, ranks int, slower, most float64) {
 		t.Logf("%.1f s: %s -> %s: %s", s.At, s.From, s.To, s.Why.Text)
 	}
 	require.NotEmpty(t, p.decided)
-	require.Contains(t, p.decided[0].Why.Text, "it is not known yet", "the first switch is a try")
+	require.Contains(t, p.decided[0].Why.Text, "is not known yet", "the first switch is a try")
 	require.Less(t, r.LatencySum, most*static, "what nobody had to choose")
 }
 
@@ -149,18 +149,18 @@ func world(t *testing.T) World {
 // Whatever is wrong with what is told, the layout stays, and the reason is said.
 func TestNoDecision(t *testing.T) {
 	for words, change := range map[string]func(*telemetry.Sample, *World){
-		"no layout is in force": func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Shape{} },
-		"one rank has one mode": func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Expert(1) },
+		"no layout is active":                     func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Shape{} },
+		"a world with one rank has only one mode": func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Expert(1) },
 		"neither mode ExpertParallel nor TensorParallel": func(_ *telemetry.Sample, w *World) {
 			w.Shape = kernels.Shape{Ranks: 8, ExpertGroup: 2, AttentionGroup: 2}
 		},
-		"2 of 8 ranks tell nothing": func(s *telemetry.Sample, _ *World) { s.Whole, s.Gauges.Silent = false, 2 },
-		"what gateways tell is not whole: g: it is asleep": func(s *telemetry.Sample, _ *World) {
+		"2 of 8 ranks sent no load report": func(s *telemetry.Sample, _ *World) { s.Whole, s.Gauges.Silent = false, 2 },
+		"the gateway reports are incomplete: g: it is asleep": func(s *telemetry.Sample, _ *World) {
 			s.Whole, s.Problems = false, []telemetry.Problem{{Source: "g", Why: "it is asleep"}}
 		},
 		"the clock went from":              func(s *telemetry.Sample, _ *World) { s.At = 1 },
 		"bytes per second must be above 0": func(_ *telemetry.Sample, w *World) { w.Rates = costmodel.Rates{} },
-		"a transition is under way":        func(_ *telemetry.Sample, w *World) { w.Busy = true },
+		"a transition is in progress":      func(_ *telemetry.Sample, w *World) { w.Busy = true },
 		"nothing is guessed":               func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Expert(65) },
 	} {
 		t.Run(words, func(t *testing.T) {

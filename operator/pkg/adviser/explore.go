@@ -58,7 +58,7 @@ func (e *explore) consider(d policy.Decision, t policy.Telemetry, s policy.State
 			e.tried[o.Shape] = t.At
 		}
 		return policy.Decision{Switch: true, To: o.Shape, Rejected: d.Rejected, Why: policy.Reason{
-			Text:    fmt.Sprintf("it is not known yet how long steps last there: tried once (stall %.2f s)", stall),
+			Text:    fmt.Sprintf("The step time of this shape is not known yet, so the policy tries the shape once (stall %.2f s).", stall),
 			Figures: map[string]float64{"stall": stall, "step": step.Seconds, "decoding": float64(t.Decoding)}}}
 	}
 	return d

@@ -35,7 +35,7 @@ type breadth struct {
 // readings; of the two one switch is to be followed, and first this one's.
 func (a *Adviser) Widen(s *telemetry.Sample, w World) policy.Decision {
 	held := func(format string, args ...any) policy.Decision {
-		return policy.Decision{Held: true, To: w.Shape, Why: policy.Reason{Text: "no decision: " + fmt.Sprintf(format, args...)}}
+		return policy.Decision{Held: true, To: w.Shape, Why: policy.Reason{Text: "No decision was made: " + fmt.Sprintf(format, args...) + "."}}
 	}
 	if a.breadth == nil {
 		b, err := a.newBreadth()
@@ -50,13 +50,13 @@ func (a *Adviser) Widen(s *telemetry.Sample, w World) policy.Decision {
 	}
 	switch {
 	case w.View == nil || w.Shape.Check() != nil:
-		return held("no layout is in force")
+		return held("no layout is active")
 	case !a.knows(w.Shape):
-		return held("shape %v is neither mode ExpertParallel nor TensorParallel, nor one of the hybrids that are allowed", w.Shape)
+		return held("shape %v is neither mode ExpertParallel nor TensorParallel, nor an allowed hybrid", w.Shape)
 	case !s.Whole && len(s.Problems) > 0:
-		return held("what gateways tell is not whole: %s", s.Problems[0])
+		return held("the gateway reports are incomplete: %s", s.Problems[0])
 	case !s.Whole:
-		return held("%d of %d ranks tell nothing", s.Gauges.Silent, s.Gauges.Ranks)
+		return held("%d of %d ranks sent no load report", s.Gauges.Silent, s.Gauges.Ranks)
 	}
 	if why := a.learn(s, w); why != "" {
 		return held("%s", why)
@@ -89,7 +89,7 @@ func (r Range) check() error {
 		return err
 	}
 	if r.Step < 1 || r.Min%r.Step != 0 || r.Max%r.Step != 0 {
-		return fmt.Errorf("adviser: from %d to %d ranks with %d to a pod: the pods must be whole", r.Min, r.Max, r.Step)
+		return fmt.Errorf("adviser: from %d to %d ranks with %d per pod: both numbers must be multiples of the ranks per pod", r.Min, r.Max, r.Step)
 	}
 	return nil
 }

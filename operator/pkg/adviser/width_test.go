@@ -99,18 +99,18 @@ func TestAWorldThatChoosesItsWidth(t *testing.T) {
 	}
 	require.Greater(t, widest, 4)
 	require.Equal(t, 2, p.decided[len(p.decided)-1].To.Ranks)
-	require.True(t, p.refused["planner or memory refuse it: a loss could not be repaired"])
-	require.True(t, p.refused["planner or memory refuse it: none of the world's"], "ten ranks are looked at, by what eight extrapolate to")
+	require.True(t, p.refused["The planner or the memory limit rejects this shape: a loss could not be repaired."])
+	require.True(t, p.refused["The planner or the memory limit rejects this shape: none of the world's."], "ten ranks are looked at, by what eight extrapolate to")
 	require.Greater(t, float64(r.Within)/float64(r.Requests), .5)
 }
 
 func TestWidthIsNotDecidedOnWhatIsNotWhole(t *testing.T) {
 	for want, change := range map[string]func(*Range, *telemetry.Sample, *World){
-		"from 4 to 2 ranks":      func(r *Range, _ *telemetry.Sample, _ *World) { r.Min, r.Max = 4, 2 },
-		"the pods must be whole": func(r *Range, _ *telemetry.Sample, _ *World) { r.Step = 3 },
-		"no layout":              func(_ *Range, _ *telemetry.Sample, w *World) { w.Shape = kernels.Shape{} },
-		"1 of 2 ranks":           func(_ *Range, s *telemetry.Sample, _ *World) { s.Whole, s.Gauges.Silent, s.Gauges.Ranks = false, 1, 2 },
-		"is not whole: g: down": func(_ *Range, s *telemetry.Sample, _ *World) {
+		"from 4 to 2 ranks":                      func(r *Range, _ *telemetry.Sample, _ *World) { r.Min, r.Max = 4, 2 },
+		"must be multiples of the ranks per pod": func(r *Range, _ *telemetry.Sample, _ *World) { r.Step = 3 },
+		"no layout":                              func(_ *Range, _ *telemetry.Sample, w *World) { w.Shape = kernels.Shape{} },
+		"1 of 2 ranks":                           func(_ *Range, s *telemetry.Sample, _ *World) { s.Whole, s.Gauges.Silent, s.Gauges.Ranks = false, 1, 2 },
+		"are incomplete: g: down": func(_ *Range, s *telemetry.Sample, _ *World) {
 			s.Whole, s.Problems = false, []telemetry.Problem{{Source: "g", Why: "down"}}
 		},
 		"0 of the first 64 steps": func(*Range, *telemetry.Sample, *World) {},

@@ -62,7 +62,7 @@ func Choose(in Input) (*Choice, error) {
 	out := &Choice{}
 	base, best := in.row(in.Curve[0], 1), 0
 	if base.Throughput == 0 {
-		return nil, fmt.Errorf("budget: with no redundant expert %d of %d wanted KV blocks are short, which at a loss of %v each leaves no throughput to compare with; scale up, or measure the loss at this pressure",
+		return nil, fmt.Errorf("budget: without redundant experts %d of %d needed KV blocks are missing, and at a loss of %v each no throughput remains: use more ranks, or measure the loss per block under this load",
 			base.KVShort, in.KVDemand, in.LossPerBlock)
 	}
 	for i, p := range in.Curve {
@@ -94,17 +94,17 @@ func (in *Input) row(p Point, base float64) Row {
 
 func why(rows []Row, best int) string {
 	b := rows[best]
-	text := fmt.Sprintf("%d redundant experts per layer: balance %.3f (%.3f with none), a step of %.2f ms (%.2f), %d KV blocks left of %d, %d short: %+.1f %% throughput",
+	text := fmt.Sprintf("best: %d redundant experts per layer: balancedness %.3f (%.3f without), %.2f ms per step (%.2f without), %d of %d KV blocks left, %d missing, throughput %+.1f %%",
 		b.Redundant, b.Balance, rows[0].Balance, 1e3*b.StepSeconds, 1e3*rows[0].StepSeconds, b.KVBlocks, rows[0].KVBlocks, b.KVShort, 100*(b.Throughput-1))
 	if best+1 < len(rows) {
 		n := rows[best+1]
 		switch {
 		case n.KVBlocks == 0:
-			text += fmt.Sprintf("; %d would leave no KV block", n.Redundant)
+			text += fmt.Sprintf("; %d would leave no KV blocks", n.Redundant)
 		case n.KVShort > b.KVShort:
-			text += fmt.Sprintf("; %d would be short of %d blocks for a step of %.2f ms", n.Redundant, n.KVShort, 1e3*n.StepSeconds)
+			text += fmt.Sprintf("; with %d, %d KV blocks would be missing, at %.2f ms per step", n.Redundant, n.KVShort, 1e3*n.StepSeconds)
 		default:
-			text += fmt.Sprintf("; %d would gain nothing more (balance %.3f)", n.Redundant, n.Balance)
+			text += fmt.Sprintf("; %d would not improve it (balancedness %.3f)", n.Redundant, n.Balance)
 		}
 	}
 	return text
@@ -112,7 +112,7 @@ func why(rows []Row, best int) string {
 
 func (in *Input) check() error {
 	if len(in.Curve) == 0 || in.Curve[0].Redundant != 0 {
-		return fmt.Errorf("budget: the curve has %d points and must begin with 0 redundant experts", len(in.Curve))
+		return fmt.Errorf("budget: the curve has %d points; want a first point with 0 redundant experts", len(in.Curve))
 	}
 	for i, p := range in.Curve {
 		if !(p.Balance > 0 && p.Balance <= 1) {
@@ -136,7 +136,7 @@ func (in *Input) check() error {
 		}
 	}
 	if in.MoESeconds+in.OtherSeconds == 0 {
-		return fmt.Errorf("budget: a step of 0 seconds; measure the MoE part and the rest")
+		return fmt.Errorf("budget: the step duration is 0 seconds; want MoE seconds or other seconds above 0")
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (in *Input) check() error {
 func (c *Choice) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	lines := []string{"redundant\tbalance\tKV blocks\tshort\tstep ms\tthroughput\t\n"}
+	lines := []string{"redundant\tbalancedness\tKV blocks\tmissing\tstep ms\tthroughput\t\n"}
 	for _, r := range c.Rows {
 		mark := ""
 		if r.Redundant == c.Best {

@@ -26,9 +26,9 @@ func TestChoose(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 16, c.Best)
 	require.Equal(t, 20, c.Rows[2].KVShort)
-	require.Contains(t, c.Why, "16 redundant experts per layer: balance 0.900 (0.600 with none)")
-	require.Contains(t, c.Why, "32 would be short of 140 blocks")
-	require.Contains(t, c.String(), "16    0.900        880     20   21.111       1.238  <\n")
+	require.Contains(t, c.Why, "16 redundant experts per layer: balancedness 0.900 (0.600 without)")
+	require.Contains(t, c.Why, "with 32, 140 KV blocks would be missing")
+	require.Contains(t, c.String(), "16         0.900        880       20   21.111       1.238  <\n")
 
 	in.LossPerBlock, in.KVDemand = .005, 1050
 	c, err = Choose(in)
@@ -40,14 +40,14 @@ func TestChoose(t *testing.T) {
 	c, err = Choose(in)
 	require.NoError(t, err)
 	require.Equal(t, 16, c.Best, "of equals the fewest")
-	require.Contains(t, c.Why, "32 would gain nothing more")
+	require.Contains(t, c.Why, "32 would not improve it")
 
 	in.KVBlocks = 100 // one redundant expert per rank fits, two do not
 	c, err = Choose(in)
 	require.NoError(t, err)
 	require.Equal(t, 8, c.Best)
 	require.Zero(t, c.Rows[2].Throughput)
-	require.Contains(t, c.Why, "16 would leave no KV block")
+	require.Contains(t, c.Why, "16 would leave no KV blocks")
 }
 
 // Whatever the figures, the choice has the most throughput by the model's own words, and
@@ -67,7 +67,7 @@ func TestMorePressureNeverMoreExperts(t *testing.T) {
 			in.KVDemand = demand
 			c, err := Choose(in)
 			if err != nil {
-				require.ErrorContains(t, err, "leaves no throughput to compare with")
+				require.ErrorContains(t, err, "no throughput remains")
 				break
 			}
 			score := func(p Point) float64 {
@@ -94,7 +94,7 @@ func TestMorePressureNeverMoreExperts(t *testing.T) {
 func TestChooseRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Input){
 		"the curve has 0 points":                            func(in *Input) { in.Curve = nil },
-		"must begin with 0 redundant":                       func(in *Input) { in.Curve = in.Curve[1:] },
+		"want a first point with 0 redundant":               func(in *Input) { in.Curve = in.Curve[1:] },
 		"point 2 (16 redundant experts): balance NaN":       func(in *Input) { in.Curve[2].Balance = math.NaN() },
 		"point 1 (8 redundant experts): balance 1.1":        func(in *Input) { in.Curve[1].Balance = 1.1 },
 		"point 2: 8 redundant experts after 8":              func(in *Input) { in.Curve[2].Redundant = 8 },
@@ -103,8 +103,8 @@ func TestChooseRefuses(t *testing.T) {
 		"KV demand is -1":                                   func(in *Input) { in.KVDemand = -1 },
 		"loss per block is NaN":                             func(in *Input) { in.LossPerBlock = math.NaN() },
 		"MoE seconds is +Inf":                               func(in *Input) { in.MoESeconds = math.Inf(1) },
-		"a step of 0 seconds":                               func(in *Input) { in.MoESeconds, in.OtherSeconds = 0, 0 },
-		"2000 of 3000 wanted KV blocks are short, which at": func(in *Input) { in.KVDemand = 3000 },
+		"the step duration is 0 seconds":                    func(in *Input) { in.MoESeconds, in.OtherSeconds = 0, 0 },
+		"2000 of 3000 needed KV blocks are missing, and at": func(in *Input) { in.KVDemand = 3000 },
 	} {
 		in := plain()
 		change(&in)

@@ -189,7 +189,7 @@ func TestBorrowed(t *testing.T) {
 	_, _, err := m.Borrowed(kernels.Expert(3), w)
 	require.ErrorContains(t, err, "no prior for shape ExpertParallel/3")
 	_, _, err = m.Borrowed(kernels.Expert(4), Work{})
-	require.ErrorContains(t, err, "is none")
+	require.ErrorContains(t, err, "invalid step")
 }
 
 // Beyond the tables a prior is the less sure the further it lies out, and what one width measured is known of a near one, not of one that is far; what was measured itself is known.

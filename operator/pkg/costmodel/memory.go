@@ -74,7 +74,7 @@ func (m Memory) Budget(v *geometry.View, s kernels.Shape) (Budget, error) {
 				parts = append(parts, fmt.Sprintf("%s %.2f GB", i.Name, float64(i.Bytes)/1e9))
 			}
 		}
-		return Budget{}, fmt.Errorf("memory: %s in shape %v: %.2f GB of a rank are used up, and leave nothing for KV: use more ranks (%s)", g.Model, s, float64(m.RankBytes)/1e9, strings.Join(parts, ", "))
+		return Budget{}, fmt.Errorf("memory: %s in shape %v leaves no memory for the KV cache on a rank of %.2f GB: use more ranks or more memory per rank (%s)", g.Model, s, float64(m.RankBytes)/1e9, strings.Join(parts, ", "))
 	}
 	b.TokenBytes = TokenBytes(v, s)
 	b.Items = append(b.Items, Item{"KV", m.RankBytes - used})

@@ -112,7 +112,7 @@ func (m *Model) Prior(s kernels.Shape, w Work) (float64, error) {
 func (m *Model) priorOf(k *known, w Work) (float64, error) {
 	s, p := k.shape, k.prior
 	if w.Decode < 0 || w.Context < 0 || w.Prefill < 0 || w.Before < 0 || w.Decode+w.Prefill == 0 {
-		return 0, fmt.Errorf("costmodel: a step of %+v is none", w)
+		return 0, fmt.Errorf("costmodel: invalid step %+v", w)
 	}
 	groups := s.Groups()
 	each := func(n int) int { return (n + groups - 1) / groups }
@@ -128,7 +128,7 @@ func (m *Model) priorOf(k *known, w Work) (float64, error) {
 // Observe a measured step. What is no time, or no step, is refused and changes nothing.
 func (m *Model) Observe(s kernels.Shape, w Work, seconds float64) error {
 	if !(seconds > 0) || math.IsInf(seconds, 0) {
-		return fmt.Errorf("costmodel: a step of %v seconds was none", seconds)
+		return fmt.Errorf("costmodel: invalid step time of %v s", seconds)
 	}
 	prior, err := m.Prior(s, w)
 	if err != nil {

@@ -107,7 +107,7 @@ func Decide(w World) Decision {
 	}
 	if !w.Busy { // a running transition may still bring these in
 		for _, p := range rest[standing:] {
-			d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "none of its ranks is in the layout, and fewer pods are wanted"})
+			d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "none of its ranks is in the active layout, and fewer pods are desired"})
 		}
 	}
 	joiners := 0
@@ -198,7 +198,7 @@ func leaveLater(a, b Pod) int {
 
 func (f *sorted) replaceEnded(d *Decision) {
 	for _, p := range f.ended {
-		d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "it has ended and is in no layout; another is tried", Now: true})
+		d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "the pod ended and is not in the active layout; a new pod replaces it", Now: true})
 	}
 }
 

@@ -36,7 +36,7 @@ func TestValidateNamesEachFault(t *testing.T) {
 	for want, spoil := range map[string]func(*tangramv1.Layout){
 		"no members":                 func(l *tangramv1.Layout) { l.Members = nil },
 		"made for geometry":          func(l *tangramv1.Layout) { l.GeometryFingerprint = []byte("x") },
-		`"a" is empty or there twi`:  func(l *tangramv1.Layout) { l.Members[1].Id = "a" },
+		`"a" is empty or listed tw`:  func(l *tangramv1.Layout) { l.Members[1].Id = "a" },
 		"1 banks for 2 MoE layers":   func(l *tangramv1.Layout) { l.Banks = 1 },
 		"1 layers, the geometry has": func(l *tangramv1.Layout) { l.Layers = l.Layers[:1] },
 		"layers 0 and 1 share bank":  func(l *tangramv1.Layout) { l.Layers[0].BankOffset = 1 },
@@ -46,12 +46,12 @@ func TestValidateNamesEachFault(t *testing.T) {
 		"expert 0 twice":             func(l *tangramv1.Layout) { l.Layers[0].Experts[0].Slots[1] = 1 },
 		"rank 0 is in two groups":    func(l *tangramv1.Layout) { l.Layers[0].Experts[1].Ranks[0] = 0 },
 		"rank 7 of 2":                func(l *tangramv1.Layout) { l.Layers[0].Experts[1].Ranks[0] = 7 },
-		"group size says 2":          func(l *tangramv1.Layout) { l.Layers[0].ExpertGroupSize = 2 },
+		"of the layer is 2":          func(l *tangramv1.Layout) { l.Layers[0].ExpertGroupSize = 2 },
 		"no attention group":         func(l *tangramv1.Layout) { l.Layers[1].Attention = nil },
 		"3 numbers from 0 to 12":     func(l *tangramv1.Layout) { l.Layers[1].Attention[0].QueryHeadBounds[2] = 11 },
 		"position 0 has no query":    func(l *tangramv1.Layout) { l.Layers[1].Attention[0].QueryHeadBounds[1] = 0 },
 		"dense ranks must ascend":    func(l *tangramv1.Layout) { l.Dense.Ranks = []uint32{1, 0} },
-		"nobody holds the dense":     func(l *tangramv1.Layout) { l.Dense = nil },
+		"no rank has the dense":      func(l *tangramv1.Layout) { l.Dense = nil },
 	} {
 		l := sound(v)
 		spoil(l)

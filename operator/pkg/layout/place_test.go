@@ -89,7 +89,7 @@ func TestARankMayStandAtSeveralPositionsOfOneGroupOnly(t *testing.T) {
 	require.ErrorContains(t, Validate(l, v), "expert group 1: rank 0 is in two groups")
 	l.Layers[0] = doubled()
 	l.Layers[0].Attention = []*tangramv1.AttentionGroup{{Ranks: []uint32{1, 1}, QueryHeadBounds: []uint32{0, 5, 12}}}
-	require.ErrorContains(t, Validate(l, v), "attention group 0: rank 1 is there twice")
+	require.ErrorContains(t, Validate(l, v), "attention group 0: rank 1 is listed twice")
 }
 
 func TestShardsThatOverflowTheirBankAreRefused(t *testing.T) {

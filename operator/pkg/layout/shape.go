@@ -76,7 +76,7 @@ func (s Shape) Shares() bool {
 // does not fit and what would.
 func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 	if ranks == 0 {
-		return nil, fmt.Errorf("shape: width 0: a world needs at least one rank")
+		return nil, fmt.Errorf("shape: 0 ranks; a world needs at least 1 rank")
 	}
 	var whole LayerShape
 	switch s.Mode {
@@ -133,7 +133,7 @@ func (s LayerShape) check(v *geometry.View, layer, ranks uint32, placed bool) er
 		}
 		if v.Proto.EvenShardsOnly && v.Granules%g != 0 {
 			return fmt.Errorf("shape: layer %d: the engine takes even shards only and %d granules do not divide by %d ranks; "+
-				"possible widths: %v", layer, v.Granules, g, Divisors(v.Granules))
+				"possible group sizes: %v", layer, v.Granules, g, Divisors(v.Granules))
 		}
 	}
 	if g > 1 && g == ranks {
@@ -183,7 +183,7 @@ func Divisors(n uint32) []uint32 {
 func HeadBounds(v *geometry.View, t uint32) ([]uint32, error) {
 	heads, kv := v.Proto.QueryHeads, v.Proto.KvHeads
 	if t == 0 {
-		return nil, fmt.Errorf("attention width 0")
+		return nil, fmt.Errorf("attention group size 0")
 	}
 	if t > heads {
 		return nil, fmt.Errorf("%d ranks share %d query heads; at most %d can", t, heads, heads)

@@ -55,7 +55,7 @@ func TestResolveSaysWhatDoesNotFit(t *testing.T) {
 		ranks uint32
 		says  string
 	}{
-		{v, Shape{Mode: Expert}, 0, "width 0: a world needs at least one rank"},
+		{v, Shape{Mode: Expert}, 0, "0 ranks; a world needs at least 1 rank"},
 		{v, Shape{}, 2, "Mode(0) is neither ExpertParallel nor TensorParallel"},
 		{v, Shape{Mode: Expert, Layers: layers{3: {}}}, 2, "layer 3 of 3"},
 		{v, Shape{Mode: Expert, Layers: layers{1: {ExpertGroup: 2}}}, 3, "layer 1: expert groups of 2 do not divide 3 ranks"},
@@ -64,7 +64,7 @@ func TestResolveSaysWhatDoesNotFit(t *testing.T) {
 		{v, Shape{Mode: Expert}, 4, "layer 1: 4 expert groups of 1 ranks for 3 experts; at most 3 ranks can share them"},
 		{v, Shape{Mode: Expert, Layers: layers{1: {ExpertGroup: 2}, 2: {ExpertGroup: 2}}}, 8, "layer 1: 4 expert groups of 2 ranks for 3 experts; at most 6 ranks"},
 		{v, Shape{Mode: Expert, Layers: layers{0: {AttentionGroup: 13}}}, 13, "layer 0: 13 ranks share 12 query heads; at most 12 can"},
-		{even, Shape{Mode: Tensor}, 4, "6 granules do not divide by 4 ranks; possible widths: [1 2 3 6]"},
+		{even, Shape{Mode: Tensor}, 4, "6 granules do not divide by 4 ranks; possible group sizes: [1 2 3 6]"},
 	} {
 		_, err := c.s.Resolve(c.v, c.ranks)
 		require.ErrorContains(t, err, "shape: ")

@@ -27,7 +27,7 @@ func Validate(l *tangramv1.Layout, v *geometry.View) error {
 	ids := make(map[string]bool, len(l.Members))
 	for rank, m := range l.Members {
 		if m.GetId() == "" || ids[m.GetId()] {
-			return fmt.Errorf("layout: rank %d: member id %q is empty or there twice", rank, m.GetId())
+			return fmt.Errorf("layout: rank %d: member id %q is empty or listed twice", rank, m.GetId())
 		}
 		ids[m.Id] = true
 	}
@@ -68,7 +68,7 @@ func Validate(l *tangramv1.Layout, v *geometry.View) error {
 		last = int64(rank)
 	}
 	if len(l.Dense.GetRanks()) == 0 {
-		return fmt.Errorf("layout: nobody holds the dense weights")
+		return fmt.Errorf("layout: no rank has the dense weights")
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (c *checker) layer(layer *tangramv1.LayerLayout) error {
 // positions.
 func (c *checker) place(ranks []uint32, size uint32, group int, repeats bool) error {
 	if len(ranks) == 0 || uint32(len(ranks)) != size {
-		return fmt.Errorf("%d ranks, the layer's group size says %d", len(ranks), size)
+		return fmt.Errorf("%d ranks, but the group size of the layer is %d", len(ranks), size)
 	}
 	for _, rank := range ranks {
 		if int64(rank) >= int64(c.members) {
@@ -107,7 +107,7 @@ func (c *checker) place(ranks []uint32, size uint32, group int, repeats bool) er
 		case before >= 0 && before != group:
 			return fmt.Errorf("rank %d is in two groups of the layer", rank)
 		case before == group && !repeats:
-			return fmt.Errorf("rank %d is there twice", rank)
+			return fmt.Errorf("rank %d is listed twice", rank)
 		}
 		c.placed[rank] = group + 1
 	}

@@ -58,7 +58,7 @@ func TestValidateBounds(t *testing.T) {
 		{"a bound too few", func(l *tangramv1.Layout) { l.Layers[0].Attention[0].QueryHeadBounds = []uint32{0, 12} }, "3 numbers from 0 to 12"},
 		{"one head for the first", func(l *tangramv1.Layout) { l.Layers[0].Attention[0].QueryHeadBounds[1] = 1 }, ""},
 		{"no head for the second", func(l *tangramv1.Layout) { l.Layers[0].Attention[0].QueryHeadBounds[1] = 12 }, "position 1 has no query head"},
-		{"a rank twice for heads", func(l *tangramv1.Layout) { l.Layers[0].Attention[0].Ranks[1] = 0 }, "rank 0 is there twice"},
+		{"a rank twice for heads", func(l *tangramv1.Layout) { l.Layers[0].Attention[0].Ranks[1] = 0 }, "rank 0 is listed twice"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := sound(v)

@@ -19,14 +19,14 @@ func Cycle(old, now *placement.Placement, load [][]float64, ranks []placement.Ra
 		return nil, err
 	}
 	if len(load) != now.Layers() || len(ranks) != now.Ranks() || limit < 0 {
-		return nil, fmt.Errorf("%w: loads of %d layers on %d ranks, at most %d moves, for a placement of %d layers on %d ranks",
+		return nil, fmt.Errorf("%w: loads of %d layers on %d ranks and at most %d moves do not match a placement of %d layers on %d ranks",
 			ErrInput, len(load), len(ranks), limit, now.Layers(), now.Ranks())
 	}
 	next := &placement.Placement{Experts: now.Experts, Start: now.Start, Slot: append([]int32(nil), now.Slot...)}
 	var layers []*layerParts
 	for l := range load {
 		if len(load[l]) != now.Experts {
-			return nil, fmt.Errorf("%w: layer %d has loads of %d experts of %d", ErrInput, l, len(load[l]), now.Experts)
+			return nil, fmt.Errorf("%w: layer %d has loads of %d experts, want %d", ErrInput, l, len(load[l]), now.Experts)
 		}
 		p := newLayerParts(old, now, next, l, load[l], ranks)
 		limit -= p.mustDo()

@@ -283,6 +283,6 @@ func TestBadInput(t *testing.T) {
 	_, err = Cycle(p, p, [][]float64{{1, 2}}, make([]placement.Rank, 3), 1)
 	require.ErrorContains(t, err, "on 3 ranks")
 	_, err = Cycle(p, p, [][]float64{{1}}, make([]placement.Rank, 2), 1)
-	require.ErrorContains(t, err, "layer 0 has loads of 1 experts of 2")
+	require.ErrorContains(t, err, "layer 0 has loads of 1 experts, want 2")
 	require.Zero(t, Rounds(nil))
 }

@@ -53,7 +53,7 @@ type HeadroomResult struct {
 // others: it makes each repair as Repair would with nothing but the layout's own pieces.
 func Headroom(in HeadroomInput) (*HeadroomResult, error) {
 	if in.Layout == nil {
-		return nil, fmt.Errorf("headroom: nothing serves yet")
+		return nil, fmt.Errorf("headroom: no layout is active yet")
 	}
 	w, err := newWorld(Input{World: in.Layout.World, Revision: in.Layout.Revision, Geometry: in.Geometry, Current: in.Layout,
 		Members: in.Members})
@@ -89,7 +89,7 @@ func (w *world) loss(lost uint32, before []uint64) (*RankLoss, error) {
 	w.target = slices.DeleteFunc(ranks(len(w.members)), w.lost)
 	out := &RankLoss{Rank: lost, Member: w.members[lost].Id}
 	if len(w.target) == 0 {
-		out.Beyond = "it is the only rank"
+		out.Beyond = "no other rank exists"
 		return out, nil
 	}
 	t, pages := newTakeover(w), slices.Clone(before)

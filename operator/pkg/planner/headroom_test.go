@@ -103,9 +103,9 @@ func TestHeadroomCountsTokensAndSaysWhatIsBeyondRepair(t *testing.T) {
 	got, err := planner.Headroom(planner.HeadroomInput{Geometry: v, Layout: b.now})
 	require.NoError(t, err)
 	require.False(t, got.Enough)
-	require.Equal(t, "it is the only rank", got.Worst.Beyond)
+	require.Equal(t, "no other rank exists", got.Worst.Beyond)
 	_, err = planner.Headroom(planner.HeadroomInput{Geometry: v})
-	require.ErrorContains(t, err, "nothing serves yet")
+	require.ErrorContains(t, err, "no layout is active yet")
 }
 
 // The worst loss is the one that leaves the least, whichever rank that is.

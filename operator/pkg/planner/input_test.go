@@ -32,13 +32,13 @@ func TestInputsThatAreWrong(t *testing.T) {
 		"plan: the current layout": func(in *planner.Input) { in.Current = proto.CloneOf(in.Current); in.Current.Banks = 0 },
 		`plan: the world serves revision "r1", the plan is for "r2"`:                     func(in *planner.Input) { in.Revision = "r2" },
 		`plan: the layout is of world "w", the plan is for "v"`:                          func(in *planner.Input) { in.World = "v" },
-		`plan: member id "" is empty or there twice`:                                     func(in *planner.Input) { in.Members[2].Member = &tangramv1.Member{} },
-		`plan: member id "new" is empty or there twice`:                                  func(in *planner.Input) { in.Members = append(in.Members, in.Members[2]) },
-		`plan: member "new" is in the target twice`:                                      func(in *planner.Input) { in.Target = append(in.Target, "new") },
+		`plan: member id "" is empty or listed twice`:                                    func(in *planner.Input) { in.Members[2].Member = &tangramv1.Member{} },
+		`plan: member id "new" is empty or listed twice`:                                 func(in *planner.Input) { in.Members = append(in.Members, in.Members[2]) },
+		`plan: member "new" is listed twice in the target`:                               func(in *planner.Input) { in.Target = append(in.Target, "new") },
 		`plan: member "stranger" is in the target, but no agent reports it`:              func(in *planner.Input) { in.Target = append(in.Target, "stranger") },
 		`plan: member "pod-1/0/1" is in the target, but no agent reports it`:             func(in *planner.Input) { in.Members = in.Members[1:] },
 		`inventory of rank 1 (pod-2/0/1): pieces of revision "r0", the plan is for "r1"`: func(in *planner.Input) { in.Members[1].Inventory.Revision = "r0" },
-		"shape: width 0": func(in *planner.Input) { in.Target = nil },
+		"shape: 0 ranks": func(in *planner.Input) { in.Target = nil },
 	} {
 		in := sound(t)
 		spoil(&in)

@@ -39,7 +39,7 @@ func (w *world) checkKV(shapes []layout.LayerShape) error {
 		}
 		need := (perShare*blocks + uint64(len(w.target)) - 1) / uint64(len(w.target))
 		if need > kv.Pages {
-			return fmt.Errorf("plan: KV: %d blocks of %d tokens are reserved; in the wanted shape rank %d (%s) needs %d head pages "+
+			return fmt.Errorf("plan: KV: %d blocks of %d tokens are reserved; in the target shape rank %d (%s) needs %d head pages "+
 				"for its share and has %d: wait for requests to end, use more ranks, or a shape that replicates fewer KV heads",
 				blocks, block, i, w.members[rank].Id, need, kv.Pages)
 		}

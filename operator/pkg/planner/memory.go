@@ -19,14 +19,14 @@ type memoryError struct {
 }
 
 func (e *memoryError) Error() string {
-	advice := "use more ranks or give the rank's pool more memory"
+	advice := "use more ranks or increase the memory of the pool"
 	if e.steady <= e.limit {
-		advice = "the result would fit, but not old and new together: give the pool more memory, or go there in smaller steps"
+		advice = "the result would fit, but not the old and new layout together: increase the memory of the pool or use smaller steps"
 	}
 	if e.kind == tangramv1.FlipKind_FLIP_KIND_REPAIR {
-		advice = "give the ranks' pools the headroom that a repair needs; until then the world can only start again from the checkpoint"
+		advice = "increase the memory of the pools by the headroom that a repair needs; until then the world can only restart from the checkpoint"
 		if e.steady <= e.limit {
-			advice = "the repaired layout would fit, but not beside what the rank holds unnamed: retire that, and repair again"
+			advice = "the repaired layout would fit, but not together with pieces of older layouts that the rank holds: retire these pieces and repair again"
 		}
 	}
 	return fmt.Sprintf("plan: flip %d (%v): rank %d (%s) needs %d bytes at its peak and %d after it, its pool has %d, %d too few: %s",

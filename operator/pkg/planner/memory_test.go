@@ -34,10 +34,10 @@ func TestARefusalForMemorySaysWhatToDo(t *testing.T) {
 		steady uint64
 		advice string
 	}{
-		{tangramv1.FlipKind_FLIP_KIND_LAYOUT, 11, "use more ranks or give the rank's pool more memory"},
-		{tangramv1.FlipKind_FLIP_KIND_LAYOUT, 10, "the result would fit, but not old and new together: give the pool more memory, or go there in smaller steps"},
-		{tangramv1.FlipKind_FLIP_KIND_REPAIR, 11, "give the ranks' pools the headroom that a repair needs; until then the world can only start again from the checkpoint"},
-		{tangramv1.FlipKind_FLIP_KIND_REPAIR, 10, "the repaired layout would fit, but not beside what the rank holds unnamed: retire that, and repair again"},
+		{tangramv1.FlipKind_FLIP_KIND_LAYOUT, 11, "use more ranks or increase the memory of the pool"},
+		{tangramv1.FlipKind_FLIP_KIND_LAYOUT, 10, "the result would fit, but not the old and new layout together: increase the memory of the pool or use smaller steps"},
+		{tangramv1.FlipKind_FLIP_KIND_REPAIR, 11, "increase the memory of the pools by the headroom that a repair needs; until then the world can only restart from the checkpoint"},
+		{tangramv1.FlipKind_FLIP_KIND_REPAIR, 10, "the repaired layout would fit, but not together with pieces of older layouts that the rank holds: retire these pieces and repair again"},
 	} {
 		err := &memoryError{rank: 1, member: "m", flip: 2, kind: c.kind, peak: 15, steady: c.steady, limit: 10}
 		require.ErrorContains(t, err, "plan: flip 2 ("+c.kind.String()+"): rank 1 (m) needs 15 bytes at its peak and ")
@@ -191,7 +191,7 @@ func TestKVOfEachRankIsCounted(t *testing.T) {
 		refused string
 	}{
 		"two blocks on two ranks":         {[]KV{engine(8, 16, 17), engine(8, 16, 0)}, 1, ""},
-		"a page too few":                  {[]KV{engine(8, 16, 17), engine(7, 16, 0)}, 1, "2 blocks of 16 tokens are reserved; in the wanted shape rank 1 (1) needs 8 head pages for its share and has 7"},
+		"a page too few":                  {[]KV{engine(8, 16, 17), engine(7, 16, 0)}, 1, "2 blocks of 16 tokens are reserved; in the target shape rank 1 (1) needs 8 head pages for its share and has 7"},
 		"a block that is full":            {[]KV{engine(4, 16, 16), engine(4, 16, 0)}, 1, ""},
 		"each rank's last block is whole": {[]KV{engine(8, 16, 1), engine(8, 16, 1)}, 1, ""},
 		"shares are rounded up":           {[]KV{engine(5, 16, 32), engine(6, 16, 0), engine(6, 16, 0)}, 1, "rank 0 (0) needs 6 head pages"},

@@ -73,14 +73,14 @@ func newWorld(in Input) (*world, error) {
 	for i := range in.Members {
 		m := &in.Members[i]
 		if m.Member.GetId() == "" || byID[m.Member.Id] != nil {
-			return nil, fmt.Errorf("plan: member id %q is empty or there twice", m.Member.GetId())
+			return nil, fmt.Errorf("plan: member id %q is empty or listed twice", m.Member.GetId())
 		}
 		byID[m.Member.Id] = m
 	}
 	wanted := make(map[string]bool, len(in.Target))
 	for _, id := range in.Target {
 		if wanted[id] {
-			return nil, fmt.Errorf("plan: member %q is in the target twice", id)
+			return nil, fmt.Errorf("plan: member %q is listed twice in the target", id)
 		}
 		if wanted[id] = true; byID[id] == nil {
 			return nil, fmt.Errorf("plan: member %q is in the target, but no agent reports it", id)

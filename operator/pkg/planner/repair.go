@@ -50,7 +50,7 @@ func Repair(in RepairInput) (*Result, error) {
 // survivors answer.
 func newRepair(in RepairInput) (*chain, error) {
 	if in.Current == nil {
-		return nil, fmt.Errorf("repair: nothing serves yet")
+		return nil, fmt.Errorf("repair: no layout is active yet")
 	}
 	if len(in.Survivors) == 0 {
 		return nil, &beyondRepair{"no member survives"}

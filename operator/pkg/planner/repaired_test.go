@@ -178,7 +178,7 @@ func TestRepairsThatCannotBeMadeSayWhy(t *testing.T) {
 	require.ErrorContains(t, err, `"stranger" survives, but is no member of the layout of epoch 1`)
 	in.Current = nil
 	_, err = planner.Repair(in)
-	require.ErrorContains(t, err, "nothing serves yet")
+	require.ErrorContains(t, err, "no layout is active yet")
 	require.False(t, planner.IsBeyondRepair(err))
 }
 

@@ -55,7 +55,7 @@ func (t *takeover) give(rank int, bytes uint64) {
 type beyondRepair struct{ why string }
 
 func (e *beyondRepair) Error() string {
-	return "repair: " + e.why + ": start the world again from the checkpoint"
+	return "repair: " + e.why + "; restart the world from the checkpoint"
 }
 
 // IsBeyondRepair says that what survives cannot hold the model by one flip, whatever its memory:

@@ -54,11 +54,11 @@ func (p *Calibrated) Decide(t Telemetry, s State) Decision {
 	before, had := p.before, p.seen
 	if wrong := p.guard.check(t, s); wrong != "" {
 		p.before, p.seen = t, true
-		return hold(s, "no decision: %s", wrong)
+		return hold(s, "No decision was made: %s.", wrong)
 	}
 	p.before = t
 	if !had {
-		return hold(s, "no decision: the first report")
+		return hold(s, "No decision was made: this is the first report.")
 	}
 	sudden := p.learn(before, t)
 	if was := p.shape; was.Ranks > 1 && s.Shape.Ranks > 1 && was.Kind() != s.Shape.Kind() {
@@ -66,17 +66,17 @@ func (p *Calibrated) Decide(t Telemetry, s State) Decision {
 	}
 	p.shape = s.Shape
 	if s.Busy {
-		return hold(s, "no decision: a transition is under way")
+		return hold(s, "No decision was made: a transition is in progress.")
 	}
 	if s.Pods.Wanted.Ranks > 0 {
-		return hold(s, "no decision: pods are on their way")
+		return hold(s, "No decision was made: pods are starting.")
 	}
 	own := s.option(s.Shape)
 	if own == nil {
-		return hold(s, "no decision: shape %v, which serves, is none of the world's", s.Shape)
+		return hold(s, "No decision was made: the active shape %v is not an option of this world.", s.Shape)
 	}
 	if p.prompt == 0 || p.output == 0 && t.Generated == 0 { // the first answers tell what they have so far
-		return stay(s, "no request got a token yet: not known what they need", nil)
+		return stay(s, "No request has received a token yet, so the demand is unknown.", nil)
 	}
 	return p.weigh(t, s, own, sudden)
 }
@@ -158,25 +158,25 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 		_, known, err := p.model.Borrowed(o.Shape, there.work(0))
 		switch {
 		case err != nil || math.IsNaN(goes+stays+slow+stuck):
-			reject("no decision: the model gives no cost", f)
+			reject("The cost model gives no cost for this shape.", f)
 		case !known:
-			reject("not known yet how long its steps last", f)
+			reject("The step time of this shape is not known yet.", f)
 		case f["saves"] <= f["deviation"]+f["margin"]:
-			reject("it saves no more than what the estimate may be wrong by, and the margin", f)
+			reject("The saving does not exceed the possible error of the estimate plus the margin.", f)
 		case f["saves"] <= saved:
-			reject("another shape saves more", f)
+			reject("Another shape saves more.", f)
 		default:
 			saved = f["saves"]
-			text := fmt.Sprintf("%.0f request-seconds in the next %.0f s here, %.0f there with the switch (stall %.2f s)", stays, horizon, goes, stall)
+			text := fmt.Sprintf("The current shape would take %.0f request-seconds in the next %.0f s, the new shape %.0f including the switch (stall %.2f s).", stays, horizon, goes, stall)
 			if sudden {
-				text = "the load changed suddenly: " + text
+				text = "The load changed suddenly. " + text
 			}
 			best = Decision{Switch: true, To: o.Shape, Why: Reason{text, f}}
 		}
 	}
 	best.Rejected = rejected
 	if !best.Switch {
-		best.Why = Reason{"no other shape is worth a switch", figures}
+		best.Why = Reason{"No other shape is worth a switch.", figures}
 		return best
 	}
 	if s.DryRun {
@@ -194,10 +194,10 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 func (p *Calibrated) tooSoon(at float64) (string, map[string]float64) {
 	n := p.recent(at)
 	if n > 0 && at-p.switched[n-1] < p.o.Cooldown {
-		return "a switch would pay, but the last one was too short ago", map[string]float64{"since": at - p.switched[n-1], "cooldown": p.o.Cooldown}
+		return "A switch would pay off, but the last switch is too recent.", map[string]float64{"since": at - p.switched[n-1], "cooldown": p.o.Cooldown}
 	}
 	if float64(n) >= p.o.PerHour {
-		return "a switch would pay, but there were as many as an hour may have", map[string]float64{"switches": float64(n), "most": p.o.PerHour}
+		return "A switch would pay off, but the limit of switches per hour is reached.", map[string]float64{"switches": float64(n), "most": p.o.PerHour}
 	}
 	return "", nil
 }

@@ -47,7 +47,7 @@ func (p *Width) modesNow(trials []trial, s State, l lengths, soon figuresNow) []
 	p.against.ranks, p.against.reasons = s.Shape.Ranks, map[kernels.Shape]Reason{}
 	for _, v := range out {
 		if v.option.Shape != s.Shape && !v.easily || !v.keeps {
-			p.against.reasons[v.option.Shape] = Reason{"it would not hold the SLO: " + v.why.Text, v.why.Figures}
+			p.against.reasons[v.option.Shape] = Reason{"This shape would not meet the SLO. " + v.why.Text, v.why.Figures}
 		}
 	}
 	return out
@@ -63,7 +63,7 @@ func (p *Width) Limit(s State) State {
 		if why, is := p.against.reasons[o.Shape]; is && p.against.ranks == s.Shape.Ranks && o.Shape != s.Shape {
 			o.Against = &why
 		} else if slices.Contains(p.against.unseen, o.Shape) {
-			o.Against = &Reason{Text: "it could not be had when the policy of the width looked last"}
+			o.Against = &Reason{Text: "This shape was not available at the last decision on the number of ranks."}
 		}
 		out = append(out, o)
 	}
@@ -153,7 +153,7 @@ func (p *Width) choose(t Telemetry, s State, c choice, rejected []Rejected) Deci
 			p.cooldown = p.o.Cooldown
 		}
 		p.narrowed = 0
-		text := "wider: "
+		text := "More ranks are needed. "
 		if none {
 			text = nearest
 		}
@@ -161,20 +161,20 @@ func (p *Width) choose(t Telemetry, s State, c choice, rejected []Rejected) Deci
 	case p.tooWide(s, all) && none && best.option != all[len(all)-1].option:
 		return decide(best, nearest)
 	case p.tooWide(s, all):
-		return decide(all[len(all)-1], "as wide as pods allow: ")
+		return decide(all[len(all)-1], "The cluster has no room for more pods. ")
 	case calm.option.Shape.Ranks < wanted.Ranks && to < wanted.Ranks:
 		seen := t.At - p.past.all[0].at
 		f := calm.why.Figures
 		f["seen"], f["since"], f["cooldown"] = seen, last, p.cooldown
 		if p.ever && last < p.cooldown || seen < p.o.Window/4 {
 			reject(kernels.Shape{})
-			return Decision{To: s.Shape, Rejected: rejected, Why: Reason{fmt.Sprintf("narrower would do, but the last change was %.0f s ago (%.0f s are waited for), and %.0f s are known",
+			return Decision{To: s.Shape, Rejected: rejected, Why: Reason{fmt.Sprintf("Fewer ranks would suffice. The last change was %.0f s ago (cooldown %.0f s), and %.0f s of load are known.",
 				last, p.cooldown, seen), f}}
 		}
 		if !s.DryRun {
 			p.narrowed = t.At
 		}
-		text := "narrower: "
+		text := "Fewer ranks suffice. "
 		if none {
 			text = nearest
 		}
@@ -183,13 +183,13 @@ func (p *Width) choose(t Telemetry, s State, c choice, rejected []Rejected) Deci
 	reject(wanted)
 	for _, v := range c.all {
 		if v.option.Shape == wanted {
-			return Decision{To: s.Shape, Why: Reason{"the width is as wanted: " + v.why.Text, v.why.Figures}, Rejected: rejected}
+			return Decision{To: s.Shape, Why: Reason{"The number of ranks is right. " + v.why.Text, v.why.Figures}, Rejected: rejected}
 		}
 	}
-	return Decision{To: s.Shape, Why: Reason{"the width is as wanted", nil}, Rejected: rejected}
+	return Decision{To: s.Shape, Why: Reason{"The number of ranks is right.", nil}, Rejected: rejected}
 }
 
-const modeFirst = "the mode, for which no pod has to come: "
+const modeFirst = "The mode changes first, because this requires no new pod. "
 
 // modeFirst: another mode keeps up at the width that serves where this one does not, or the world is to have it with more ranks and comes no less near in it now. Ranks that
 // are ready are not waited for: then both change at once.

@@ -6,7 +6,7 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-const nearest = "no width holds the SLO at this load, this one comes nearest: "
+const nearest = "No number of ranks meets the SLO at this load. This number comes closest. "
 
 // first verdict, the narrowest, that is so; or the narrowest, and that none is.
 func first(all []verdict, is func(verdict) bool) (v verdict, none bool) {

@@ -126,17 +126,17 @@ type guard struct {
 func (g *guard) check(t Telemetry, s State) string {
 	last, seen := g.last, g.seen
 	if math.IsNaN(t.At) || math.IsInf(t.At, 0) {
-		return fmt.Sprintf("the clock says %v", t.At)
+		return fmt.Sprintf("the clock has the invalid value %v", t.At)
 	}
 	if math.IsNaN(t.StepSeconds) || math.IsInf(t.StepSeconds, 0) || t.StepSeconds < 0 {
-		return fmt.Sprintf("seconds in steps are %v", t.StepSeconds)
+		return fmt.Sprintf("the step time has the invalid value %v s", t.StepSeconds)
 	}
 	for _, c := range []struct {
 		name string
 		n    int
 	}{{"running", t.Running}, {"decoding", t.Decoding}, {"waiting", t.Waiting}, {"queued tokens", t.QueuedTokens}, {"context tokens", t.ContextTokens},
-		{"generated tokens", t.Generated}, {"reserved tokens", t.Reserved}, {"tokens that wait", t.WaitingNeed}, {"cached tokens", t.CachedTokens},
-		{"running less decoding", t.Running - t.Decoding}} {
+		{"generated tokens", t.Generated}, {"reserved tokens", t.Reserved}, {"waiting tokens", t.WaitingNeed}, {"cached tokens", t.CachedTokens},
+		{"running minus decoding", t.Running - t.Decoding}} {
 		if c.n < 0 {
 			return fmt.Sprintf("%s: %d is below 0", c.name, c.n)
 		}
@@ -147,7 +147,7 @@ func (g *guard) check(t Telemetry, s State) string {
 	g.last, g.seen = t, true
 	switch {
 	case !seen:
-		return "the first report: nothing to compare it with"
+		return "this is the first report"
 	case t.At <= last.At:
 		return fmt.Sprintf("the clock went from %v to %v", last.At, t.At)
 	case t.At > last.At+staleAfter:
@@ -181,13 +181,13 @@ func (s State) option(shape kernels.Shape) *Option {
 // refusal of a switch to an option by planner or memory, and the figures it rests on; nil if they do not refuse.
 func (o Option) refusal(t Telemetry) *Reason {
 	if o.Refused != "" {
-		return &Reason{Text: "planner or memory refuse it: " + o.Refused}
+		return &Reason{Text: "The planner or the memory limit rejects this shape: " + o.Refused + "."}
 	}
 	if o.Against != nil {
 		return o.Against
 	}
 	if t.Reserved > o.WorldTokens {
-		return &Reason{"the KV that live requests may need does not fit there", map[string]float64{"reserved": float64(t.Reserved), "fits": float64(o.WorldTokens)}}
+		return &Reason{"The KV cache that live requests may need does not fit into this shape.", map[string]float64{"reserved": float64(t.Reserved), "fits": float64(o.WorldTokens)}}
 	}
 	return nil
 }
@@ -197,7 +197,7 @@ type Static struct{}
 
 // Decide to stay.
 func (Static) Decide(_ Telemetry, s State) Decision {
-	return stay(s, "this policy never switches", nil)
+	return stay(s, "This policy never switches.", nil)
 }
 
 // Observe nothing.

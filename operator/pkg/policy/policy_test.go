@@ -186,10 +186,10 @@ func TestNoDecisionOnBadInput(t *testing.T) {
 		"no telemetry": func(x *policy.Telemetry, _ *policy.State) { x.At += 100 },
 		"shrank":       func(x *policy.Telemetry, _ *policy.State) { x.Arrived = 0 },
 		"shrank from":  func(x *policy.Telemetry, _ *policy.State) { x.StepSeconds = 0 },
-		"seconds in":   func(x *policy.Telemetry, _ *policy.State) { x.StepSeconds = math.Inf(1) },
+		"step time":    func(x *policy.Telemetry, _ *policy.State) { x.StepSeconds = math.Inf(1) },
 		"below 0":      func(x *policy.Telemetry, _ *policy.State) { x.Reserved = -1 },
 		"rates":        func(_ *policy.Telemetry, s *policy.State) { s.Rates.BytesPerSecond = math.NaN() },
-		"under way":    func(_ *policy.Telemetry, s *policy.State) { s.Busy = true },
+		"in progress":  func(_ *policy.Telemetry, s *policy.State) { s.Busy = true },
 	}
 	for name := range trained(t, steps) {
 		for want, spoil := range bad {
@@ -226,7 +226,7 @@ func TestNotKnownYet(t *testing.T) {
 		d := p.Decide(w.t, w.s)
 		require.False(t, d.Switch)
 		for _, r := range d.Rejected {
-			if r.Why.Text == "not known yet how long its steps last" {
+			if r.Why.Text == "The step time of this shape is not known yet." {
 				unknown++
 			}
 		}

@@ -41,7 +41,7 @@ func (*Threshold) Observe(kernels.Shape, costmodel.Work, float64) {}
 func (p *Threshold) Decide(t Telemetry, s State) Decision {
 	if wrong := p.guard.check(t, s); wrong != "" {
 		p.counts = nil
-		return hold(s, "no decision: %s", wrong)
+		return hold(s, "No decision was made: %s.", wrong)
 	}
 	ranks := s.Shape.Ranks
 	high, low := kernels.Expert(ranks), kernels.Tensor(ranks)
@@ -49,13 +49,13 @@ func (p *Threshold) Decide(t Telemetry, s State) Decision {
 		low = byData
 	}
 	if s.Shape != high && s.Shape != low {
-		return hold(s, "no decision: shape %v is neither mode ExpertParallel nor TensorParallel", s.Shape)
+		return hold(s, "No decision was made: shape %v is neither mode ExpertParallel nor TensorParallel.", s.Shape)
 	}
 	if s.Busy {
-		return hold(s, "no decision: a transition is under way")
+		return hold(s, "No decision was made: a transition is in progress.")
 	}
 	if s.Pods.Wanted.Ranks > 0 {
-		return hold(s, "no decision: pods are on their way")
+		return hold(s, "No decision was made: pods are starting.")
 	}
 	now := float64(t.Running + t.Waiting)
 	p.counts = append(p.counts, now)
@@ -71,21 +71,21 @@ func (p *Threshold) Decide(t Telemetry, s State) Decision {
 	var why string
 	switch {
 	case s.Shape == low && now > float64(p.t.High):
-		to, why = high, fmt.Sprintf("%.0f requests are more than %d", now, p.t.High)
+		to, why = high, fmt.Sprintf("%.0f requests exceed the upper threshold of %d", now, p.t.High)
 	case s.Shape == high && len(p.counts) == p.t.Window && mean < float64(p.t.Low):
-		to, why = low, fmt.Sprintf("%.1f requests in the mean are fewer than %d", mean, p.t.Low)
+		to, why = low, fmt.Sprintf("%.1f requests on average are below the lower threshold of %d", mean, p.t.Low)
 	default:
-		return stay(s, "the number of requests asks for no other mode", figures)
+		return stay(s, "The number of requests requires no other mode.", figures)
 	}
 	if wait := p.changed + p.t.Cooldown - t.At; p.ever && wait > 0 {
 		figures["wait"] = wait
-		d := refused(s, to, Reason{fmt.Sprintf("%s, but the last switch was less than %v s ago", why, p.t.Cooldown), figures})
+		d := refused(s, to, Reason{fmt.Sprintf("%s, but the last switch was less than %v s ago.", why, p.t.Cooldown), figures})
 		d.Withheld = true
 		return d
 	}
 	o := s.option(to)
 	if o == nil {
-		return refused(s, to, Reason{fmt.Sprintf("%s, but the world has no such mode", why), figures})
+		return refused(s, to, Reason{fmt.Sprintf("%s, but this world has no such mode.", why), figures})
 	}
 	if no := o.refusal(t); no != nil {
 		return refused(s, to, *no)
@@ -94,7 +94,7 @@ func (p *Threshold) Decide(t Telemetry, s State) Decision {
 		p.changed, p.ever = t.At, true
 		p.counts = nil
 	}
-	return Decision{Switch: true, To: to, Why: Reason{why, figures}}
+	return Decision{Switch: true, To: to, Why: Reason{why + ".", figures}}
 }
 
 func refused(s State, to kernels.Shape, why Reason) Decision {

@@ -20,14 +20,14 @@ func (s SLO) kept(first, each float64) bool {
 func (s SLO) Check() error {
 	for _, v := range []float64{s.TTFT, s.TPOT} {
 		if !(v >= 0) || math.IsInf(v, 0) {
-			return fmt.Errorf("policy: an SLO of TTFT %v s, TPOT %v s is none", s.TTFT, s.TPOT)
+			return fmt.Errorf("policy: invalid SLO: TTFT %v s, TPOT %v s", s.TTFT, s.TPOT)
 		}
 	}
 	if s.TTFT == 0 && s.TPOT == 0 {
 		return fmt.Errorf("policy: an SLO needs a TTFT or a TPOT")
 	}
 	if !(s.Share > 0 && s.Share < 1) {
-		return fmt.Errorf("policy: an SLO for a share of %v of the answers is none: above 0 and below 1", s.Share)
+		return fmt.Errorf("policy: invalid share of answers %v; the share must be above 0 and below 1", s.Share)
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func (o WidthOptions) Check() error {
 		return err
 	}
 	if o.Min < 1 || o.Max < o.Min {
-		return fmt.Errorf("policy: from %d to %d ranks: the least must be at least 1 and at most the most", o.Min, o.Max)
+		return fmt.Errorf("policy: from %d to %d ranks: the minimum must be at least 1 and at most the maximum", o.Min, o.Max)
 	}
 	return nil
 }
@@ -148,13 +148,13 @@ func (p *Width) Decide(t Telemetry, s State) Decision {
 	wrong := p.guard.check(t, s)
 	p.before, p.seen = t, true
 	if wrong == "" && !t.Felt.sane() {
-		wrong = fmt.Sprintf("what clients felt cannot be: %+v", t.Felt)
+		wrong = fmt.Sprintf("the client latencies are invalid: %+v", t.Felt)
 	}
 	if wrong != "" {
-		return hold(s, "no decision: %s", wrong)
+		return hold(s, "No decision was made: %s.", wrong)
 	}
 	if !had {
-		return hold(s, "no decision: the first report")
+		return hold(s, "No decision was made: this is the first report.")
 	}
 	seconds := t.At - before.At
 	p.arrivals.add(float64(t.Arrived-before.Arrived), seconds)
@@ -170,14 +170,14 @@ func (p *Width) Decide(t Telemetry, s State) Decision {
 	}
 	p.account.add(t.At, t.Felt)
 	if s.Busy {
-		return hold(s, "no decision: a transition is under way")
+		return hold(s, "No decision was made: a transition is in progress.")
 	}
 	own := s.option(s.Shape)
 	if own == nil {
-		return hold(s, "no decision: shape %v, which serves, is none of the world's", s.Shape)
+		return hold(s, "No decision was made: the active shape %v is not an option of this world.", s.Shape)
 	}
 	if !p.load.known() {
-		return stay(s, "no request has ended yet: not known what they need", nil)
+		return stay(s, "No request has ended yet, so the demand is unknown.", nil)
 	}
 	if p.said.to == s.Shape && p.said.pods == s.Pods.Wanted && t.At-p.said.at < p.o.Every {
 		return p.said.decision
@@ -233,7 +233,7 @@ func (p *Width) weigh(t Telemetry, s State, own *Option) Decision {
 	p.correct(t, l, own)
 	p.against = against{}
 	if p.first.contradicts() || p.each.contradicts() {
-		d := hold(s, "no decision: the cost model contradicts what is measured: times to the first token are %.2f times, times between tokens %.2f times what it says",
+		d := hold(s, "No decision was made: the cost model contradicts the measurements. Times to the first token are %.2f times and times between tokens %.2f times the modelled values.",
 			p.first.factor, p.each.factor)
 		d.Cause = Contradicted
 		return d
@@ -247,14 +247,14 @@ func (p *Width) weigh(t Telemetry, s State, own *Option) Decision {
 			v, err = p.judgeWith(standby, one, trials, l, soon, f)
 		}
 		if err != nil {
-			rejected = append(rejected, Rejected{one.option.Shape, Reason{"no decision: " + err.Error(), nil}})
+			rejected = append(rejected, Rejected{one.option.Shape, Reason{"No decision was made: " + err.Error() + ".", nil}})
 			continue
 		}
 		possible = possible || one.idle
 		all = append(all, v)
 	}
 	if len(all) == 0 {
-		return Decision{Held: true, To: s.Shape, Why: Reason{Text: fmt.Sprintf("no decision: no width from %d to %d ranks can be had", p.o.Min, p.o.Max)}, Rejected: rejected}
+		return Decision{Held: true, To: s.Shape, Why: Reason{Text: fmt.Sprintf("No decision was made: no shape with %d to %d ranks is available.", p.o.Min, p.o.Max)}, Rejected: rejected}
 	}
 	slices.SortStableFunc(all, func(a, b verdict) int { return a.option.Shape.Ranks - b.option.Shape.Ranks })
 	if !possible {
@@ -262,7 +262,7 @@ func (p *Width) weigh(t Telemetry, s State, own *Option) Decision {
 			rejected = append(rejected, Rejected{v.option.Shape, v.why})
 		}
 		return Decision{Held: true, Cause: OutOfReach, To: s.Shape, Rejected: rejected, Why: Reason{Text: fmt.Sprintf(
-			"no decision: from %d to %d ranks no width holds the SLO, even without load", all[0].option.Shape.Ranks, all[len(all)-1].option.Shape.Ranks)}}
+			"No decision was made: no number of ranks from %d to %d meets the SLO, even without load.", all[0].option.Shape.Ranks, all[len(all)-1].option.Shape.Ranks)}}
 	}
 	return p.choose(t, s, choice{all: all, now: p.modesNow(trials, s, l, soon)}, rejected)
 }
@@ -282,11 +282,11 @@ func (p *Width) trials(t Telemetry, s State, l lengths, own *Option) (trials []t
 			continue
 		}
 		if wide > 0 && o.Shape.Ranks > wide && o.Shape.Ranks > s.Shape.Ranks {
-			rejected = append(rejected, Rejected{o.Shape, Reason{"there is no room for its pods in the cluster", map[string]float64{"allowed": float64(wide), "ranks": float64(o.Shape.Ranks)}}})
+			rejected = append(rejected, Rejected{o.Shape, Reason{"The cluster has no room for the pods of this shape.", map[string]float64{"allowed": float64(wide), "ranks": float64(o.Shape.Ranks)}}})
 			continue
 		}
 		if beyond := p.model.Beyond(o.Shape); (!alike(o.Shape, s.Shape) || beyond > 0) && o != own && !p.known(o.Shape, t, l) {
-			rejected = append(rejected, Rejected{o.Shape, Reason{"not known yet how long its steps last, nor those of a width near enough in that mode", map[string]float64{"beyond": beyond}}})
+			rejected = append(rejected, Rejected{o.Shape, Reason{"The step times of this shape and of similar shapes are not known yet.", map[string]float64{"beyond": beyond}}})
 			continue
 		}
 		m := p.machine(o, l)
@@ -343,7 +343,7 @@ func (p *Width) judge(one trial, l lengths, now figuresNow) (verdict, error) {
 	}
 	for name, v := range f {
 		if math.IsNaN(v) {
-			return verdict{}, fmt.Errorf("the model gives no %s", name)
+			return verdict{}, fmt.Errorf("the model gives no value for %s", name)
 		}
 	}
 	v := verdict{option: o, ratios: [3]float64{min(1, felt.Within/now.asked), min(1, p.o.Use/max(use, 1e-9)), 1}}
@@ -356,7 +356,7 @@ func (p *Width) judge(one trial, l lengths, now figuresNow) (verdict, error) {
 	v.holds = felt.Within >= now.asked && v.keeps
 	f["near"] = v.ratios[0]
 	v.spare = v.holds && felt.Within >= now.asked+p.o.Margin*(1-p.o.SLO.Share)/.1 && v.easily
-	text := fmt.Sprintf("%s: %.1f %% of the last %.0f s within the SLO (%.1f %% asked for), steps %.0f %% full at %.1f requests per second", name,
+	text := fmt.Sprintf("With %s, %.1f %% of the answers of the last %.0f s would meet the SLO (target %.1f %%), and steps would be %.0f %% full at %.1f requests per second.", name,
 		100*felt.Within, p.o.Window, 100*now.asked, 100*use, ready)
 	v.why = Reason{text, f}
 	return v, nil
@@ -406,7 +406,7 @@ func (p *Width) judgeWith(standby int, one trial, all []trial, l lengths, soon, 
 	for _, name := range []string{"ranks", "within", "use", "each", "rate", "forecast", "headroom"} {
 		v.why.Figures["then "+name] = then.why.Figures[name]
 	}
-	v.why.Text += fmt.Sprintf("; with those that stand by %s", then.why.Text)
+	v.why.Text += fmt.Sprintf(" Including standby ranks: %s", then.why.Text)
 	return v, nil
 }
 

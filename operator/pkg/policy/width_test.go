@@ -173,7 +173,7 @@ func TestWidthNeverDecidesWhatIsRefused(t *testing.T) {
 				require.Equal(t, w.s.Shape, d.To)
 				continue
 			}
-			if strings.Contains(d.Why.Text, "no width holds the SLO") {
+			if strings.Contains(d.Why.Text, "No number of ranks meets the SLO") {
 				require.Less(t, d.Why.Figures["near"], 1.0)
 				none++
 			}
@@ -235,7 +235,7 @@ func TestWidthTakesTheNearest(t *testing.T) {
 		d := p.Decide(w.t, w.s)
 		if d.Switch {
 			t.Logf("%.0f s: %v -> %v: %s", w.t.At, w.s.Shape, d.To, d.Why.Text)
-			narrower = narrower || d.To.Ranks < w.s.Shape.Ranks && strings.Contains(d.Why.Text, "no width holds the SLO at this load, this one comes nearest")
+			narrower = narrower || d.To.Ranks < w.s.Shape.Ranks && strings.Contains(d.Why.Text, "No number of ranks meets the SLO at this load. This number comes closest.")
 			w.follow(d.To)
 		}
 		last = d
@@ -312,7 +312,7 @@ func TestWidthCountsOnRanksThatStandBy(t *testing.T) {
 	f := with.Why.Figures
 	require.InDelta(t, f["ranks"]+1, f["then ranks"], 0)
 	require.Greater(t, f["then forecast"], f["forecast"], "the load grows")
-	require.Contains(t, with.Why.Text, "with those that stand by")
+	require.Contains(t, with.Why.Text, "Including standby ranks: ")
 }
 
 // Few requests take few ranks, many take many, and it says so with figures.
@@ -326,7 +326,7 @@ func TestWidthFollowsTheLoad(t *testing.T) {
 		for range 1500 {
 			w.next()
 			if d := p.Decide(w.t, w.s); d.Switch {
-				require.Contains(t, d.Why.Text, "within the SLO")
+				require.Contains(t, d.Why.Text, "meet the SLO")
 				w.follow(d.To)
 			}
 		}
@@ -342,17 +342,17 @@ func TestWidthFollowsTheLoad(t *testing.T) {
 func TestWidthMakesNoDecisionOnBadInput(t *testing.T) {
 	priors := widthPriors(t)
 	bad := map[string]func(*policy.Telemetry, *policy.State){
-		"clock":               func(x *policy.Telemetry, _ *policy.State) { x.At = math.NaN() },
-		"clock went":          func(x *policy.Telemetry, _ *policy.State) { x.At -= 100 },
-		"no telemetry":        func(x *policy.Telemetry, _ *policy.State) { x.At += 100 },
-		"shrank":              func(x *policy.Telemetry, _ *policy.State) { x.Arrived = 0 },
-		"below 0":             func(x *policy.Telemetry, _ *policy.State) { x.Reserved = -1 },
-		"rates":               func(_ *policy.Telemetry, s *policy.State) { s.Rates.BytesPerSecond = math.NaN() },
-		"what clients felt":   func(x *policy.Telemetry, _ *policy.State) { x.Felt.FirstToken = math.NaN() },
-		"cannot be":           func(x *policy.Telemetry, _ *policy.State) { x.Felt.Within = 1.5 },
-		"under way":           func(_ *policy.Telemetry, s *policy.State) { s.Busy = true },
-		"none of the world's": func(_ *policy.Telemetry, s *policy.State) { s.Shape = kernels.Expert(64) },
-		"no width from 2 to 8 ": func(_ *policy.Telemetry, s *policy.State) {
+		"clock":            func(x *policy.Telemetry, _ *policy.State) { x.At = math.NaN() },
+		"clock went":       func(x *policy.Telemetry, _ *policy.State) { x.At -= 100 },
+		"no telemetry":     func(x *policy.Telemetry, _ *policy.State) { x.At += 100 },
+		"shrank":           func(x *policy.Telemetry, _ *policy.State) { x.Arrived = 0 },
+		"below 0":          func(x *policy.Telemetry, _ *policy.State) { x.Reserved = -1 },
+		"rates":            func(_ *policy.Telemetry, s *policy.State) { s.Rates.BytesPerSecond = math.NaN() },
+		"client latencies": func(x *policy.Telemetry, _ *policy.State) { x.Felt.FirstToken = math.NaN() },
+		"are invalid":      func(x *policy.Telemetry, _ *policy.State) { x.Felt.Within = 1.5 },
+		"in progress":      func(_ *policy.Telemetry, s *policy.State) { s.Busy = true },
+		"not an option":    func(_ *policy.Telemetry, s *policy.State) { s.Shape = kernels.Expert(64) },
+		"no shape with 2 to 8 ": func(_ *policy.Telemetry, s *policy.State) {
 			s.Options = nil
 			s.Options = []policy.Option{{Shape: s.Shape}}
 			s.Options[0].Shape = kernels.Expert(64)
@@ -389,11 +389,11 @@ func TestBadWidthOptionsAreRefused(t *testing.T) {
 	good.SLO, good.Min, good.Max = asked, 2, 8
 	require.NoError(t, good.Check())
 	for words, spoil := range map[string]func(*policy.WidthOptions){
-		"from 9 to 8 ranks":   func(o *policy.WidthOptions) { o.Min = 9 },
-		"from 0 to 8 ranks":   func(o *policy.WidthOptions) { o.Min = 0 },
-		"needs a TTFT":        func(o *policy.WidthOptions) { o.SLO.TTFT, o.SLO.TPOT = 0, 0 },
-		"TTFT NaN":            func(o *policy.WidthOptions) { o.SLO.TTFT = math.NaN() },
-		"a share of 1 of the": func(o *policy.WidthOptions) { o.SLO.Share = 1 },
+		"from 9 to 8 ranks":          func(o *policy.WidthOptions) { o.Min = 9 },
+		"from 0 to 8 ranks":          func(o *policy.WidthOptions) { o.Min = 0 },
+		"needs a TTFT":               func(o *policy.WidthOptions) { o.SLO.TTFT, o.SLO.TPOT = 0, 0 },
+		"TTFT NaN":                   func(o *policy.WidthOptions) { o.SLO.TTFT = math.NaN() },
+		"invalid share of answers 1": func(o *policy.WidthOptions) { o.SLO.Share = 1 },
 	} {
 		o := good
 		spoil(&o)
@@ -457,7 +457,7 @@ func TestAsWideAsPodsAllow(t *testing.T) {
 			continue
 		}
 		if w.s.Pods.Refused {
-			require.Contains(t, d.Why.Text, "as wide as pods allow")
+			require.Contains(t, d.Why.Text, "The cluster has no room for more pods.")
 			require.Equal(t, 5, d.To.Ranks)
 			settled++
 			w.s.Shape, w.s.Pods = d.To, policy.Pods{Ready: 5, Startup: startup}

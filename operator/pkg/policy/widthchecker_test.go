@@ -199,7 +199,7 @@ func (c *widthChecker) bracket(w *wide, shapes []kernels.Shape, o policy.WidthOp
 
 // modeFirst: the decision is on the mode of the width that serves, by the policy of the width.
 func modeFirst(d policy.Decision) bool {
-	return strings.HasPrefix(d.Why.Text, "the mode, for which no pod has to come: ")
+	return strings.HasPrefix(d.Why.Text, "The mode changes first, because this requires no new pod. ")
 }
 
 // steady state of a world in a shape, found by trying step times one after the other: the one at which a step takes as long as what comes during it.

@@ -56,10 +56,10 @@ func (w *within) automatic(s Settings) (*Decision, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.Why += fmt.Sprintf("; %d redundant experts per layer of %d allowed: %.3f reachable with them, %.3f with none, %.3f at best", d.Redundant, s.Redundant,
+		d.Why += fmt.Sprintf(" With %d redundant experts per layer (limit %d, rounded up to whole slots per rank), balancedness %.3f is reachable, %.3f without, %.3f at best.", d.Redundant, s.Redundant,
 			reach[i], reach[0], best)
 		if tooBig != nil {
-			d.Why += "; more do not fit"
+			d.Why += " More redundant experts do not fit in memory."
 		}
 		return d, nil
 	}

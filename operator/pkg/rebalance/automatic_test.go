@@ -24,7 +24,7 @@ func TestAutomatic(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 4, d.Redundant)
 	require.InDelta(t, 1, d.After, 1e-9)
-	require.Contains(t, d.Why, "4 redundant experts per layer of 16 allowed: 1.000 reachable with them, 0.500 with none")
+	require.Contains(t, d.Why, "With 4 redundant experts per layer (limit 16, rounded up to whole slots per rank), balancedness 1.000 is reachable, 0.500 without")
 
 	settings.Fits = func(placement [][][]uint32) error {
 		if len(placement[0][0])+len(placement[0][1])+len(placement[0][2])+len(placement[0][3]) > 8 {
@@ -35,7 +35,7 @@ func TestAutomatic(t *testing.T) {
 	d, err = Decide(v, now, [][]float64{{16, 16, 1, 0, 0, 0, 0, 0}}, settings)
 	require.NoError(t, err)
 	require.Zero(t, d.Redundant)
-	require.Contains(t, d.Why, "more do not fit")
+	require.Contains(t, d.Why, "More redundant experts do not fit in memory.")
 	settings.Automatic = false
 	_, err = Decide(v, now, hot, settings)
 	require.ErrorIs(t, err, ErrTooBig)
@@ -106,7 +106,7 @@ func TestAutomaticTakesTheFewestThatReachAsMuch(t *testing.T) {
 		fixed.Automatic, fixed.Redundant = false, numbers[at]
 		want, err := Decide(v, now, forecast, fixed)
 		require.NoError(t, err)
-		want.Why += fmt.Sprintf("; %d redundant experts per layer of %d allowed: %.3f reachable with them, %.3f with none, %.3f at best",
+		want.Why += fmt.Sprintf(" With %d redundant experts per layer (limit %d, rounded up to whole slots per rank), balancedness %.3f is reachable, %.3f without, %.3f at best.",
 			want.Redundant, s.Redundant, reach[at], reach[0], best)
 		require.Equal(t, want, got)
 	}
@@ -134,7 +134,7 @@ func TestAutomaticAsksForFewerUntilTheyFit(t *testing.T) {
 		d, err := Decide(v, now, hot, s)
 		require.NoError(t, err)
 		require.Equal(t, redundant, d.Redundant)
-		require.Equal(t, redundant < 8, strings.HasSuffix(d.Why, "; more do not fit"), d.Why)
+		require.Equal(t, redundant < 8, strings.HasSuffix(d.Why, " More redundant experts do not fit in memory."), d.Why)
 	}
 }
 

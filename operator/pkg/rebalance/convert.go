@@ -53,13 +53,13 @@ func FromLayers(l *tangramv1.Layout, v *geometry.View, ordinals []int, slots int
 // has, if those are more.
 func FromLayout(l *tangramv1.Layout, v *geometry.View, slots int) (*placement.Placement, error) {
 	if len(l.GetMembers()) == 0 {
-		return nil, fmt.Errorf("rebalance: no layout is in force")
+		return nil, fmt.Errorf("rebalance: no layout is active")
 	}
 	all := make([]int, v.MoELayers())
 	for o := range all {
 		all[o] = o
 		if number := v.Proto.MoeLayers[o]; l.Layers[number].ExpertGroupSize > 1 {
-			return nil, fmt.Errorf("rebalance: layer %d: an expert is shared by %d ranks; only whole experts are placed (mode ExpertParallel)", number, l.Layers[number].ExpertGroupSize)
+			return nil, fmt.Errorf("rebalance: layer %d: %d ranks share an expert; only whole experts are placed (mode ExpertParallel)", number, l.Layers[number].ExpertGroupSize)
 		}
 	}
 	return FromLayers(l, v, all, slots)

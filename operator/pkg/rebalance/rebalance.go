@@ -54,17 +54,17 @@ type Decision struct {
 // mode Hybrid some.
 func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Settings) (*Decision, error) {
 	if s.Redundant < 0 || s.MaxMoves < 0 || !(s.MinGain >= 0) {
-		return nil, fmt.Errorf("rebalance: %d redundant experts, at most %d moves, a gain of at least %v: want numbers of at least 0", s.Redundant, s.MaxMoves, s.MinGain)
+		return nil, fmt.Errorf("rebalance: %d redundant experts, at most %d moves, a gain of at least %v: all three must be at least 0", s.Redundant, s.MaxMoves, s.MinGain)
 	}
 	if len(l.GetMembers()) == 0 {
-		return nil, fmt.Errorf("rebalance: no layout is in force")
+		return nil, fmt.Errorf("rebalance: no layout is active")
 	}
 	if len(forecast) != v.MoELayers() {
-		return nil, fmt.Errorf("rebalance: a forecast of %d layers; the model has %d layers of %d experts", len(forecast), v.MoELayers(), v.Proto.Experts)
+		return nil, fmt.Errorf("rebalance: the forecast has %d layers, but the model has %d layers of %d experts", len(forecast), v.MoELayers(), v.Proto.Experts)
 	}
 	w := within{v, l, Whole(l), nil}
 	if len(w.layers) == 0 {
-		return nil, fmt.Errorf("rebalance: experts are shared by ranks in every layer; only whole experts are placed (modes ExpertParallel and Hybrid)")
+		return nil, fmt.Errorf("rebalance: ranks share experts in every layer; only whole experts are placed (modes ExpertParallel and Hybrid)")
 	}
 	w.forecast = Of(forecast, w.layers)
 	if !s.Automatic {
@@ -154,19 +154,19 @@ func (d *Decision) explain(c *Choice, over int, s Settings, w *within) {
 	switch {
 	case over > 0:
 		d.Placement = w.forShape(c.Now)
-		d.Why = fmt.Sprintf("up to %d experts are on a rank, more than %d redundant ones per layer leave room for: copies go, %d experts move (%d bytes, %d rounds): %s",
+		d.Why = fmt.Sprintf("A rank has up to %d experts, more than %d redundant experts per layer allow, so replicas are removed. %d experts move (%d bytes, %d rounds): %s.",
 			over, d.Redundant, d.Moves, d.Bytes, d.Rounds, figures)
 	case d.Moves == 0:
-		d.Why = "no move pays for itself: " + figures
+		d.Why = "No move pays off: " + figures + "."
 	case d.After-d.Before < s.MinGain:
-		d.Why = fmt.Sprintf("not worth it: %d moves (%d bytes) would gain %.3f, less than %.3f: %s", d.Moves, d.Bytes, d.After-d.Before, s.MinGain, figures)
+		d.Why = fmt.Sprintf("The gain is too small: %d moves (%d bytes) would gain %.3f, less than %.3f: %s.", d.Moves, d.Bytes, d.After-d.Before, s.MinGain, figures)
 	default:
 		d.Placement = w.forShape(c.Now)
 		d.Why = fmt.Sprintf("%d experts move (%d bytes, %d rounds)", d.Moves, d.Bytes, d.Rounds)
 		if d.Moves < d.Wanted {
 			d.Why += fmt.Sprintf(", the best of %d within the cap of %d", d.Wanted, s.MaxMoves)
 		}
-		d.Why += ": " + figures
+		d.Why += ": " + figures + "."
 	}
 }
 

@@ -98,7 +98,7 @@ func TestDecisionsComeTrue(t *testing.T) {
 			require.InDelta(t, balanceOf(t, now, v, forecast), d.Before, 1e-9, d.Why)
 			require.LessOrEqual(t, d.After, d.Floor+1e-9)
 			require.InDelta(t, floorOf(v, forecast, n, d.Redundant), d.Floor, 1e-9)
-			if !strings.Contains(d.Why, "copies go") { // more slots were filled than the floor is of
+			if !strings.Contains(d.Why, "replicas are removed") { // more slots were filled than the floor is of
 				require.LessOrEqual(t, d.Before, d.Floor+1e-9)
 			}
 			if d.Placement == nil {
@@ -112,7 +112,7 @@ func TestDecisionsComeTrue(t *testing.T) {
 					require.LessOrEqual(t, len(d.Placement[o][r]), most)
 				}
 			}
-			if settings.MaxMoves > 0 && !strings.Contains(d.Why, "copies go") {
+			if settings.MaxMoves > 0 && !strings.Contains(d.Why, "replicas are removed") {
 				require.LessOrEqual(t, d.Moves, settings.MaxMoves)
 			}
 			result := plan(t, v, now, n, layout.Shape{Mode: layout.Expert, Placement: d.Placement})
@@ -136,7 +136,7 @@ func TestFewerRedundantExperts(t *testing.T) {
 	d, err = Decide(v, now, loads, Settings{MinGain: .1})
 	require.NoError(t, err)
 	require.NotNil(t, d.Placement)
-	require.Contains(t, d.Why, "copies go")
+	require.Contains(t, d.Why, "replicas are removed")
 	require.InDelta(t, before, d.Before, 1e-9)
 	for o := range d.Placement {
 		require.Equal(t, 8, len(d.Placement[o][0])+len(d.Placement[o][1]))
@@ -150,20 +150,20 @@ func TestWhatIsNotDecided(t *testing.T) {
 	d, err := Decide(v, now, even, Settings{MinGain: .01})
 	require.NoError(t, err)
 	require.Nil(t, d.Placement)
-	require.Contains(t, d.Why, "no move pays for itself: balancedness 1.000 now")
+	require.Contains(t, d.Why, "No move pays off: balancedness 1.000 now")
 
 	skewed := [][]float64{even[0], {4, 1, 1, 1, 1, 1, 1, 1}}
 	d, err = Decide(v, now, skewed, Settings{Redundant: 2, MinGain: .5})
 	require.NoError(t, err)
 	require.Nil(t, d.Placement)
-	require.Contains(t, d.Why, "not worth it")
+	require.Contains(t, d.Why, "The gain is too small")
 
 	_, err = Decide(v, now, even[:1], Settings{})
 	require.ErrorContains(t, err, "2 layers of 8 experts")
 	_, err = Decide(v, now, [][]float64{even[0], {-1, 1, 1, 1, 1, 1, 1, 1}}, Settings{})
 	require.ErrorContains(t, err, "layer 1, expert 0: load -1")
 	_, err = Decide(v, nil, even, Settings{})
-	require.ErrorContains(t, err, "no layout is in force")
+	require.ErrorContains(t, err, "no layout is active")
 	tensor := plan(t, v, nil, 2, layout.Shape{Mode: layout.Tensor}).Final
 	_, err = Decide(v, tensor, even, Settings{})
 	require.ErrorContains(t, err, "only whole experts are placed")
@@ -235,7 +235,7 @@ func TestOnlyWhatMustGoGoes(t *testing.T) {
 	now = plan(t, v, now, 2, layout.Shape{Mode: layout.Expert, Placement: full}).Final
 	d, err := Decide(v, now, [][]float64{{1, 1, 9, 9, 1, 1, 1, 1}}, Settings{MaxMoves: 1})
 	require.NoError(t, err)
-	require.Contains(t, d.Why, "up to 6 experts are on a rank, more than 0 redundant ones per layer leave room for: copies go, 0 experts move (0 bytes, 0 rounds)")
+	require.Contains(t, d.Why, "A rank has up to 6 experts, more than 0 redundant experts per layer allow, so replicas are removed. 0 experts move (0 bytes, 0 rounds)")
 	require.Zero(t, d.Moves, "to part the hot experts 2 and 3 would pay")
 	require.Subset(t, full[0][0], d.Placement[0][0])
 	require.Subset(t, full[0][1], d.Placement[0][1])
@@ -256,7 +256,7 @@ func TestTheLeastGain(t *testing.T) {
 	d, err = Decide(v, now, loads, Settings{MinGain: math.Nextafter(gain, 1)})
 	require.NoError(t, err)
 	require.Nil(t, d.Placement)
-	require.Contains(t, d.Why, fmt.Sprintf("not worth it: %d moves (%d bytes) would gain %.3f", d.Moves, d.Bytes, gain))
+	require.Contains(t, d.Why, fmt.Sprintf("The gain is too small: %d moves (%d bytes) would gain %.3f", d.Moves, d.Bytes, gain))
 }
 
 // Within a cap some of the moves are made, and it is told; a cap of as many as there are changes nothing.
@@ -323,5 +323,5 @@ func TestFitsIsAskedForWhatMoves(t *testing.T) {
 
 func TestFromLayoutNeedsALayout(t *testing.T) {
 	_, err := FromLayout(nil, view(t, 8, 1), 0)
-	require.ErrorContains(t, err, "no layout is in force")
+	require.ErrorContains(t, err, "no layout is active")
 }

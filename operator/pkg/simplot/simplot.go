@@ -49,14 +49,14 @@ func (a axis) middle(bin int) float64 { return (float64(bin) + .5) * a.seconds /
 // Draw one picture of all that was played.
 func Draw(to io.Writer, all []Played) error {
 	if len(all) == 0 || len(all) > len(Colours) {
-		return fmt.Errorf("%d policies: 1 to %d can be told apart", len(all), len(Colours))
+		return fmt.Errorf("found %d policies to plot; want 1 to %d", len(all), len(Colours))
 	}
 	var over axis
 	for _, p := range all {
 		over.seconds = max(over.seconds, p.Makespan)
 	}
 	if !(over.seconds > 0) {
-		return fmt.Errorf("nothing was played: there is nothing to draw")
+		return fmt.Errorf("the simulation took no time, so there is nothing to plot")
 	}
 	var panels []*plot.Plot
 	for _, one := range []struct {
@@ -65,12 +65,12 @@ func Draw(to io.Writer, all []Played) error {
 		first bool // of the first policy only: it is the same for all
 		steps bool
 	}{
-		{"requests that come, per second", arrivals, true, false},
-		{"requests that run or wait", inside, false, false},
+		{"arrival rate, requests/s", arrivals, true, false},
+		{"running and waiting requests", inside, false, false},
 		{"time to first token, p99, s", firstToken, false, false},
-		{"time per later token, p99, ms", perToken, false, false},
+		{"inter-token latency, p99, ms", perToken, false, false},
 		{"mode", mode, false, true},
-		{"width, ranks", ranks, false, true},
+		{"number of ranks", ranks, false, true},
 	} {
 		p := plot.New()
 		p.Y.Label.Text = one.title
@@ -94,7 +94,7 @@ func Draw(to io.Writer, all []Played) error {
 		case "mode":
 			p.Y.Min, p.Y.Max = -.5, 2.5
 			p.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "TensorParallel"}, {Value: 1, Label: "ExpertParallel"}, {Value: 2, Label: "other"}}
-		case "width, ranks":
+		case "number of ranks":
 			p.Y.Max = math.Ceil(p.Y.Max + 1)
 		}
 		panels = append(panels, p)

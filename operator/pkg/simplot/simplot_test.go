@@ -45,12 +45,12 @@ func TestTheSameFileForTheSameResults(t *testing.T) {
 	require.NoError(t, Draw(&one, []Played{played(), played()}))
 	require.NoError(t, Draw(&two, []Played{played(), played()}))
 	require.Equal(t, one.String(), two.String())
-	for _, words := range []string{"<svg", "by hand", "time to first token", "TensorParallel", "width, ranks"} {
+	for _, words := range []string{"<svg", "by hand", "time to first token", "TensorParallel", "number of ranks"} {
 		require.Contains(t, one.String(), words)
 	}
 	require.Less(t, one.Len(), 100_000)
 	require.ErrorContains(t, Draw(&one, nil), "0 policies")
-	require.ErrorContains(t, Draw(&one, []Played{{}}), "nothing was played")
-	require.ErrorContains(t, Draw(&one, make([]Played, 7)), "7 policies: 1 to 6")
+	require.ErrorContains(t, Draw(&one, []Played{{}}), "the simulation took no time")
+	require.ErrorContains(t, Draw(&one, make([]Played, 7)), "found 7 policies to plot; want 1 to 6")
 	require.NotContains(t, strings.ToLower(one.String()), "nan")
 }

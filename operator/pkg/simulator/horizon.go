@@ -14,10 +14,10 @@ func (c *Config) ends(requests []Request) error {
 		return nil
 	}
 	if last := requests[len(requests)-1].At; c.Concurrency == 0 && last > c.Horizon {
-		return fmt.Errorf("simulator: the last request comes after %s, and a simulation lasts %s at most: cut the trace", days(last), days(c.Horizon))
+		return fmt.Errorf("simulator: the last request arrives after %s; want at most %s, the maximum duration of a simulation: shorten the trace", days(last), days(c.Horizon))
 	}
 	if least := c.leastSeconds(requests); least > c.Horizon {
-		return fmt.Errorf("simulator: %d requests last %s at least, and a simulation %s at most: fewer or shorter requests, or more ranks", len(requests), days(least), days(c.Horizon))
+		return fmt.Errorf("simulator: %d requests take at least %s; want at most %s, the maximum duration of a simulation: use fewer or shorter requests, or more ranks", len(requests), days(least), days(c.Horizon))
 	}
 	return nil
 }

@@ -13,15 +13,15 @@ func TestWhatCannotEndIsRefusedAtOnce(t *testing.T) {
 	played := func(float64, int) { t.Fatal("it is played") }
 	c := config(t)
 	_, err := Run(c, []Request{{Prompt: 1, Output: 1}, {At: 31 * 86400, Prompt: 1, Output: 1}}, policy.Static{}, played)
-	require.ErrorContains(t, err, "the last request comes after 31.0 days, and a simulation lasts 30.0 days at most")
+	require.ErrorContains(t, err, "the last request arrives after 31.0 days; want at most 30.0 days")
 	c.Horizon = 100
 	long := make([]Request, 10000)
 	for i := range long {
 		long[i] = Request{Prompt: 100, Output: 10000}
 	}
 	_, err = Run(c, long, policy.Static{}, played)
-	require.ErrorContains(t, err, "10000 requests last ")
-	require.ErrorContains(t, err, " at least, and a simulation 1m40s at most: fewer or shorter requests, or more ranks")
+	require.ErrorContains(t, err, "10000 requests take ")
+	require.ErrorContains(t, err, "; want at most 1m40s, the maximum duration of a simulation: use fewer or shorter requests, or more ranks")
 	_, err = Hindsight(c, long, Beam{}, played)
 	require.ErrorContains(t, err, "at least")
 	_, err = RunReplicas(Config{Modes: c.Modes[:1], Switches: c.Switches[:1], Rates: c.Rates, Horizon: 100}, long, 1, 1, nil)

@@ -59,7 +59,7 @@ func Read(r io.Reader, format string) (Trace, error) {
 	case FormatRollout:
 		err = readRollout(text, &out)
 	default:
-		return Trace{}, fmt.Errorf("format %q is none of %s, %s, %s", format, FormatMooncake, FormatAzure, FormatRollout)
+		return Trace{}, fmt.Errorf("format is %q; want %s, %s or %s", format, FormatMooncake, FormatAzure, FormatRollout)
 	}
 	if err != nil {
 		return Trace{}, err
@@ -80,7 +80,7 @@ func (t *Trace) add(q Request) error {
 		return nil
 	}
 	if !(math.Abs(q.At) < latest) {
-		return fmt.Errorf("its time %v is no number of seconds", q.At)
+		return fmt.Errorf("arrival time is %v; want a finite number of seconds", q.At)
 	}
 	if err := q.checkTokens(); err != nil {
 		return err
@@ -99,29 +99,29 @@ func plain(r io.Reader) (*bufio.Reader, error) {
 	if bytes.HasPrefix(head(2), []byte{0x1f, 0x8b}) {
 		unpacked, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, fmt.Errorf("it is packed by gzip, and damaged: %w", err)
+			return nil, fmt.Errorf("gzip file is damaged: %w", err)
 		}
 		in = bufio.NewReaderSize(unpacked, 1<<16)
 	}
 	for name, magic := range map[string]string{"zstd": "\x28\xb5\x2f\xfd", "bzip2": "BZh", "xz": "\xfd7zXZ", "zip": "PK\x03\x04", "Parquet": "PAR1"} {
 		if bytes.HasPrefix(head(6), []byte(magic)) {
-			return nil, fmt.Errorf("it is packed by %s: unpack it first (gzip is read as it is)", name)
+			return nil, fmt.Errorf("found a %s file; convert it to text or gzip", name)
 		}
 	}
 	if bytes.HasPrefix(head(2), []byte{0xff, 0xfe}) || bytes.HasPrefix(head(2), []byte{0xfe, 0xff}) {
-		return nil, errors.New("its text is UTF-16: save it as UTF-8")
+		return nil, errors.New("text is UTF-16; convert it to UTF-8")
 	}
 	if bytes.HasPrefix(head(3), []byte("\xef\xbb\xbf")) {
 		_, _ = in.Discard(3) // they are there
 	}
 	if pointer := head(256); bytes.HasPrefix(pointer, []byte("version https://git-lfs.github.com/spec/")) {
-		size := "a trace"
+		size := ""
 		for line := range strings.Lines(string(pointer)) {
 			if n, found := strings.CutPrefix(line, "size "); found {
-				size = fmt.Sprintf("the trace of %s bytes", strings.TrimSpace(n))
+				size = fmt.Sprintf(" of %s bytes", strings.TrimSpace(n))
 			}
 		}
-		return nil, fmt.Errorf("it is a Git LFS pointer, and not %s that it stands for: run git lfs pull where it was cloned", size)
+		return nil, fmt.Errorf("found a Git LFS pointer instead of the trace%s; run git lfs pull in the repository of the trace", size)
 	}
 	return in, nil
 }
@@ -140,7 +140,7 @@ func formatOf(in *bufio.Reader) (string, error) {
 	case strings.Contains(line, ","):
 		return FormatAzure, nil
 	case len(head) == 0:
-		return "", errors.New("it is empty")
+		return "", errors.New("trace is empty")
 	}
 	return "", fmt.Errorf("line 1: %s; want a JSON object (format mooncake), a CSV header with TIMESTAMP, ContextTokens and GeneratedTokens (azure), or two numbers (rollout)", brief(line))
 }
@@ -167,7 +167,7 @@ func lines(in io.Reader, each func(text []byte) error) error {
 		}
 	}
 	if errors.Is(scan.Err(), bufio.ErrTooLong) {
-		return fmt.Errorf("line %d has more than %d MiB", n, mostLine>>20)
+		return fmt.Errorf("line %d is larger than %d MiB", n, mostLine>>20)
 	}
 	if scan.Err() != nil {
 		return fmt.Errorf("line %d: %w", n, scan.Err())
@@ -219,7 +219,7 @@ func readMooncake(in io.Reader, out *Trace) error {
 		if len(blocks) > 0 {
 			fits := slices.DeleteFunc(slices.Clone(sizes), func(size int) bool { return (q.Prompt+size-1)/size != len(blocks) })
 			if len(fits) == 0 {
-				return fmt.Errorf("%d input tokens and %d hash_ids: of the lines so far they are not one id for each of %s tokens", q.Prompt, len(blocks), anyOf(sizes))
+				return fmt.Errorf("found %d input tokens and %d hash_ids; want one ID per %s tokens, as in the previous lines", q.Prompt, len(blocks), anyOf(sizes))
 			}
 			sizes = fits
 		}

@@ -112,33 +112,33 @@ func TestRead_WhenTraceIsNone(t *testing.T) {
 		return fmt.Sprintf(`{"timestamp":0,"input_length":%d,"output_length":1,"hash_ids":[%s1]}`+"\n", prompt, strings.Repeat("1,", ids-1))
 	}
 	for _, c := range [][2]string{
-		{pointer, "it is a Git LFS pointer, and not the trace of 132054902 bytes that it stands for: run git lfs pull where it was cloned"},
-		{"\x28\xb5\x2f\xfd....", "it is packed by zstd: unpack it first"},
-		{"PAR1....", "it is packed by Parquet: unpack it first"},
-		{"\x1f\x8b\x08", "it is packed by gzip, and damaged"},
+		{pointer, "found a Git LFS pointer instead of the trace of 132054902 bytes; run git lfs pull in the repository of the trace"},
+		{"\x28\xb5\x2f\xfd....", "found a zstd file; convert it to text or gzip"},
+		{"PAR1....", "found a Parquet file; convert it"},
+		{"\x1f\x8b\x08", "gzip file is damaged"},
 		{packed(t, azureHead+"2024-05-12 00:00:00.5,10,3\n")[:40], "unexpected EOF"},
-		{"\xff\xfeT\x00", "its text is UTF-16: save it as UTF-8"},
-		{"", "it is empty"},
+		{"\xff\xfeT\x00", "text is UTF-16; convert it to UTF-8"},
+		{"", "trace is empty"},
 		{"yesterday\n", `line 1: "yesterday"; want a JSON object (format mooncake), a CSV header`},
 		{"Timestamp,Model,Request tokens,Response tokens\n5,ChatGPT,472,18\n", `line 1: no column TIMESTAMP in "Timestamp,Model,Request tokens,Response tokens"; want TIMESTAMP, ContextTokens, GeneratedTokens`},
 		{azureHead + "yesterday,1,1\n", `line 2: TIMESTAMP is "yesterday"; want a time like`},
 		{azureHead + "2024-05-12 00:00:00,1\n", "line 2 has 2 fields, the header has 3"},
 		{azureHead + "2024-05-12 00:00:00,1,x\n", `line 2: GeneratedTokens is "x"; want a whole number`},
-		{azureHead + "2024-05-12 00:00:00,1,-1\n", "line 2: 1 prompt and -1 output tokens; both must be 1..16777216"},
+		{azureHead + "2024-05-12 00:00:00,1,-1\n", "line 2: found 1 prompt tokens and -1 output tokens; want 1 to 16777216 each"},
 		{`{"timestamp":0,"input_length":5}`, "line 1: output_length is missing"},
 		{`{"timestamp":null,"input_length":5,"output_length":5}`, "line 1: timestamp is missing"},
 		{"\n" + `{"timestamp":"0","input_length":5,"output_length":5}`, `line 2: timestamp is "\"0\""; want milliseconds`},
 		{`{"timestamp":0,"input_length":5.5,"output_length":5}`, `line 1: input_length is "5.5"; want a whole number`},
-		{`{"timestamp":0,"input_length":-5,"output_length":5}`, "line 1: -5 prompt and 5 output tokens"},
+		{`{"timestamp":0,"input_length":-5,"output_length":5}`, "line 1: found -5 prompt tokens and 5 output tokens"},
 		{`{"timestamp":0,"input_length":5,"output_length":5,"hash_ids":["a"]}`, `line 1: hash_ids[0] is "\"a\""; want a whole number of 64 bits`},
 		{`{"timestamp":0,"input_length":5,"output_length":5,"hash_ids":[null]}`, `line 1: hash_ids[0] is "null"`},
 		{`{"timestamp":0,"input_length":5,"output_length":5,"hash_ids":7}`, `line 1: hash_ids is "7"; want a list of numbers`},
 		{"{", `line 1: "{"; want a JSON object`},
-		{hashes(600, 2) + hashes(600, 3), "line 2: 600 input tokens and 3 hash_ids: of the lines so far they are not one id for each of 512 tokens"},
-		{hashes(600, 4), "line 1: 600 input tokens and 4 hash_ids: of the lines so far they are not one id for each of 512 or 256 or 128 or 64 or 32 or 16 tokens"},
+		{hashes(600, 2) + hashes(600, 3), "line 2: found 600 input tokens and 3 hash_ids; want one ID per 512 tokens"},
+		{hashes(600, 4), "line 1: found 600 input tokens and 4 hash_ids; want one ID per 512 or 256 or 128 or 64 or 32 or 16 tokens"},
 		{"5 6\n7\n", `line 2: "7"; want two numbers, prompt and output tokens`},
 		{"5 6\n7 x\n", `line 2: the output is "x"; want a whole number`},
-		{"{" + strings.Repeat(" ", mostLine), "line 1 has more than 16 MiB"},
+		{"{" + strings.Repeat(" ", mostLine), "line 1 is larger than 16 MiB"},
 	} {
 		_, err := Read(strings.NewReader(c[0]), "")
 		require.ErrorContains(t, err, c[1])
@@ -147,7 +147,7 @@ func TestRead_WhenTraceIsNone(t *testing.T) {
 		require.NotContains(t, err.Error(), "strconv")
 	}
 	_, err := Read(strings.NewReader("5 6\n"), "csv")
-	require.ErrorContains(t, err, `format "csv" is none of mooncake, azure, rollout`)
+	require.ErrorContains(t, err, `format is "csv"; want mooncake, azure or rollout`)
 }
 
 // FuzzRead: whatever a file holds is refused in few words, or is requests that can be played.

@@ -29,14 +29,14 @@ const (
 
 func (r Request) check() error {
 	if !(r.At >= 0 && r.At < latest) {
-		return fmt.Errorf("its time %v is no number of seconds", r.At)
+		return fmt.Errorf("arrival time is %v; want a finite number of seconds", r.At)
 	}
 	return r.checkTokens()
 }
 
 func (r Request) checkTokens() error {
 	if r.Prompt < 1 || r.Prompt > longest || r.Output < 1 || r.Output > longest {
-		return fmt.Errorf("%d prompt and %d output tokens; both must be 1..%d", r.Prompt, r.Output, longest)
+		return fmt.Errorf("found %d prompt tokens and %d output tokens; want 1 to %d each", r.Prompt, r.Output, longest)
 	}
 	return nil
 }

@@ -166,10 +166,10 @@ func newWorld(c *Config, requests []Request) (*world, error) {
 			return nil, fmt.Errorf("simulator: request %d: %w", i, err)
 		}
 		if r.Prompt+r.Output > least {
-			return nil, fmt.Errorf("simulator: request %d needs %d tokens of KV and a group has %d: more ranks, or a shape with more room", i, r.Prompt+r.Output, least)
+			return nil, fmt.Errorf("simulator: request %d needs %d tokens of KV cache and a group has %d: use more ranks or another mode", i, r.Prompt+r.Output, least)
 		}
 		if i > 0 && r.At < requests[i-1].At {
-			return nil, fmt.Errorf("simulator: request %d comes before the one ahead of it", i)
+			return nil, fmt.Errorf("simulator: request %d arrives before the previous request", i)
 		}
 	}
 	if err := c.ends(requests); err != nil {

@@ -19,7 +19,7 @@ func TestWaitsOfSeveralGateways(t *testing.T) {
 	require.Equal(t, []float64{.3, .05}, []float64{s.LongestGap, s.Silence})
 	for _, bad := range []Read{report("a", math.NaN(), 0), report("a", 1, -1), report("a", 0, math.Inf(1))} {
 		_, err := NewMerger("w").Take(1, []Read{bad})
-		require.ErrorContains(t, err, "waits of")
+		require.ErrorContains(t, err, "invalid waiting times")
 	}
 }
 
@@ -28,7 +28,7 @@ func TestBetween(t *testing.T) {
 	h, err := NewHistory(100)
 	require.NoError(t, err)
 	_, err = h.Between(0, 1)
-	require.ErrorContains(t, err, "nothing was read at 1 or later")
+	require.ErrorContains(t, err, "no report was read at 1 or later")
 	for at := 1.; at <= 10; at++ {
 		s := &Sample{At: at, Seconds: 1, Grown: Counters{Written: 10}, LongestGap: at / 100, Silence: (11 - at) / 100}
 		if at == 1 {
@@ -51,5 +51,5 @@ func TestBetween(t *testing.T) {
 	_, err = h.Between(.5, 5)
 	require.ErrorIs(t, err, ErrNotKept)
 	_, err = h.Between(5, 5)
-	require.ErrorContains(t, err, "nothing is between")
+	require.ErrorContains(t, err, "no reading lies between")
 }

@@ -61,11 +61,11 @@ func read(cells []*tangramv1.LatencyCell) (Latencies, error) {
 	for _, c := range cells {
 		inside := func(b int32) bool { return b >= firstBucket && b <= lastBucket }
 		if !inside(c.First) || !inside(c.Between) || c.Tokens < c.Requests || c.One && (c.Between != 0 || c.Tokens != c.Requests) {
-			return nil, fmt.Errorf("latencies: cell %v is none", c)
+			return nil, fmt.Errorf("latencies: invalid cell %v", c)
 		}
 		at := Cell{c.First, c.Between, c.One}
 		if _, there := out[at]; there {
-			return nil, fmt.Errorf("latencies: cell %v is there twice", at)
+			return nil, fmt.Errorf("latencies: duplicate cell %v", at)
 		}
 		out[at] = Answers{c.Requests, c.Tokens}
 	}
@@ -96,14 +96,14 @@ type SLO struct{ TTFT, TPOT, Share float64 }
 func (s SLO) Check() error {
 	for _, v := range []float64{s.TTFT, s.TPOT} {
 		if !(v >= 0) || math.IsInf(v, 0) {
-			return fmt.Errorf("telemetry: an SLO of TTFT %v s, TPOT %v s is none", s.TTFT, s.TPOT)
+			return fmt.Errorf("telemetry: invalid SLO: TTFT %v s, TPOT %v s", s.TTFT, s.TPOT)
 		}
 	}
 	if s.TTFT == 0 && s.TPOT == 0 {
 		return fmt.Errorf("telemetry: an SLO needs a TTFT or a TPOT")
 	}
 	if !(s.Share >= 0 && s.Share <= 1) {
-		return fmt.Errorf("telemetry: a share of %v of the answers is none", s.Share)
+		return fmt.Errorf("telemetry: invalid share of answers %v; the share must be from 0 to 1", s.Share)
 	}
 	return nil
 }

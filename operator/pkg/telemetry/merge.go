@@ -88,7 +88,7 @@ type Read struct {
 // before, or no gateway told anything that can be right; nothing has changed then but what a later reading is compared with.
 func (m *Merger) Take(at float64, reads []Read) (*Sample, error) {
 	if !time(at) {
-		return nil, fmt.Errorf("telemetry: the clock says %v", at)
+		return nil, fmt.Errorf("telemetry: the clock has the invalid value %v", at)
 	}
 	if m.last != nil && at <= *m.last {
 		before := *m.last
@@ -110,7 +110,7 @@ func (m *Merger) Take(at float64, reads []Read) (*Sample, error) {
 			why = r.Err.Error()
 		}
 		if why == "" && named[r.Report.Gateway] {
-			why = fmt.Sprintf("gateway %s was heard already", r.Report.Gateway)
+			why = fmt.Sprintf("gateway %s has already reported", r.Report.Gateway)
 		}
 		var answers Latencies
 		if why == "" {
@@ -137,9 +137,9 @@ func (m *Merger) Take(at float64, reads []Read) (*Sample, error) {
 	}
 	if len(good) == 0 {
 		if len(reads) == 0 {
-			return nil, fmt.Errorf("telemetry: no gateway was asked")
+			return nil, fmt.Errorf("telemetry: no gateway was queried")
 		}
-		return nil, fmt.Errorf("telemetry: no gateway tells anything of use: %v", s.Problems)
+		return nil, fmt.Errorf("telemetry: no gateway sent a usable report: %v", s.Problems)
 	}
 	m.ranks(s, good)
 	m.total = m.total.plus(s.Grown)
@@ -164,7 +164,7 @@ func (m *Merger) gateway(s *Sample, r *tangramv1.TelemetryReport, answers Latenc
 		grown, ok := now.counters.since(was.counters)
 		felt, also := now.answers.since(was.answers)
 		if !ok || !also {
-			return "a counter shrank: it is counted anew"
+			return "a counter shrank and is counted from zero again"
 		}
 		s.Grown = s.Grown.plus(grown)
 		s.Answers.Merge(felt)
@@ -223,7 +223,7 @@ func (m *Merger) ranks(s *Sample, reports []*tangramv1.TelemetryReport) {
 		}
 		grown, ok := now.counters.since(was.counters)
 		if !ok {
-			s.Problems = append(s.Problems, Problem{rank.Member, "a counter shrank: it is counted anew"})
+			s.Problems = append(s.Problems, Problem{rank.Member, "a counter shrank and is counted from zero again"})
 			continue
 		}
 		// Steps are the world's, and what else is counted is the rank's own.
@@ -257,7 +257,7 @@ func (s *Sample) count(was, now *memberSeen) string {
 	for k, b := range before {
 		c, there := now.cells[k]
 		if !there || c.Steps < b.Steps || c.Seconds < b.Seconds || c.Decode < b.Decode || c.Context < b.Context || c.PromptTokens < b.PromptTokens || c.Before < b.Before {
-			return "its steps shrank: they are counted anew"
+			return "its steps shrank and are counted from zero again"
 		}
 	}
 	for k, c := range now.cells {

@@ -67,27 +67,27 @@ func (s Steps) Mean() (seconds float64, decode, context, prefill, before int) {
 func wrong(world string, r *tangramv1.TelemetryReport) string {
 	switch {
 	case r == nil:
-		return "there is none"
+		return "no report"
 	case r.World != world:
-		return fmt.Sprintf("it is of world %q, not %q", r.World, world)
+		return fmt.Sprintf("the report belongs to world %q, not %q", r.World, world)
 	case r.Gateway == "":
-		return "it names no gateway"
+		return "the report names no gateway"
 	case !time(r.LongestGap) || !time(r.Silence):
-		return fmt.Sprintf("waits of %v, %v s are none", r.LongestGap, r.Silence)
+		return fmt.Sprintf("invalid waiting times %v and %v s", r.LongestGap, r.Silence)
 	case !time(r.At) || !time(r.UnassignedAgeSeconds):
-		return fmt.Sprintf("times %v, %v are none", r.At, r.UnassignedAgeSeconds)
+		return fmt.Sprintf("invalid times %v and %v", r.At, r.UnassignedAgeSeconds)
 	case r.Unassigned == 0 && r.UnassignedAgeSeconds > 0:
-		return fmt.Sprintf("nobody is without a rank, for %v s", r.UnassignedAgeSeconds)
+		return fmt.Sprintf("no request is without a rank, but the oldest has waited for %v s", r.UnassignedAgeSeconds)
 	case r.Answered+r.Failed+r.Left > r.Arrived:
-		return fmt.Sprintf("%d requests came, and %d ended", r.Arrived, r.Answered+r.Failed+r.Left)
+		return fmt.Sprintf("%d requests arrived, but %d ended", r.Arrived, r.Answered+r.Failed+r.Left)
 	}
 	seen := map[string]bool{}
 	for _, rank := range r.Ranks {
 		switch {
 		case rank.Member == "" || seen[rank.Member]:
-			return fmt.Sprintf("member %q is none, or there twice", rank.Member)
+			return fmt.Sprintf("member %q is empty or listed twice", rank.Member)
 		case !time(rank.Age):
-			return fmt.Sprintf("%s: an age of %v s is none", rank.Member, rank.Age)
+			return fmt.Sprintf("%s: invalid age %v s", rank.Member, rank.Age)
 		}
 		seen[rank.Member] = true
 		if what := wrongLoad(rank.Load); what != "" {
@@ -110,15 +110,15 @@ func wrongLoad(l *tangramv1.Load) string {
 	case t.Decoding > l.Running:
 		return fmt.Sprintf("%d of %d running requests decode", t.Decoding, l.Running)
 	case !time(t.QueueAge) || !time(t.StepSeconds):
-		return fmt.Sprintf("times %v, %v are none", t.QueueAge, t.StepSeconds)
+		return fmt.Sprintf("invalid times %v and %v", t.QueueAge, t.StepSeconds)
 	case t.PaceOverruns+t.PacedStepsTruncated > t.PacedSteps || t.PacedSteps > t.Steps:
-		return fmt.Sprintf("of %d steps %d were paced, %d too long and %d cut", t.Steps, t.PacedSteps, t.PaceOverruns, t.PacedStepsTruncated)
+		return fmt.Sprintf("invalid step counts: %d steps, %d paced, %d too long, %d truncated", t.Steps, t.PacedSteps, t.PaceOverruns, t.PacedStepsTruncated)
 	case len(t.Cells) > 2*mostOctaves:
 		return fmt.Sprintf("%d kinds of steps", len(t.Cells))
 	}
 	for _, c := range t.Cells {
 		if c.Octave >= mostOctaves || !time(c.Seconds) || c.Steps == 0 || c.Prefill == (c.PromptTokens == 0) || c.Decode > c.Context {
-			return fmt.Sprintf("steps %v are none", c)
+			return fmt.Sprintf("invalid steps %v", c)
 		}
 	}
 	return ""

@@ -25,22 +25,22 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 	load := func(r *tangramv1.TelemetryReport) *tangramv1.Load { return r.Ranks[0].Load }
 	nan, inf := math.NaN(), math.Inf(1)
 	for want, spoil := range map[string]func(*tangramv1.TelemetryReport){
-		`world "v"`:               func(r *tangramv1.TelemetryReport) { r.World = "v" },
-		"names no gateway":        func(r *tangramv1.TelemetryReport) { r.Gateway = "" },
-		"times NaN":               func(r *tangramv1.TelemetryReport) { r.At = nan },
-		"times 1, +Inf":           func(r *tangramv1.TelemetryReport) { r.UnassignedAgeSeconds = inf },
-		"nobody is without":       func(r *tangramv1.TelemetryReport) { r.UnassignedAgeSeconds = 1 },
-		"9 requests came, and 22": func(r *tangramv1.TelemetryReport) { r.Answered = 20 },
-		"there twice":             func(r *tangramv1.TelemetryReport) { r.Ranks = append(r.Ranks, r.Ranks[0]) },
-		"an age of -1":            func(r *tangramv1.TelemetryReport) { r.Ranks[0].Age = -1 },
-		"m: 11 of 10 pages":       func(r *tangramv1.TelemetryReport) { load(r).KvFreePages = 11 },
-		"m: 4 of 3 running":       func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Decoding = 4 },
-		"m: times NaN, 2":         func(r *tangramv1.TelemetryReport) { load(r).Telemetry.QueueAge = nan },
-		"m: times 1.5, -2":        func(r *tangramv1.TelemetryReport) { load(r).Telemetry.StepSeconds = -2 },
-		"of 7 steps 8 were paced": func(r *tangramv1.TelemetryReport) { load(r).Telemetry.PacedSteps = 8 },
-		"m: steps":                func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Seconds = nan },
-		`member "" is none`:       func(r *tangramv1.TelemetryReport) { r.Ranks[0].Member = "" },
-		"7 too long and 1 cut": func(r *tangramv1.TelemetryReport) {
+		`world "v"`:                    func(r *tangramv1.TelemetryReport) { r.World = "v" },
+		"names no gateway":             func(r *tangramv1.TelemetryReport) { r.Gateway = "" },
+		"times NaN":                    func(r *tangramv1.TelemetryReport) { r.At = nan },
+		"times 1 and +Inf":             func(r *tangramv1.TelemetryReport) { r.UnassignedAgeSeconds = inf },
+		"no request is without a rank": func(r *tangramv1.TelemetryReport) { r.UnassignedAgeSeconds = 1 },
+		"9 requests arrived, but 22":   func(r *tangramv1.TelemetryReport) { r.Answered = 20 },
+		"listed twice":                 func(r *tangramv1.TelemetryReport) { r.Ranks = append(r.Ranks, r.Ranks[0]) },
+		"invalid age -1":               func(r *tangramv1.TelemetryReport) { r.Ranks[0].Age = -1 },
+		"m: 11 of 10 pages":            func(r *tangramv1.TelemetryReport) { load(r).KvFreePages = 11 },
+		"m: 4 of 3 running":            func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Decoding = 4 },
+		"m: invalid times NaN and 2":   func(r *tangramv1.TelemetryReport) { load(r).Telemetry.QueueAge = nan },
+		"m: invalid times 1.5 and -2":  func(r *tangramv1.TelemetryReport) { load(r).Telemetry.StepSeconds = -2 },
+		"7 steps, 8 paced":             func(r *tangramv1.TelemetryReport) { load(r).Telemetry.PacedSteps = 8 },
+		"m: invalid steps":             func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Seconds = nan },
+		`member "" is empty`:           func(r *tangramv1.TelemetryReport) { r.Ranks[0].Member = "" },
+		"7 too long, 1 truncated": func(r *tangramv1.TelemetryReport) {
 			load(r).Telemetry.PaceOverruns, load(r).Telemetry.PacedStepsTruncated = 7, 1
 		},
 		"65 kinds of steps": func(r *tangramv1.TelemetryReport) {
@@ -50,16 +50,16 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 		},
 		"decode:91":                      func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Decode = 91 },
 		"between:-20 one:true":           func(r *tangramv1.TelemetryReport) { r.Latencies[0].One, r.Latencies[0].Tokens = true, 5 },
-		"9 requests came, and 26":        func(r *tangramv1.TelemetryReport) { r.Failed = 20 },
-		"9 requests came, and 16":        func(r *tangramv1.TelemetryReport) { r.Left = 10 },
+		"9 requests arrived, but 26":     func(r *tangramv1.TelemetryReport) { r.Failed = 20 },
+		"9 requests arrived, but 16":     func(r *tangramv1.TelemetryReport) { r.Left = 10 },
 		"seconds:2 decode:14 context:90": func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Steps = 0 },
 		"octave:32":                      func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Octave = 32 },
 		"first:-81":                      func(r *tangramv1.TelemetryReport) { r.Latencies[0].First = -81 },
 		"between:97":                     func(r *tangramv1.TelemetryReport) { r.Latencies[0].Between = 97 },
 		"one:true":                       func(r *tangramv1.TelemetryReport) { r.Latencies[0].One, r.Latencies[0].Between = true, 0 },
-		"are none":                       func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Prefill = true },
-		"latencies: cell":                func(r *tangramv1.TelemetryReport) { r.Latencies[0].First = 1000 },
-		"is there twice":                 func(r *tangramv1.TelemetryReport) { r.Latencies = append(r.Latencies, r.Latencies[0]) },
+		"invalid steps":                  func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Prefill = true },
+		"latencies: invalid cell":        func(r *tangramv1.TelemetryReport) { r.Latencies[0].First = 1000 },
+		"duplicate cell":                 func(r *tangramv1.TelemetryReport) { r.Latencies = append(r.Latencies, r.Latencies[0]) },
 		"cell first:3 ":                  func(r *tangramv1.TelemetryReport) { r.Latencies[0].Tokens = 1 },
 	} {
 		r := fine(1)
@@ -78,17 +78,17 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 	m := NewMerger("w")
 	for _, at := range []float64{math.NaN(), math.Inf(1), -1} {
 		_, err := m.Take(at, nil)
-		require.ErrorContains(t, err, "the clock says")
+		require.ErrorContains(t, err, "the clock has the invalid value")
 	}
 	_, err := m.Take(1, nil)
-	require.ErrorContains(t, err, "no gateway was asked")
+	require.ErrorContains(t, err, "no gateway was queried")
 	_, err = m.Take(1, nil)
 	require.ErrorContains(t, err, "the clock went from 1 to 1")
 	reads := []Read{{Gateway: "y", Report: fine(2)}, {Gateway: "x", Report: fine(1)}}
 	s, err := m.Take(1.5, reads)
 	require.NoError(t, err)
 	require.InDelta(t, .5, s.Seconds, 1e-12)
-	require.Equal(t, []Problem{{"y", "gateway g was heard already"}}, s.Problems, "in the order of their names")
+	require.Equal(t, []Problem{{"y", "gateway g has already reported"}}, s.Problems, "in the order of their names")
 	require.Equal(t, "y", reads[0].Gateway, "the caller's are as they were")
 	less := fine(2)
 	less.Latencies[0].Requests, less.Latencies[0].Tokens = 4, 60
@@ -96,7 +96,7 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 	require.ErrorContains(t, err, "a counter shrank")
 	_, err = m.Take(2, []Read{{Gateway: "x", Err: errors.New("connection refused")}, {Gateway: "y"}})
 	require.ErrorContains(t, err, "connection refused")
-	require.ErrorContains(t, err, "there is none")
+	require.ErrorContains(t, err, "no report")
 }
 
 func TestClocksThatJump(t *testing.T) {

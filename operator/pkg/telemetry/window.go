@@ -6,7 +6,7 @@ import (
 )
 
 // ErrNotKept says that what was read then is not known any more, and never will be.
-var ErrNotKept = errors.New("telemetry: it is not kept any more")
+var ErrNotKept = errors.New("telemetry: the readings are no longer kept")
 
 // Window is what some last seconds said.
 type Window struct {
@@ -28,7 +28,7 @@ type History struct {
 // NewHistory keeps so many seconds.
 func NewHistory(keep float64) (*History, error) {
 	if !(keep > 0) || !time(keep) {
-		return nil, fmt.Errorf("telemetry: a history of %v s is none", keep)
+		return nil, fmt.Errorf("telemetry: invalid history length %v s", keep)
 	}
 	return &History{keep: keep}, nil
 }
@@ -36,7 +36,7 @@ func NewHistory(keep float64) (*History, error) {
 // Add the newest sample.
 func (h *History) Add(s *Sample) error {
 	if n := len(h.samples); n > 0 && s.At <= h.samples[n-1].At {
-		return fmt.Errorf("telemetry: a sample of %v after one of %v", s.At, h.samples[n-1].At)
+		return fmt.Errorf("telemetry: sample at %v after a sample at %v", s.At, h.samples[n-1].At)
 	}
 	h.samples = append(h.samples, s)
 	old := 0
@@ -61,11 +61,11 @@ func (h *History) Window(now, seconds, stale float64) (*Window, error) {
 	last := h.Last()
 	switch {
 	case last == nil:
-		return nil, fmt.Errorf("telemetry: nothing was read yet")
+		return nil, fmt.Errorf("telemetry: no report was read yet")
 	case !(now >= last.At):
 		return nil, fmt.Errorf("telemetry: the clock went from %v to %v", last.At, now)
 	case now-last.At > stale:
-		return nil, fmt.Errorf("telemetry: nothing was read for %.1f s, more than %v", now-last.At, stale)
+		return nil, fmt.Errorf("telemetry: no report was read for %.1f s, more than %v s", now-last.At, stale)
 	}
 	w := &Window{Answers: Latencies{}, Steps: map[StepKey]Steps{}}
 	for i := len(h.samples) - 1; i >= 0 && h.samples[i].At > now-seconds; i-- {
@@ -76,7 +76,7 @@ func (h *History) Window(now, seconds, stale float64) (*Window, error) {
 		w.add(s)
 	}
 	if w.Readings == 0 {
-		return nil, fmt.Errorf("telemetry: a first reading has nothing to be compared with")
+		return nil, fmt.Errorf("telemetry: the first reading has no earlier reading to compare with")
 	}
 	return w, nil
 }
@@ -86,11 +86,11 @@ func (h *History) Between(from, to float64) (*Window, error) {
 	last := h.Last()
 	switch {
 	case !(from < to):
-		return nil, fmt.Errorf("telemetry: nothing is between %v and %v", from, to)
+		return nil, fmt.Errorf("telemetry: no reading lies between %v and %v", from, to)
 	case last == nil || last.At < to:
-		return nil, fmt.Errorf("telemetry: nothing was read at %v or later", to)
+		return nil, fmt.Errorf("telemetry: no report was read at %v or later", to)
 	case h.samples[0].At > from:
-		return nil, fmt.Errorf("%w: readings begin at %v", ErrNotKept, h.samples[0].At)
+		return nil, fmt.Errorf("%w: the readings begin at %v", ErrNotKept, h.samples[0].At)
 	}
 	w := &Window{Answers: Latencies{}, Steps: map[StepKey]Steps{}}
 	for _, s := range h.samples {

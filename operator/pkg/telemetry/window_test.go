@@ -15,7 +15,7 @@ func TestWindows(t *testing.T) {
 		require.Error(t, err)
 	}
 	_, err = h.Window(1, 10, 5)
-	require.ErrorContains(t, err, "nothing was read yet")
+	require.ErrorContains(t, err, "no report was read yet")
 	p := newPlay(5)
 	m := NewMerger("w")
 	type moment struct {
@@ -30,11 +30,11 @@ func TestWindows(t *testing.T) {
 		s, err := m.Take(p.now, p.reads())
 		require.NoError(t, err)
 		require.NoError(t, h.Add(s))
-		require.ErrorContains(t, h.Add(s), "after one of")
+		require.ErrorContains(t, h.Add(s), "after a sample at")
 		all = append(all, moment{s.At, s.Seconds, s.Grown, s.Answers, s.Steps})
 		w, err := h.Window(p.now, 4, 5)
 		if i == 0 {
-			require.ErrorContains(t, err, "nothing to be compared with")
+			require.ErrorContains(t, err, "no earlier reading to compare with")
 			continue
 		}
 		require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestWindows(t *testing.T) {
 	}
 	require.Len(t, h.samples, 20, "what is older is forgotten")
 	_, err = h.Window(p.now+6, 4, 5)
-	require.ErrorContains(t, err, "nothing was read for 6.0 s")
+	require.ErrorContains(t, err, "no report was read for 6.0 s")
 	_, err = h.Window(p.now-1, 4, 5)
 	require.ErrorContains(t, err, "the clock went")
 }

@@ -81,11 +81,11 @@ func TestFailuresByName(t *testing.T) {
 	}{
 		"refused":    {func(b *bench) { b.agents[0].Refuse(&tangramv1.Refusal{Message: "5 bytes short"}) }, "5 bytes short"},
 		"not staged": {func(b *bench) { b.agents[1].FailStage("checksum of expert 3") }, "checksum of expert 3"},
-		"slow stage": {func(b *bench) { b.HoldStage(true) }, "stage: nothing new for"},
+		"slow stage": {func(b *bench) { b.HoldStage(true) }, "stage: no progress for"},
 		"shut gate":  {func(b *bench) { b.HoldGate(true) }, "aborted after its permit"},
 		"lost reply": {func(b *bench) { b.agents[1].LoseReply() }, ""},
 		"deaf":       {func(b *bench) { b.agents[1].Deaf(true) }, "connection refused"},
-		"no engine":  {func(b *bench) { b.agents[0].Detach(true) }, "the engine of member u0/0/1 is gone"},
+		"no engine":  {func(b *bench) { b.agents[0].Detach(true) }, "the engine of member u0/0/1 is detached"},
 		"no memory":  {func(b *bench) { b.SetMemory(4096) }, "memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
