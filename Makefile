@@ -17,7 +17,7 @@ help:
 
 ##@ Try it
 
-try: try-build ## Change the shape of a running model, with local processes and no Kubernetes (SEED=, RANKS=)
+try: try-build ## Change the layout of a running model, with local processes and without Kubernetes (SEED=, RANKS=)
 	@TANGRAM_CXX=$(CURDIR)/$(TRY)/cxx TANGRAM_BIN=$(CURDIR)/$(TRY)/bin $(TRY)/bin/tangram-demo local --seed $(SEED) --ranks $(RANKS) --out $(TRY)/run
 
 demo: demo-build ## Run the full demo on a Kubernetes cluster that this command starts and removes (SEED=, RANKS=)
@@ -46,17 +46,17 @@ try-build:
 
 ##@ Build and test
 
-test: ## Run the tests that CI runs: half an hour on two cores, half of it for set-up and build
+test: ## Run the tests that CI runs; takes half an hour on two cores, half of it for set-up and build
 	@python3 tests/stages.py test
 
 .PHONY: check nightly
 check: ## Run all other tests, sanitizers, fuzzers and a sample of faults (SHARD=i/n, ONLY=touched, SEED=n)
 	@python3 tests/stages.py check $(if $(SHARD),--shard $(SHARD)) $(if $(filter touched,$(ONLY)),--touched) $(if $(filter command line,$(origin SEED)),--seed $(SEED))
 
-nightly: ## Run everything, with the whole fault matrix, mutants and benchmarks, for hours (SHARD=i/n)
+nightly: ## Run everything, including the whole fault matrix, mutants and benchmarks; takes hours (SHARD=i/n)
 	@python3 tests/stages.py nightly $(if $(SHARD),--shard $(SHARD))
 
-fault-matrix: build model vllm-setup ## Inject every fault at every point of every transition, for two hours (SHARD=i/n, ONLY=regex)
+fault-matrix: build model vllm-setup ## Inject every fault at every point of every transition; takes two hours (SHARD=i/n, ONLY=regex)
 	@set -o pipefail; cd tests && FAULT_MATRIX=full go test ./faults -count=1 -timeout 3h -v | grep --line-buffered -v '^=== '
 
 .PHONY: simulate-agents
@@ -66,13 +66,13 @@ simulate-agents: setup ## Simulate agents in one process with random histories; 
 	@$(BUILD)/cxx/agent/simulation/tangram-simulate-agents --seed '$(SEED)' --count '$(or $(COUNT),1000)'
 
 .PHONY: mutants
-mutants: ## Change the code in small ways that tests must notice, for one to two hours (ONLY=Go package, SAMPLE=n, SEED=n)
+mutants: ## Check that tests detect small changes of the code; takes one to two hours (ONLY=Go package, SAMPLE=n, SEED=n)
 	@rc=0; (cd tests && go run ./mutants -only '$(ONLY)' -sample '$(or $(SAMPLE),0)' -seed '$(SEED)') || rc=1; \
 	  test -n '$(ONLY)' || python3 tests/mutants/cxx.py $(if $(SAMPLE),--sample $(SAMPLE)) --seed '$(SEED)' || rc=1; \
   test -n '$(ONLY)' || python3 tests/mutants/simulation.py || rc=1; exit $$rc
 
 .PHONY: vllm-setup
-vllm-setup: ## Install vLLM for CPUs, tokenizers and clients in build/: downloads 1 GB, takes two minutes
+vllm-setup: ## Install vLLM for CPUs, tokenizers and clients in build/; downloads 1 GB, takes two minutes
 	@e2e/setup/vllm.sh && e2e/setup/tokenizers.sh && e2e/setup/clients.sh
 
 .PHONY: vllm-image
@@ -140,7 +140,7 @@ fmt: ## Format C++ and Go
 
 ##@ Benchmarks
 
-bench: ## Run a benchmark, or all, or list them (make -s bench NAME=name|all QUICK=1 DATE=YYYY-MM-DD)
+bench: ## Run one benchmark or all, or list them (make -s bench NAME=name|all QUICK=1 DATE=YYYY-MM-DD)
 	@QUICK=$(QUICK) DATE=$(DATE) python3 tests/bench.py $(NAME)
 
 .PHONY: bench-setup

@@ -11,11 +11,12 @@ here=$PWD
 export GOLANGCI_LINT_CACHE=$here/build/lint-cache
 export GOGC=200 # less processor time, for memory
 for m in api operator e2e e2e/cluster tests; do
-  (cd "$m" && "$here/build/bin/golangci-lint" run --config "$here/tests/golangci.yml" ./...)
+  (cd "$m" && "$here/build/bin/golangci-lint" run --config "$here/.golangci.yml" ./...)
 done
-python3 -m doctest tests/layers.py tests/modules.py tests/mutants/cxx_source.py tests/mutants/cxx_changes.py
+python3 -m doctest tests/layers.py tests/modules.py tests/text.py tests/mutants/cxx_source.py tests/mutants/cxx_changes.py
 python3 tests/layers.py
 python3 tests/modules.py
+python3 tests/text.py
 api/generate.sh --check
 if git grep -nwE -f <(grep -v '^#' tests/old-names.txt) -- ':!CHANGELOG.md' ':!*.jsonl' ':!tests/old-names.txt'; then
   echo "names that an interface had before (CHANGELOG.md has the new ones)"

@@ -20,89 +20,94 @@ import (
 // +kubebuilder:validation:XValidation:rule="self.accelerator.type != 'None' || !has(self.tuning.handleSize)",fieldPath=".tuning.handleSize",message="handleSize is for the memory of accelerators. Remove tuning.handleSize, or set accelerator.type."
 // +kubebuilder:validation:XValidation:rule="!has(self.gateway) || !has(self.gateway.text) || self.gateway.text.tokenizer == 'Bytes' || has(self.gateway.text.image) || self.engine.name == 'vllm'",fieldPath=".gateway.text",message="Only the image of the engine vllm has a text server. Set gateway.text.image to the vLLM image."
 type MoEDeploymentSpec struct {
-	// replicas is the number of pods of the world. `kubectl scale` and autoscalers write it. Left out, the number stays as it is: the operator writes it
-	// back, or for a new world 1 or minReplicas. With autoscaling it is the number to start with. To stop serving, delete the MoEDeployment: 0 is rejected. A change
-	// starts a transition.
+	// replicas is the number of pods of the world. `kubectl scale` and autoscalers write it. If you leave it out, the
+	// number does not change, and the operator writes it here. A new world then gets minReplicas, or 1. With
+	// autoscaling, replicas is the number at the start. 0 is rejected: to stop serving, delete the MoEDeployment. A
+	// change starts a transition.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=8192
 	// +kubebuilder:validation:XValidation:rule="self >= 1",message="A world has at least one pod. To stop serving, delete the MoEDeployment."
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 
-	// minReplicas is a lower bound of replicas. A smaller number is rejected. It can be changed at any time.
+	// minReplicas is the minimum of replicas. A smaller number is rejected. It can be changed at any time.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=8192
 	// +optional
 	MinReplicas *int32 `json:"minReplicas,omitempty"`
 
-	// maxReplicas is an upper bound of replicas. A larger number is rejected. It can be changed at any time.
+	// maxReplicas is the maximum of replicas. A larger number is rejected. It can be changed at any time.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=8192
 	// +optional
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
 
-	// standbyReplicas is the number of warm pods in addition to replicas: with a running agent and an attached engine, without weights. Scale-ups and
-	// replacements use a standby pod if one is ready, and a new one is created. It can be changed at any time.
+	// standbyReplicas is the number of standby pods in addition to replicas. A standby pod has a running agent and an
+	// attached engine, but no weights. Scale-ups and replacements use a standby pod if one is ready, and the operator
+	// creates a new one. The default is 0. It can be changed at any time.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=64
 	// +optional
 	StandbyReplicas int32 `json:"standbyReplicas,omitempty"`
 
-	// ranksPerPod is the number of ranks of each pod. With an accelerator it must be 1. Immutable.
+	// ranksPerPod is the number of ranks of each pod. The default is 1. With an accelerator it must be 1. This field is
+	// immutable.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	// +kubebuilder:default=1
 	// +optional
 	RanksPerPod int32 `json:"ranksPerPod,omitempty"`
 
-	// parallelism is how experts and attention heads are distributed over the ranks.
+	// parallelism is the distribution of experts and attention heads over the ranks.
 	// +optional
 	Parallelism Parallelism `json:"parallelism,omitempty"`
 
-	// autoscaling lets the operator choose the number of replicas, between minReplicas and maxReplicas, by an SLO. It can be changed at any time.
+	// autoscaling lets the operator choose the number of replicas, between minReplicas and maxReplicas, to meet an SLO.
+	// It can be changed at any time.
 	// +optional
 	Autoscaling *Autoscaling `json:"autoscaling,omitempty"`
 
-	// experts configures redundant experts, and how experts follow the load.
+	// experts configures redundant experts and rebalancing.
 	// +kubebuilder:default={}
 	// +optional
 	Experts Experts `json:"experts,omitempty"`
 
-	// model to serve.
+	// model is the model to serve.
 	// +required
 	Model Model `json:"model"`
 
-	// engine is the template of the inference process, one for each rank.
+	// engine configures the inference process of each rank.
 	// +required
 	Engine Engine `json:"engine"`
 
-	// memory of each rank for weights and KV cache. What is left out is computed from the checkpoint.
+	// memory is the memory of each rank for weights and KV cache. The operator computes missing values from the
+	// checkpoint.
 	// +kubebuilder:default={}
 	// +optional
 	Memory Memory `json:"memory,omitempty"`
 
-	// accelerator of each rank.
+	// accelerator selects the accelerator of each rank.
 	// +kubebuilder:default={}
 	// +optional
 	Accelerator Accelerator `json:"accelerator,omitempty"`
 
-	// template is merged over the pods of ranks, by Kubernetes' strategic merge. Its containers are agent and engine. Pods keep the values that they were
-	// created with.
+	// template is merged over the pods of ranks, by Kubernetes' strategic merge. Its containers are agent and engine.
+	// Pods keep the values with which they were created.
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.containers) || self.spec.containers.all(c, c.name in ['agent', 'engine'])",fieldPath=".spec.containers",message="The containers of a pod of ranks are agent and engine. Others are not supported."
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.containers) || !self.spec.containers.exists(c, c.name == 'agent' && has(c.resources) && ((has(c.resources.requests) && c.resources.requests.exists(k, k == 'memory' || k.startsWith('hugepages-'))) || (has(c.resources.limits) && c.resources.limits.exists(k, k == 'memory' || k.startsWith('hugepages-')))))",fieldPath=".spec.containers",message="The memory of the agent follows from spec.memory. Remove memory and huge pages from the resources of container agent."
 	// +optional
 	Template PodTemplate `json:"template,omitempty"`
 
-	// gateway in front of the world.
+	// gateway configures the gateways in front of the world.
 	// +kubebuilder:default={}
 	// +optional
 	Gateway Gateway `json:"gateway,omitempty"`
 
-	// certificates that protect the connections of the world.
+	// certificates configures the certificates that protect the connections of the world.
 	// +optional
 	Certificates Certificates `json:"certificates,omitempty"`
 
-	// network between the pods of the world.
+	// network configures the connections between the pods of the world.
 	// +kubebuilder:default={}
 	// +optional
 	Network Network `json:"network,omitempty"`
@@ -112,38 +117,41 @@ type MoEDeploymentSpec struct {
 	// +optional
 	Transition Transition `json:"transition,omitempty"`
 
-	// suspend stops new transitions after the current flip. Serving continues. Failed ranks are repaired, but their pods are not replaced. It can be
-	// changed at any time.
+	// suspend stops new transitions after the current flip. Serving continues. Failed ranks are repaired, but their
+	// pods are not replaced. The default is false. It can be changed at any time.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
-	// tuning has settings for experts of Tangram.
+	// tuning has advanced settings.
 	// +kubebuilder:default={}
 	// +optional
 	Tuning Tuning `json:"tuning,omitempty"`
 }
 
-// Model to serve.
+// Model is the model to serve.
 type Model struct {
-	// name that clients use for the model. The default is the name of the MoEDeployment. A change rolls the gateways.
+	// name is the name that clients use for the model. The default is the name of the MoEDeployment. A change starts a
+	// rollout of the gateways.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Name string `json:"name,omitempty"`
-	// source of the checkpoint: a folder with config.json and safetensors. Immutable.
+	// source is the location of the checkpoint, a folder with config.json and safetensors files. This field is
+	// immutable.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="model.source is immutable. To change it, create a MoEDeployment with another name."
 	// +required
 	Source ModelSource `json:"source"`
 }
 
-// ModelSource is where the checkpoint is stored. Exactly one member is set.
+// ModelSource is the location of the checkpoint. Exactly one field must be set.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.persistentVolumeClaim) != has(self.imageVolume)",message="Set exactly one of model.source.persistentVolumeClaim (a claim that holds the checkpoint) and model.source.imageVolume (an OCI image or artifact)."
 type ModelSource struct {
-	// persistentVolumeClaim of the same namespace. It is mounted read-only in every pod that reads the checkpoint.
+	// persistentVolumeClaim is a claim in the same namespace that holds the checkpoint. It is mounted read-only in
+	// every pod that reads the checkpoint.
 	// +optional
 	PersistentVolumeClaim *ClaimSource `json:"persistentVolumeClaim,omitempty"`
-	// imageVolume is an OCI image or artifact that holds the checkpoint. The container runtime pulls it, with the imagePullSecrets of the templates. It needs
-	// Kubernetes 1.36 and a runtime that supports image volumes.
+	// imageVolume is an OCI image or artifact that holds the checkpoint. The container runtime pulls it with the
+	// imagePullSecrets of the templates. It needs Kubernetes 1.36 and a runtime that supports image volumes.
 	// +optional
 	ImageVolume *ImageSource `json:"imageVolume,omitempty"`
 }
@@ -156,33 +164,34 @@ type CheckpointPath string
 
 // ClaimSource is a folder on a claim.
 type ClaimSource struct {
-	// claimName of the PersistentVolumeClaim.
+	// claimName is the name of the PersistentVolumeClaim.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	ClaimName string `json:"claimName"`
-	// path of the checkpoint's folder, relative to the volume. The default is its root.
+	// path is the folder of the checkpoint, relative to the root of the volume. The default is the root.
 	// +optional
 	Path CheckpointPath `json:"path,omitempty"`
 }
 
 // ImageSource is a folder in an OCI image or artifact.
 type ImageSource struct {
-	// reference of the image, with a tag or a digest. Use a digest: all pods of a world must read the same weights.
+	// reference is the name of the image, with a tag or a digest. Use a digest, because all pods of a world must read
+	// the same weights.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +required
 	Reference string `json:"reference"`
-	// pullPolicy of the image. The default is IfNotPresent.
+	// pullPolicy is the pull policy of the image. The default is IfNotPresent.
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	// +optional
 	PullPolicy corev1.PullPolicy `json:"pullPolicy,omitempty"`
-	// path of the checkpoint's folder in the image. The default is its root.
+	// path is the folder of the checkpoint in the image. The default is the root.
 	// +optional
 	Path CheckpointPath `json:"path,omitempty"`
 }
 
-// Strategy of a transition.
+// Strategy is the strategy of a transition.
 // +kubebuilder:validation:Enum=Smooth;Fast
 type Strategy string
 
@@ -196,20 +205,23 @@ const (
 
 // Transition configures how the world changes its layout.
 type Transition struct {
-	// strategy: Smooth transfers bytes while requests are served. Fast pauses them, for at most ten seconds per flip, and completes sooner. Repairs ignore
-	// it. It can be changed at any time.
+	// strategy selects between undisturbed streams and a short transition. Smooth, the default, transfers bytes while
+	// requests are served. Fast pauses requests for at most ten seconds per flip, and completes sooner. Repairs ignore
+	// this field. It can be changed at any time.
 	// +kubebuilder:default=Smooth
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`
-	// timeoutSeconds without progress after which the running attempt is aborted, and the old layout stays active. It can be changed at any time.
+	// timeoutSeconds is the maximum time without progress, in seconds. When it expires, the running attempt is aborted
+	// and the old layout stays active. The default is 60. It can be changed at any time.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=86400
 	// +kubebuilder:default=60
 	// +optional
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
-	// bandwidthPercent is the share of its time in which a worker may transfer bytes while requests are served. Workers only use processor time that
-	// serving leaves; a value below 100 also leaves links and memory to serving, and slows transitions down. Pods keep the value that they were created
-	// with.
+	// bandwidthPercent is the percentage of its time in which a worker may transfer bytes while requests are served.
+	// Workers only use processor time that serving does not need. A value below 100 also leaves links and memory
+	// bandwidth to serving, and makes transitions slower. The default is 100. Pods keep the value with which they were
+	// created.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=100
@@ -217,7 +229,7 @@ type Transition struct {
 	BandwidthPercent int32 `json:"bandwidthPercent,omitempty"`
 }
 
-// MoEDeployment is a world of ranks that serves one Mixture-of-Experts model, and changes its layout while it serves.
+// MoEDeployment is a world of ranks that serves one Mixture-of-Experts model and changes its layout while it serves.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -225,7 +237,7 @@ type Transition struct {
 // +kubebuilder:resource:shortName=moed
 // +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.status.model`
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.status.mode`
-// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.ready`,description="pods in the active layout, of those desired"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.ready`,description="Number of pods in the active layout, and the desired number."
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.state`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`,priority=1

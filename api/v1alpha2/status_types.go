@@ -4,19 +4,20 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // MoEDeploymentStatus is the observed state of a world.
 type MoEDeploymentStatus struct {
-	// conditions: Available, Progressing, Degraded, Ready, RepairReady and CertificatesValid; Balanced while experts.rebalance is on; ModeOptimal in mode
-	// Auto; ScalingActive with autoscaling; and while they are True, Reconciling, Stalled and PlaintextNetwork.
+	// conditions are Available, Progressing, Degraded, Ready, RepairReady and CertificatesValid. Balanced is present
+	// while experts.rebalance is on, ModeOptimal in mode Auto, and ScalingActive with autoscaling. Reconciling, Stalled
+	// and PlaintextNetwork are present only while they are True.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// state is the reason of the most important condition, for printer columns.
+	// state is the reason of the most important condition. It is for printer columns.
 	// +optional
 	State string `json:"state,omitempty"`
-	// ready is readyReplicas and desiredReplicas, e.g. 4/6, for printer columns.
+	// ready is readyReplicas and desiredReplicas, e.g. 4/6. It is for printer columns.
 	// +optional
 	Ready string `json:"ready,omitempty"`
 	// model is the name that clients use for the model.
@@ -25,7 +26,7 @@ type MoEDeploymentStatus struct {
 	// replicas is the number of pods that selector matches.
 	// +optional
 	Replicas int32 `json:"replicas"`
-	// desiredReplicas is the number of pods that the world shall have: spec.replicas, or what autoscaling decided.
+	// desiredReplicas is the desired number of pods: spec.replicas, or the number that autoscaling decided.
 	// +optional
 	DesiredReplicas int32 `json:"desiredReplicas,omitempty"`
 	// readyReplicas is the number of pods with all ranks in the active layout.
@@ -34,101 +35,103 @@ type MoEDeploymentStatus struct {
 	// readyStandbyReplicas is the number of pods outside the active layout that are ready to join.
 	// +optional
 	ReadyStandbyReplicas int32 `json:"readyStandbyReplicas,omitempty"`
-	// selector of the pods of ranks, as autoscalers read it.
+	// selector is the label selector of the pods of ranks, in the form that autoscalers read.
 	// +optional
 	Selector string `json:"selector,omitempty"`
-	// epoch is the version number of the active layout. 0: there is none yet.
+	// epoch is the version number of the active layout. It is 0 before the first layout.
 	// +optional
 	Epoch int64 `json:"epoch"`
-	// layoutHash of the active layout: SHA-256, in hexadecimal.
+	// layoutHash is the SHA-256 hash of the active layout, in hexadecimal.
 	// +optional
 	LayoutHash string `json:"layoutHash,omitempty"`
-	// mode of the active layout: ExpertParallel, TensorParallel, or Hybrid if layers differ or have other groups.
+	// mode is the mode of the active layout: ExpertParallel, TensorParallel or Hybrid. It is Hybrid if layers differ or
+	// have other groups.
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
-	// layers of the active layout, by ranges. Each layer is in one range. The value can be copied to spec.parallelism.layers, if it has
-	// at most 24 ranges.
+	// layers are the ranges of layers of the active layout. Each layer is in one range. You can copy up to 24 ranges to
+	// spec.parallelism.layers.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4096
 	// +optional
 	Layers []RangeStatus `json:"layers,omitempty"`
-	// ranks of the active layout.
+	// ranks is the number of ranks of the active layout.
 	// +optional
 	Ranks int32 `json:"ranks"`
-	// members of the active layout, by rank: the first 256.
+	// members are the members of the active layout, by rank. The list has at most the first 256.
 	// +listType=map
 	// +listMapKey=rank
 	// +kubebuilder:validation:MaxItems=256
 	// +optional
 	Members []Member `json:"members,omitempty"`
-	// transition in progress.
+	// transition is the transition in progress.
 	// +optional
 	Transition *CurrentTransition `json:"transition,omitempty"`
-	// recentTransitions are the last transitions that completed, newest first.
+	// recentTransitions are the last five transitions that ended, newest first.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5
 	// +optional
 	RecentTransitions []RecentTransition `json:"recentTransitions,omitempty"`
-	// rebalance is the last evaluation of the experts' load. Set while experts.rebalance is on.
+	// rebalance is the last evaluation of the experts' load. It is set only while experts.rebalance is on.
 	// +optional
 	Rebalance *RebalanceStatus `json:"rebalance,omitempty"`
-	// policy has the last decisions of mode Auto and of autoscaling. Set with one of them only.
+	// policy has the last decisions of mode Auto and of autoscaling. It is set only with one of them.
 	// +optional
 	Policy *PolicyStatus `json:"policy,omitempty"`
-	// memory of weights and KV cache, and the transports between ranks, as reported by the agents.
+	// memory describes the memory for weights and KV cache, and the transports between ranks, as reported by the
+	// agents.
 	// +optional
 	Memory *MemoryStatus `json:"memory,omitempty"`
-	// load as reported by engines and gateways.
+	// load is the load that engines and gateways report.
 	// +optional
 	Load *LoadStatus `json:"load,omitempty"`
-	// endpoint of the gateway inside the cluster.
+	// endpoint is the address of the gateway inside the cluster.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
 }
 
-// MaxMembers that a status lists.
+// MaxMembers is the maximum number of members that a status lists.
 const MaxMembers = 256
 
-// Member of the active layout.
+// Member is a member of the active layout.
 type Member struct {
-	// rank in the layout.
+	// rank is the index of the member in the layout.
 	Rank int32 `json:"rank"`
-	// id of the member: pod UID, device and incarnation. It is never reused.
+	// id is the id of the member: pod UID, device and incarnation. It is never reused.
 	ID string `json:"id"`
-	// pod of the rank.
+	// pod is the name of the pod.
 	Pod string `json:"pod"`
-	// node of the pod.
+	// node is the node of the pod.
 	// +optional
 	Node string `json:"node,omitempty"`
 }
 
 // CurrentTransition is the progress of a transition.
 type CurrentTransition struct {
-	// name of the LayoutTransition.
+	// name is the name of the LayoutTransition.
 	Name string `json:"name"`
-	// phase of the current flip.
+	// phase is the phase of the current flip.
 	Phase string `json:"phase"`
-	// flip in progress. The first is 1.
+	// flip is the number of the current flip. The first is 1.
 	Flip int32 `json:"flip"`
-	// flips of the transition.
+	// flips is the number of flips of the transition.
 	Flips int32 `json:"flips"`
-	// bytesDone of the current flip.
+	// bytesDone is the number of bytes of the current flip that were transferred.
 	BytesDone int64 `json:"bytesDone"`
-	// bytesTotal of the current flip.
+	// bytesTotal is the number of bytes of the current flip.
 	BytesTotal int64 `json:"bytesTotal"`
 }
 
-// RecentTransition is a transition that completed.
+// RecentTransition is a transition that ended.
 type RecentTransition struct {
-	// name of the LayoutTransition.
+	// name is the name of the LayoutTransition.
 	Name string `json:"name"`
-	// summary, e.g. "4 ranks ExpertParallel -> 6 ranks ExpertParallel".
+	// summary describes the change, e.g. "4 ranks ExpertParallel -> 6 ranks ExpertParallel".
 	Summary string `json:"summary"`
-	// phase at the end: Succeeded, Failed, Superseded or Aborted.
+	// phase is the phase at the end: Succeeded, Failed, Superseded or Aborted.
 	Phase TransitionPhase `json:"phase"`
-	// completionTime of the transition.
+	// completionTime is the time at which the transition ended.
 	CompletionTime metav1.Time `json:"completionTime"`
-	// message of a failure.
+	// message explains a failure.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

@@ -1,8 +1,6 @@
 package api_test
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,9 +9,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 	"tangram.dev/api/v1alpha2"
 )
 
@@ -145,26 +141,4 @@ func table(out string) [][]string {
 		rows = append(rows, columns.Split(strings.TrimSpace(line), -1))
 	}
 	return rows
-}
-
-// A sample of a MoEDeployment is one that the API server takes as it stands.
-func TestSamplesAreTaken(t *testing.T) {
-	c := newClient(t)
-	files, err := filepath.Glob(filepath.Join("..", "..", "charts", "tangram", "samples", "*.yaml"))
-	require.NoError(t, err)
-	taken := 0
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		object := &unstructured.Unstructured{}
-		require.NoError(t, yaml.Unmarshal(text, &object.Object))
-		if object.GetKind() != "MoEDeployment" {
-			continue
-		}
-		decode(t, string(text), &v1alpha2.MoEDeployment{})
-		object.SetNamespace(newNamespace(t, c))
-		require.NoError(t, c.Create(t.Context(), object), file)
-		taken++
-	}
-	require.GreaterOrEqual(t, taken, 4)
 }

@@ -28,7 +28,7 @@ func newServer(t *testing.T) (*apiserver.Server, client.Client) {
 	return server, c
 }
 
-// The whole way of a user: install, apply the samples, upgrade, uninstall.
+// The whole way of a user: install, apply the examples, upgrade, uninstall.
 func TestInstall(t *testing.T) {
 	server, c := newServer(t)
 	helm := func(args ...string) string {
@@ -44,13 +44,13 @@ func TestInstall(t *testing.T) {
 	_, err := server.Kubectl(t.Context(), "", "apply", "--dry-run=server", "--validate=strict", "-f", filepath.Join(apiserver.Root(), "e2e", "demo", "manifests"))
 	require.NoError(t, err)
 
-	for name, sample := range samples(t) {
-		_, err := server.Kubectl(t.Context(), sample, "apply", "--server-side", "--validate=strict", "-f", "-")
+	for name, example := range examples(t) {
+		_, err := server.Kubectl(t.Context(), example, "apply", "--server-side", "--validate=strict", "-f", "-")
 		require.NoError(t, err, name)
 	}
-	out, err := server.Kubectl(t.Context(), "", "get", "moed", "demo", "-o", "jsonpath={.spec.replicas} {.spec.parallelism.mode}")
+	out, err := server.Kubectl(t.Context(), "", "get", "moed", "demo", "-o", "jsonpath={.spec.replicas} {.spec.engine.name}")
 	require.NoError(t, err)
-	require.Equal(t, "4 ExpertParallel", out)
+	require.Equal(t, "4 reference", out)
 
 	t.Run("rights in all namespaces", func(t *testing.T) {
 		mayOnly(t, c, "system:serviceaccount:tangram-system:tangram-operator", "tangram-system", "default")

@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"tangram.dev/tests/internal/apiserver"
 )
 
 func TestLint(t *testing.T) {
@@ -52,10 +53,10 @@ func TestRenderedObjectsConformToTheSchemas(t *testing.T) {
 			require.NotContains(t, out, "Valid: 0,")
 		})
 	}
-	t.Run("samples", func(t *testing.T) {
-		for _, sample := range samples(t) {
-			_, err := kubeconform(sample)
-			require.NoError(t, err)
+	t.Run("examples", func(t *testing.T) {
+		for name, example := range examples(t) {
+			_, err := kubeconform(example)
+			require.NoError(t, err, name)
 		}
 	})
 	t.Run("misspelt fields are found", func(t *testing.T) {
@@ -63,7 +64,7 @@ func TestRenderedObjectsConformToTheSchemas(t *testing.T) {
 		require.NoError(t, err)
 		_, err = kubeconform(strings.Replace(text, "runAsNonRoot:", "runAsNoRoot:", 1))
 		require.ErrorContains(t, err, "runAsNoRoot")
-		_, err = kubeconform(strings.Replace(samples(t)["moedeployment.yaml"], "  replicas:", "  replica:", 1))
+		_, err = kubeconform(strings.Replace(examples(t)["cpu-demo/moedeployment.yaml"], "  replicas:", "  replica:", 1))
 		require.ErrorContains(t, err, "'replica'")
 	})
 }
@@ -302,17 +303,20 @@ func TestReleasesDoNotCollide(t *testing.T) {
 	}
 }
 
-// samples by file name.
-func samples(t *testing.T) map[string]string {
+// examples by their paths in the folder of that name.
+func examples(t *testing.T) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(chart, "samples", "*.yaml"))
+	folder := filepath.Join(apiserver.Root(), "examples")
+	files, err := filepath.Glob(filepath.Join(folder, "*", "*.yaml"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	texts := map[string]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		texts[filepath.Base(file)] = string(text)
+		name, err := filepath.Rel(folder, file)
+		require.NoError(t, err)
+		texts[name] = string(text)
 	}
 	return texts
 }

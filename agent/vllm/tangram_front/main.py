@@ -20,10 +20,10 @@ MODULES = (
 
 
 def flags() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tangram-front", description="vLLM's OpenAI server over a gateway of Tangram; other flags are vLLM's.", allow_abbrev=False)
-    parser.add_argument("--tokens-socket", required=True, help="UNIX socket of the gateway, which gives tokens")
-    parser.add_argument("--text-socket", required=True, help="UNIX socket to serve HTTP on")
-    parser.add_argument("--ready-file", default="", help="JSON with the server's process, once it serves")
+    parser = argparse.ArgumentParser(prog="tangram-front", description="vLLM's OpenAI server with tokens from a Tangram gateway. All other flags are those of vllm serve.", allow_abbrev=False)
+    parser.add_argument("--tokens-socket", required=True, help="UNIX socket on which the gateway serves tokens")
+    parser.add_argument("--text-socket", required=True, help="UNIX socket on which to serve HTTP")
+    parser.add_argument("--ready-file", default="", help="file to write when the server is ready: JSON with its process id; empty: not written")
     return parser
 
 

@@ -19,32 +19,39 @@ MOST_ROWS = 65536  # of a rank in a step: a rank that announces more ends (kMost
 def rows(given: str) -> int:
     """How many tokens of a step a rank may compute."""
     if not 1 <= (tokens := int(given)) <= MOST_ROWS:
-        raise argparse.ArgumentTypeError(f"{tokens} is not between 1 and {MOST_ROWS}, the most rows of a rank in one step")
+        raise argparse.ArgumentTypeError(f"{tokens} is not between 1 and {MOST_ROWS}, the maximum number of rows of a rank in one step")
     return tokens
 
 
 def flags() -> argparse.ArgumentParser:
     # No abbreviations: users give flags in spec.engine.args too, and the API refuses those that the operator owns by their whole names.
-    parser = argparse.ArgumentParser(prog="tangram-vllm", description="vLLM as the engine of one rank: attaches to its agent and serves.",
+    parser = argparse.ArgumentParser(prog="tangram-vllm", description="vLLM as an engine of Tangram: serves one rank with the memory of its agent.",
                                      allow_abbrev=False)
-    for name, help_ in (("agent-socket", "UNIX socket of the agent"), ("token-file", "file with the pod's engine token"), ("tls-ca", "PEM of the CA"),
-                        ("tls-cert", "PEM of this engine's certificate"), ("tls-key", "PEM of its key")):
+    for name, help_ in (("agent-socket", "path of the agent's UNIX socket"), ("token-file", "file with the engine token of the pod"),
+                        ("tls-ca", "PEM file of the CA"), ("tls-cert", "PEM file of this engine's certificate"),
+                        ("tls-key", "PEM file of its private key")):
         parser.add_argument(f"--{name}", required=True, help=help_)
-    for name, default, help_ in (("mesh-listen", "127.0.0.1:0", "host:port for other engines"), ("serve-listen", "127.0.0.1:0", "host:port for gateways"),
-                                 ("advertise", "", "host that others reach this engine at"), ("ready-file", "", "JSON with the real endpoints, once attached"),
-                                 ("log-level", "info", "of the kit"), ("fault-dir", "", "for tests: directory that arms faults while it runs")):
+    for name, default, help_ in (("mesh-listen", "127.0.0.1:0", "host:port of the mesh for other engines; port 0: any; default: %(default)s"),
+                                 ("serve-listen", "127.0.0.1:0", "host:port for gateways; port 0: any; default: %(default)s"),
+                                 ("advertise", "", "host name or address under which others reach this engine"),
+                                 ("ready-file", "", "file to write after the attach: JSON with the actual endpoints; empty: not written"),
+                                 ("log-level", "info", "log level of the kit; default: %(default)s"),
+                                 ("fault-dir", "", "for tests: directory of faults to arm at run time")):
         parser.add_argument(f"--{name}", default=default, help=help_)
-    for name, value, help_ in (("device", 0, "which of the pod's ranks, from 0"), ("agent-wait-seconds", 60, "how long to wait for the agent"),
-                               ("block-tokens", 32, "positions of a KV block, a multiple of 32"),
-                               ("max-running", 64, "requests that run at once"), ("max-model-len", 2048, "most tokens of prompt and answer"),
-                               ("max-peer-timeout-ms", 10000, "a peer silent for so long is gone, always"),
-                               ("min-peer-timeout-ms", 1000, "... and at the earliest"), ("min-step-ms", 0, "a step with work takes at least so long"),
-                               ("kv-ahead-ms", 1000, "a flip waits so long, while steps go on, for KV to be ahead of it; -1: all KV moves in the flip"),
-                               ("threads", 1, "of a step")):
-        parser.add_argument(f"--{name}", type=int, default=value, help=help_)
-    parser.add_argument("--max-batch-tokens", type=rows, default=512, help=f"tokens of a step, at most {MOST_ROWS}")
-    parser.add_argument("--insecure-fabric", action="store_true", help="mesh in plain TCP, for networks that are closed to others")
-    parser.add_argument("--private-experts", action="store_true", help="for benches: compute with copies of the experts, made anew in each layout")
+    for name, value, help_ in (("device", 0, "index of the rank in the pod, from 0"),
+                               ("agent-wait-seconds", 60, "time to wait for the agent at the start, in seconds"),
+                               ("block-tokens", 32, "size of a KV block in tokens, a multiple of 32"),
+                               ("max-running", 64, "maximum number of running requests of this rank"),
+                               ("max-model-len", 2048, "maximum number of tokens of prompt and answer"),
+                               ("max-peer-timeout-ms", 10000, "maximum timeout for an unresponsive peer, in milliseconds"),
+                               ("min-peer-timeout-ms", 1000, "minimum timeout for an unresponsive peer, in milliseconds; between the two it follows the step times"),
+                               ("min-step-ms", 0, "minimum duration of a step with work, in milliseconds"),
+                               ("kv-ahead-ms", 1000, "maximum time that a flip waits, while steps continue, for KV copies ahead of it, in milliseconds; -1: no copies ahead"),
+                               ("threads", 1, "number of threads that compute a step")):
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"{help_}; default: %(default)s")
+    parser.add_argument("--max-batch-tokens", type=rows, default=512, help=f"maximum number of tokens in a step, 1 to {MOST_ROWS}; default: %(default)s")
+    parser.add_argument("--insecure-fabric", action="store_true", help="mesh without TLS, for isolated networks only")
+    parser.add_argument("--private-experts", action="store_true", help="for benchmarks: compute with copies of the experts, made again in each layout")
     return parser
 
 

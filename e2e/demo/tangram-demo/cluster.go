@@ -355,7 +355,7 @@ func clusterUp(ctx context.Context, o options) error {
 		if ctx.Err() != nil {
 			return errors.Join(err, clusterDown(ctx, o))
 		}
-		return fmt.Errorf("%w\nwhat is there was left for you to look at; `make demo-down` removes it", diagnosed(ctx, c, err))
+		return fmt.Errorf("%w\nthe cluster was kept for inspection; `make demo-down` removes it", diagnosed(ctx, c, err))
 	}
 	url, err := c.Kube.In(namespace).AwaitGateway(ctx, world)
 	if err != nil {

@@ -39,9 +39,9 @@ const frontText = "The quick brown fox jumps over the lazy dog, and nobody minds
 
 func frontDoorCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "front-door", Short: "the front-door bench: processor time per token of gateway and text server beside a plain reverse proxy, and how soon a text server that is killed answers again", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "front-door", Short: "Benchmark front-door: processor time per token, compared with a reverse proxy, and restart time of a killed text server", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return frontDoor(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/front-door", "folder of logs")
+	c.Flags().StringVar(&o.out, "out", "build/bench/front-door", "folder for logs")
 	o.rootFlag(c)
 	return c
 }

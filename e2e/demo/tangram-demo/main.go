@@ -52,7 +52,7 @@ func main() { os.Exit(command()) }
 func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	root := &cobra.Command{Use: "tangram-demo", Short: "change the shape of a model while it serves", SilenceErrors: true, SilenceUsage: true}
+	root := &cobra.Command{Use: "tangram-demo", Short: "Change the layout of a model while it serves, and run benchmarks", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(vllmCommand(), vllmOverheadCommand(), vllmTransitionCommand(), vllmMemoryCommand(), vllmRestartCommand(), scaleUpCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), kvOverheadCommand(), reshardCommand(),
 		interferenceCommand(), simulateRealCommand(), burstRealCommand(), smoothCommand(), throughputDuringCommand(), frontDoorCommand(), frontProxyCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand(), pictureCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
@@ -65,27 +65,27 @@ func command() int {
 
 func localCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "local", Short: "run the scenario with local processes", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "local", Short: "Run the scenario with local processes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return local(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.rootFlag(c)
-	c.Flags().BoolVar(&o.bench, "bench", false, "print JSON lines of the transition bench instead of the tables")
+	c.Flags().BoolVar(&o.bench, "bench", false, "print JSON lines of the transition benchmark instead of the tables")
 	return c
 }
 
 func recoveryCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "recovery", Short: "the recovery bench: ranks die under load", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "recovery", Short: "Benchmark recovery: kill, stop or cut off ranks under load", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return recovery(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.rootFlag(c)
-	c.Flags().StringVar(&o.only, "only", "", "one kind of blow, as engine-stop")
+	c.Flags().StringVar(&o.only, "only", "", "kind of failure to run, e.g. engine-stop; empty: all")
 	return c
 }
 
 func falseAlarmCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "false-alarm", Short: "the false-alarm bench: nobody dies, and nobody is fenced", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "false-alarm", Short: "Benchmark false-alarm: count fences while no process dies", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return falseAlarm(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.rootFlag(c)
@@ -94,82 +94,82 @@ func falseAlarmCommand() *cobra.Command {
 
 func controlCostCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "control-cost", Short: "the control-cost bench: transitions of 64 ranks of DeepSeek-V3 without a byte", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "control-cost", Short: "Benchmark control-cost: transitions of 64 ranks of DeepSeek-V3 that transfer no weights", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return controlCost(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/control-cost", "folder of logs")
+	c.Flags().StringVar(&o.out, "out", "build/bench/control-cost", "folder for logs")
 	o.rootFlag(c)
 	return c
 }
 
 func kvOverheadCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "kv-overhead-ghost", Short: "the kv-overhead-ghost bench: memory that a switch of Qwen3-235B has in use, as agents count it, without a byte", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "kv-overhead-ghost", Short: "Benchmark kv-overhead-ghost: memory in use during mode switches of Qwen3-235B that transfer no weights, as agents count it", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return kvOverhead(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/kv-overhead-ghost", "folder of logs")
+	c.Flags().StringVar(&o.out, "out", "build/bench/kv-overhead-ghost", "folder for logs")
 	o.rootFlag(c)
 	return c
 }
 
 func reshardCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "reshard", Short: "the reshard bench: weights between experts whole and sliced, over a plain copy between two processes", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "reshard", Short: "Benchmark reshard: transfer rate between whole and sharded experts, relative to a plain copy between two processes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return reshard(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/reshard", "folder of logs")
+	c.Flags().StringVar(&o.out, "out", "build/bench/reshard", "folder for logs")
 	o.rootFlag(c)
 	return c
 }
 
 func simulateRealCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "simulate-real", Short: "the simulate-real bench: the simulator beside real processes with a clock", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "simulate-real", Short: "Benchmark simulate-real: the simulator, compared with real processes with paced steps", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return simulateReal(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/simulate-real", "folder of logs")
+	c.Flags().StringVar(&o.out, "out", "build/bench/simulate-real", "folder for logs")
 	o.rootFlag(c)
 	return c
 }
 
 func burstRealCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "burst-real", Short: "the burst-real bench: bursts on real processes with a clock, in either mode and in whichever the world chooses", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "burst-real", Short: "Benchmark burst-real: bursts on real processes with paced steps, in each mode and in mode Auto", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return burstReal(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/burst-real", "folder of logs, and of bursts.svg")
-	c.Flags().StringVar(&o.only, "only", "", "ways that begin so, as Auto; nothing is summed up then")
+	c.Flags().StringVar(&o.out, "out", "build/bench/burst-real", "folder for logs and bursts.svg")
+	c.Flags().StringVar(&o.only, "only", "", "prefix of the variants to run, without a summary, e.g. Auto; empty: all, with a summary")
 	o.rootFlag(c)
 	return c
 }
 
 func interferenceCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "interference", Short: "the interference bench: what resizes cost those who are served", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "interference", Short: "Benchmark interference: cost of resizes for running requests", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return interference(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/interference", "folder of logs")
-	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/wide", "folder of the model")
+	c.Flags().StringVar(&o.out, "out", "build/bench/interference", "folder for logs")
+	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/wide", "folder of the checkpoint")
 	o.rootFlag(c)
 	return c
 }
 
 func clusterCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "cluster", Short: "run the scenario on a Kubernetes cluster that it starts and removes", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "cluster", Short: "Run the scenario on a Kubernetes cluster that this command starts and removes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return onCluster(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.clusterFlags(c)
-	c.Flags().BoolVar(&o.keep, "keep", false, "keep the cluster; `tangram-demo cluster-down` removes it")
+	c.Flags().BoolVar(&o.keep, "keep", false, "keep the cluster until tangram-demo cluster-down")
 	return c
 }
 
 func clusterUpCommand() *cobra.Command {
 	o := &options{ranks: 4}
-	c := &cobra.Command{Use: "cluster-up", Short: "start the cluster of the demo, and keep it", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "cluster-up", Short: "Start the cluster of the demo and keep it", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return clusterUp(cmd.Context(), *o) }}
-	c.Flags().IntVar(&o.ranks, "ranks", 4, "ranks at the start")
+	c.Flags().IntVar(&o.ranks, "ranks", 4, "initial number of ranks")
 	o.clusterFlags(c)
 	return c
 }
 
 func clusterDownCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "cluster-down", Short: "remove the cluster", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "cluster-down", Short: "Remove the cluster of the demo, in any state", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return clusterDown(cmd.Context(), *o) }}
 	o.clusterFlags(c)
 	return c
@@ -178,9 +178,9 @@ func clusterDownCommand() *cobra.Command {
 func (o *options) worldFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.Uint64Var(&o.seed, "seed", 1, "random seed of prompts and sampling")
-	f.IntVar(&o.ranks, "ranks", 4, "ranks at the start")
-	f.StringVar(&o.out, "out", "build/demo", "folder of logs and reports")
-	f.StringVar(&o.checkpoint, "checkpoint", "", "checkpoint of the one-rank run and of local worlds (default build/models/demo)")
+	f.IntVar(&o.ranks, "ranks", 4, "initial number of ranks")
+	f.StringVar(&o.out, "out", "build/demo", "folder for logs and reports")
+	f.StringVar(&o.checkpoint, "checkpoint", "", "folder of the checkpoint for the run on one rank and for local worlds; empty: build/models/demo")
 	f.DurationVar(&o.span, "span", 12*time.Second, "duration of one round of the trace (80 requests)")
 	f.DurationVar(&o.pause, "pause", 3*time.Second, "pause before each transition")
 	f.IntVar(&o.atOnce, "concurrency", 8, "maximum number of concurrent requests")
@@ -192,7 +192,7 @@ func (o *options) rootFlag(c *cobra.Command) {
 
 func (o *options) clusterFlags(c *cobra.Command) {
 	o.rootFlag(c)
-	c.Flags().StringVar(&o.clusterDir, "cluster-dir", "build/cluster", "folder of the cluster's state")
+	c.Flags().StringVar(&o.clusterDir, "cluster-dir", "build/cluster", "folder for the state of the cluster")
 }
 
 // joiners of a step that adds ranks.

@@ -15,10 +15,10 @@ import (
 
 func pictureCommand() *cobra.Command {
 	var from, to string
-	c := &cobra.Command{Use: "picture", Short: "draw the transitions of a local run: experts on ranks, and the tokens of one stream", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "picture", Short: "Draw the transitions of a local run: experts on ranks, and the tokens of one stream", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return picture(from, to) }}
 	c.Flags().StringVar(&from, "report", "build/try/run/report.json", "report of a local run")
-	c.Flags().StringVar(&to, "svg", "docs/transitions.svg", "file to write")
+	c.Flags().StringVar(&to, "svg", "docs/transitions.svg", "SVG file to write")
 	return c
 }
 

@@ -19,10 +19,10 @@ import (
 
 func smoothCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "smooth", Short: "the smooth bench: what streams see of transitions, windows against windows", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "smooth", Short: "Benchmark smooth: gaps in streams in windows with transitions, compared with windows without", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return smooth(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/smooth", "folder of logs")
-	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/demo", "checkpoint")
+	c.Flags().StringVar(&o.out, "out", "build/bench/smooth", "folder for logs")
+	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/demo", "folder of the checkpoint")
 	o.rootFlag(c)
 	return c
 }

@@ -17,10 +17,10 @@ import (
 
 func throughputDuringCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "throughput-during", Short: "the throughput-during bench: tokens/s while the world changes its shape, and how long that takes, of strategies Smooth and Fast", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "throughput-during", Short: "Benchmark throughput-during: tokens/s during transitions and their duration, with strategies Smooth and Fast", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return throughputDuring(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/throughput-during", "folder of logs")
-	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/demo", "checkpoint")
+	c.Flags().StringVar(&o.out, "out", "build/bench/throughput-during", "folder for logs")
+	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/demo", "folder of the checkpoint")
 	o.rootFlag(c)
 	return c
 }

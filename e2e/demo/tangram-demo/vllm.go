@@ -22,12 +22,12 @@ var vllmFlags = []string{"--max-batch-tokens", "64"}
 
 func vllmCommand() *cobra.Command {
 	o := &options{vllm: true}
-	c := &cobra.Command{Use: "vllm", Short: "as cluster, with vLLM's engines and chats, whose tokens and texts are compared with transformers", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "vllm", Short: "Run the scenario on a cluster with vLLM engines and chats, and compare tokens and texts with transformers", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return onCluster(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.clusterFlags(c)
-	c.Flags().IntVar(&o.streams, "streams", 4, "that run when an event begins, else the demo fails")
-	c.Flags().BoolVar(&o.keep, "keep", false, "leave the cluster; `tangram-demo cluster-down` takes it down")
+	c.Flags().IntVar(&o.streams, "streams", 4, "minimum number of running streams when an event begins; with fewer, the demo fails")
+	c.Flags().BoolVar(&o.keep, "keep", false, "keep the cluster until tangram-demo cluster-down")
 	for flag, value := range map[string]string{"ranks": "2", "out": "build/demo-vllm", "span": "24s", "pause": "5s", "concurrency": "8"} {
 		f := c.Flags().Lookup(flag)
 		f.DefValue = value

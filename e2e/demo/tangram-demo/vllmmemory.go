@@ -16,9 +16,9 @@ import (
 
 func vllmMemoryCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "vllm-memory", Short: "the vllm-memory bench: what a rank of vLLM takes of a node, beside stock vLLM", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "vllm-memory", Short: "Benchmark vllm-memory: memory of a vLLM rank on a node, compared with stock vLLM", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return vllmMemory(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/vllm-memory", "folder of logs")
+	c.Flags().StringVar(&o.out, "out", "build/bench/vllm-memory", "folder for logs")
 	o.rootFlag(c)
 	return c
 }

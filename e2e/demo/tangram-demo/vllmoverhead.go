@@ -18,10 +18,10 @@ import (
 
 func vllmOverheadCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "vllm-overhead", Short: "the vllm-overhead bench: a rank of vLLM, served, beside stock vLLM in a process", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "vllm-overhead", Short: "Benchmark vllm-overhead: tokens/s of a served vLLM rank, compared with stock vLLM in a process", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return vllmOverhead(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/vllm-overhead", "folder of logs")
-	c.Flags().Uint64Var(&o.seed, "seed", 1, "of prompts")
+	c.Flags().StringVar(&o.out, "out", "build/bench/vllm-overhead", "folder for logs")
+	c.Flags().Uint64Var(&o.seed, "seed", 1, "random seed of prompts")
 	o.rootFlag(c)
 	return c
 }

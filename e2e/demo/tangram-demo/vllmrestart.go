@@ -22,9 +22,9 @@ const restartTokens = 400
 
 func vllmRestartCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "vllm-restart", Short: "the vllm-restart bench: an engine is killed, and serves again", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "vllm-restart", Short: "Benchmark vllm-restart: time from the kill of a vLLM engine until it serves again", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return vllmRestart(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/vllm-restart", "folder of logs")
+	c.Flags().StringVar(&o.out, "out", "build/bench/vllm-restart", "folder for logs")
 	o.rootFlag(c)
 	return c
 }

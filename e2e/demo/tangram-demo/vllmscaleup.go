@@ -19,11 +19,11 @@ import (
 
 func scaleUpCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "scale-up", Short: "the scale-up bench: 2 -> 3 ranks of vLLM under load, ours, without its parts, and what is done without it", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "scale-up", Short: "Benchmark scale-up: from 2 to 3 vLLM ranks under load, with Tangram, with parts of it disabled, and with other methods", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return scaleUp(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/scale-up", "folder of logs")
-	c.Flags().StringVar(&o.only, "only", "", "ways, with commas between, as ours,cold-restart")
-	c.Flags().IntVar(&o.rounds, "rounds", 3, "in which time counts; one more looks at memory")
+	c.Flags().StringVar(&o.out, "out", "build/bench/scale-up", "folder for logs")
+	c.Flags().StringVar(&o.only, "only", "", "methods to run, separated by commas, e.g. ours,cold-restart; empty: all")
+	c.Flags().IntVar(&o.rounds, "rounds", 3, "number of timed rounds; one more round measures memory")
 	o.rootFlag(c)
 	return c
 }

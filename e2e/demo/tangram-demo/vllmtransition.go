@@ -16,9 +16,9 @@ import (
 
 func vllmTransitionCommand() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{Use: "vllm-transition", Short: "the vllm-transition bench: what streams of vLLM's ranks see of resizes and switches", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "vllm-transition", Short: "Benchmark vllm-transition: gaps and tokens/s of vLLM streams during resizes and mode switches", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return vllmTransition(cmd.Context(), *o) }}
-	c.Flags().StringVar(&o.out, "out", "build/bench/vllm-transition", "folder of logs")
+	c.Flags().StringVar(&o.out, "out", "build/bench/vllm-transition", "folder for logs")
 	o.rootFlag(c)
 	return c
 }

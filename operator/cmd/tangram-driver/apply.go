@@ -70,8 +70,8 @@ func applyCommand() *cobra.Command {
 	f.BoolVar(&asJSON, "json-progress", false, "print events and the record as JSON lines")
 	f.StringVar(&logLevel, "log-level", "info", "log level: debug, info, warn or error")
 	f.DurationVar(&limits.Engines, "engines-timeout", limits.Engines, "maximum time until all engines are attached")
-	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "maximum time without a received byte while staging, then the attempt is aborted")
-	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "maximum time from the permit to the flip, then the attempt is aborted")
+	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "maximum time without a received byte while staging; after it, the attempt is aborted")
+	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "maximum time from the permit to the flip; after it, the attempt is aborted")
 	for _, name := range []string{"world-file", "ranks"} {
 		if err := c.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file

@@ -67,11 +67,11 @@ func runCommand() *cobra.Command {
 	f.StringVar(&placement, "placement", "", placementHelp)
 	f.Uint32Var(&spare, "spare-banks", 1, "number of layers that one flip can change; used only for the first layout of a world")
 	f.StringVar(&logLevel, "log-level", "info", "log level: debug, info, warn or error")
-	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "maximum time without a received byte while staging, then the attempt is aborted")
-	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "maximum time from the permit to the flip, then the attempt is aborted")
-	f.DurationVar(&limits.Answer, "answer-timeout", limits.Answer, "maximum time for a response from an agent, then the agent counts as missing")
-	f.DurationVar(&limits.Stop, "stop-timeout", limits.Stop, "maximum time until all members of a broken world are stopped, then the repair is tried again")
-	f.DurationVar(&limits.Reattach, "reattach-timeout", limits.Reattach, "maximum time for an engine to reattach while its agent runs, then the engine counts as lost")
+	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "maximum time without a received byte while staging; after it, the attempt is aborted")
+	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "maximum time from the permit to the flip; after it, the attempt is aborted")
+	f.DurationVar(&limits.Answer, "answer-timeout", limits.Answer, "maximum time for a response from an agent; after it, the agent counts as missing")
+	f.DurationVar(&limits.Stop, "stop-timeout", limits.Stop, "maximum time until all members of a broken world are stopped; after it, the repair is retried")
+	f.DurationVar(&limits.Reattach, "reattach-timeout", limits.Reattach, "maximum time for an engine to reattach while its agent runs; after it, the engine counts as lost")
 	for _, name := range []string{"world-file", "ranks"} {
 		if err := c.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file

@@ -57,7 +57,7 @@ func TestGoldenOutputs(t *testing.T) {
 		{"balance-full.json", nowhere, "balance --load docs/placement/loads.json --ranks 4 --slots 5 --nodes 2 --mode full -o json"},
 		{"balance.yaml", nowhere, "balance --load docs/placement/loads.json --ranks 2 --demand last --max-moves 3 -o yaml"},
 		{"plan-resize", placement, "plan --geometry Qwen3-30B-A3B --from-ranks 4 --ranks 6 --lines 4"},
-		{"plan-switch", nowhere, "plan -f charts/tangram/samples/moedeployment.yaml --geometry Qwen3-30B-A3B --from-ranks 4 --from-mode TensorParallel --lines 4"},
+		{"plan-switch", nowhere, "plan -f examples/cpu-demo/moedeployment.yaml --geometry Qwen3-30B-A3B --from-ranks 4 --from-mode TensorParallel --granule-rows 16 --spare-banks 3 --lines 4"},
 		{"plan-resize.json", nowhere, "plan --geometry gpt-oss-20b --from-ranks 2 --ranks 1 -o json"},
 		{"simulate-width", simulator, "simulate --rates 240x10,600x45,600x10 --prompt 1500 --answer 150 --model Qwen3-30B-A3B --rank-gb 48 --truth trtllm --ranks 3 --policy ExpertParallel,width --min-ranks 2 --max-ranks 8 --ttft 2 --tpot 0.05"},
 		{"recommend-redundant", simulator, "simulate recommend --rates 60x150 --prompt 1000 --answer 100 --model Qwen3-30B-A3B --truth sglang --ttft 0.5 --tpot 0.05 --ranks 8 --expert-skew 2 --redundant-experts 8"},
@@ -66,7 +66,7 @@ func TestGoldenOutputs(t *testing.T) {
 		{"crossover-steps", experiments, "simulate crossover --truth vllm --steps"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			args := strings.Fields(strings.NewReplacer("docs/", docs+"/", "charts/", "../../../charts/").Replace(c.args))
+			args := strings.Fields(strings.NewReplacer("docs/", docs+"/", "examples/", "../../../examples/").Replace(c.args))
 			code, out, errs := call("", args...)
 			require.Zero(t, code, errs)
 			path := filepath.Join("testdata", c.name)

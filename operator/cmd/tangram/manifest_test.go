@@ -2,10 +2,15 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"tangram.dev/operator/internal/plancli"
+	"tangram.dev/operator/pkg/geometry"
 )
 
 const (
@@ -98,10 +103,10 @@ func TestPlan_WhenFileIsWrong(t *testing.T) {
 
 // In mode Auto the command prints the mode that it plans for and its source.
 func TestPlan_WhenModeIsAuto(t *testing.T) {
-	code, out, errs := call("", "plan", "-f", "../../../charts/tangram/samples/auto.yaml", "--geometry", "Qwen3-30B-A3B", "--lines", "1")
+	code, out, errs := call("", "plan", "-f", "../../../examples/autoscaling/slo.yaml", "--geometry", "Qwen3-30B-A3B", "--lines", "1")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "no layout -> ExpertParallel on 4 ranks")
-	require.Contains(t, errs, "samples/auto.yaml: mode is Auto: the plan is for ExpertParallel, the mode of a new world; use --mode to plan for another mode")
+	require.Contains(t, errs, "examples/autoscaling/slo.yaml: mode is Auto: the plan is for ExpertParallel, the mode of a new world; use --mode to plan for another mode")
 	auto := head + "spec: {replicas: 6, parallelism: {mode: Auto}}\nstatus: {ranks: 4, mode: TensorParallel}\n"
 	code, out, errs = planOf(auto)
 	require.Zero(t, code, errs)
@@ -111,6 +116,30 @@ func TestPlan_WhenModeIsAuto(t *testing.T) {
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "TensorParallel on 4 ranks -> ExpertParallel on 6 ranks")
 	require.Empty(t, errs)
+}
+
+// The command reads every MoEDeployment of the examples, and plans those of public models without their checkpoints.
+func TestPlan_WhenFileIsAnExample(t *testing.T) {
+	files, err := filepath.Glob("../../../examples/*/*.yaml")
+	require.NoError(t, err)
+	planned := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		if !strings.Contains(string(text), "\nkind: MoEDeployment\n") {
+			continue
+		}
+		d, err := plancli.Deployment(file, "", nil)
+		require.NoError(t, err)
+		if _, err := geometry.PublicNamed(d.Spec.Model.Name); err != nil {
+			continue // its geometry is in the checkpoint
+		}
+		code, out, errs := call("", "plan", "-f", file, "--geometry", d.Spec.Model.Name, "--lines", "1")
+		require.Zero(t, code, "%s: %s", file, errs)
+		require.Contains(t, out, fmt.Sprintf("no layout -> ExpertParallel on %d ranks", d.Spec.Replicas*d.Spec.RanksPerPod), file)
+		planned++
+	}
+	require.GreaterOrEqual(t, planned, 5)
 }
 
 // No flag is dropped in silence.

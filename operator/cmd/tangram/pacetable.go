@@ -17,7 +17,7 @@ func paceTableCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pace-table FILE",
 		Short: "Write a table of step durations for engines without accelerators (tangram-engine --pace)",
-		Long: `Writes the durations of steps to FILE (-: standard output) as JSON. tangram-engine --pace FILE takes as long for each step.
+		Long: `Writes the durations of steps to FILE (-: standard output) as JSON. With tangram-engine --pace FILE, each step takes its duration in the table.
 The table has all numbers of ranks up to --ranks, in ExpertParallel and TensorParallel mode and in the measured hybrids.
 The durations come from kernels measured on accelerators; tangram simulate --truth uses the same ones.
 Between two measured numbers of ranks, durations are interpolated linearly in logarithms.`,

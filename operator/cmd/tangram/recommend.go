@@ -19,9 +19,9 @@ func recommendCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "recommend",
 		Short: "Recommend the mode and the numbers of ranks and redundant experts for an SLO",
-		Long: `Simulates the requests in both modes on each number of ranks up to --ranks. Recommends the configuration that keeps the SLO with the fewest
+		Long: `Simulates the requests in both modes on each number of ranks up to --ranks. Recommends the configuration that meets the SLO with the fewest
 rank-hours. Among configurations within 1 % of these rank-hours, it prefers fewer redundant experts, then higher attainment.
-If no configuration keeps the SLO, the command fails, and the table shows the attainment of each.
+If no configuration meets the SLO, the command fails, and the table shows the attainment of each.
 
 --expert-load (a file as for tangram balance) or --expert-skew (generated) gives the load of the experts. Without them, --routing gives it.
 With an expert load, ExpertParallel mode is simulated with one slot for each expert, and with 1, 2, 4, ... additional slots per rank.

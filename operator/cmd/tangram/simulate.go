@@ -30,7 +30,7 @@ func simulateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "simulate",
 		Short: "Simulate requests on a world, in static modes and under policies",
-		Long: `Simulates requests on a world. Measured kernels give the duration of each step, the planner gives the data that each transition moves.
+		Long: `Simulates requests on a world. Measured kernels give the duration of each step, the planner gives the data that each transition transfers.
 All random numbers depend only on --seed.
 
 Each --policy is simulated separately:
@@ -41,7 +41,7 @@ Each --policy is simulated separately:
   calibrated                      switches the mode by measured step durations, as a MoEDeployment in mode Auto does
   hindsight                       best schedule found by a beam search that knows all future requests
   width                           starts with --ranks ranks and changes the number of ranks between --min-ranks and --max-ranks
-                                  to keep the SLO, as spec.autoscaling of a MoEDeployment does
+                                  to meet the SLO, as spec.autoscaling of a MoEDeployment does
 
 If the policies include width, a step has at most 2,048 tokens per rank. Otherwise it has at most 8,192 tokens in total.
 
@@ -95,7 +95,7 @@ Late means more than one minute and more than one tenth of the time in which req
 	f.IntVar(&o.Width.Min, "min-ranks", o.Width.Min, "minimum number of ranks for policy width")
 	f.IntVar(&o.Width.Max, "max-ranks", o.Width.Max, "maximum number of ranks for policy width; 0: the value of --ranks")
 	f.StringVar(&o.Width.Mode, "mode", o.Width.Mode, "mode for policy width: ExpertParallel, TensorParallel, or Auto to choose the mode together with the number of ranks")
-	f.Float64Var(&o.Width.PodSeconds, "pod-seconds", o.Width.PodSeconds, "time from the request for a pod until its rank is ready for policy width, in seconds")
+	f.Float64Var(&o.Width.PodSeconds, "pod-seconds", o.Width.PodSeconds, "for policy width: time from the request for a pod until its rank is ready, in seconds")
 	f.IntVar(&o.Width.Standby, "standby", o.Width.Standby, "number of standby ranks for policy width (spec.standbyReplicas)")
 	f.Float64Var(&o.Width.SLO.TTFT, "ttft", o.Width.SLO.TTFT, "SLO: maximum time to first token, in seconds; 0: no limit")
 	f.Float64Var(&o.Width.SLO.TPOT, "tpot", o.Width.SLO.TPOT, "SLO: maximum mean inter-token latency of a request, in seconds; 0: no limit")
@@ -156,7 +156,7 @@ func worldFlags(f *pflag.FlagSet, o *simcli.Options, ranks string) {
 	f.StringVar(&o.Trace, "trace", "", "trace of requests: conversation or code (built in), or a file, plain or gzip; -: standard input")
 	f.StringVar(&o.Format, "format", "", "format of the --trace file: mooncake, azure or rollout; empty: detected from its first line")
 	f.StringVar(&o.Rates, "rates", "", "generated requests instead of a trace, as consecutive parts of SECONDSxREQUESTS_PER_SECOND, e.g. 300x2,60x20")
-	f.IntVar(&o.Rollout, "rollout", o.Rollout, "number of generated requests that all arrive at time 0, instead of a trace; output lengths are log-normal (median 1,500 tokens, sigma 1.2, maximum 32,768); 0: none")
+	f.IntVar(&o.Rollout, "rollout", o.Rollout, "number of generated requests that all arrive at time 0, instead of a trace; 0: none. Output lengths are log-normal (median 1,500 tokens, sigma 1.2, maximum 32,768)")
 	f.Float64Var(&o.Prompt, "prompt", o.Prompt, "mean prompt length for --rates, in tokens")
 	f.Float64Var(&o.Output, "answer", o.Output, "mean output length for --rates, in tokens")
 	f.IntVar(&o.Times, "times", o.Times, "number of copies of each request")

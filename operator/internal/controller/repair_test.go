@@ -72,7 +72,7 @@ func TestMemberThatDies(t *testing.T) {
 			require.NotEmpty(t, lt.Status.Missed)
 			require.Equal(t, api.MissedMember{By: lt.Status.Missed[0].By, ID: lt.Status.Lost[0].ID, Cause: "GaveUp", Doing: "Combine", Layer: ptr.To(int32(1))},
 				lt.Status.Missed[0])
-			b.told(api.EventRepaired, " found "+lt.Status.Lost[0].ID+" gave up in combine of layer 1")
+			b.told(api.EventRepaired, " reported "+lt.Status.Lost[0].ID+" gave up in combine of layer 1")
 			require.Equal(t, "repair", lt.Status.Flips[0].Kind)
 			require.GreaterOrEqual(t, lt.Status.SinceRequested.Duration, lt.Status.CompletionTime.Sub(lt.Status.StartTime.Time).Truncate(time.Second))
 			require.NotNil(t, lt.Status.Phases.Fence)

@@ -15,10 +15,10 @@ var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
 // What is read is a MoEDeployment that the API server could hold, or refused in one line without words of libraries.
 func FuzzDeployment(f *testing.F) {
-	samples, err := filepath.Glob("../../../charts/tangram/samples/*.yaml")
+	examples, err := filepath.Glob("../../../examples/*/*.yaml")
 	require.NoError(f, err)
-	require.NotEmpty(f, samples)
-	for _, file := range samples {
+	require.NotEmpty(f, examples)
+	for _, file := range examples {
 		text, err := os.ReadFile(file)
 		require.NoError(f, err)
 		f.Add(text)

@@ -335,7 +335,7 @@ func (a *AscendScrape) Since(before *AscendScrape) ([][]float64, error) {
 				}
 				d := a.Tokens[l][r][s] - before.Tokens[l][r][s]
 				if d < 0 {
-					return nil, fmt.Errorf("load: layer %d, rank %d, slot %d: its counter went from %v back to %v; the engine started anew between the scrapes",
+					return nil, fmt.Errorf("load: layer %d, rank %d, slot %d: its counter went from %v back to %v; the engine restarted between the scrapes",
 						l, r, s, before.Tokens[l][r][s], a.Tokens[l][r][s])
 				}
 				out[l][e] += d

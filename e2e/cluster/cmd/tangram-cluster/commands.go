@@ -24,7 +24,7 @@ func onCluster(use, short string, args cobra.PositionalArgs, run func(*cobra.Com
 		command.SetOut(os.Stdout) // Println's default is stderr
 		return run(command, o, args)
 	}}
-	command.Flags().StringVar(&o.Dir, "dir", "build/cluster", "folder of the cluster's state, which up makes and down removes")
+	command.Flags().StringVar(&o.Dir, "dir", "build/cluster", "folder for the state of the cluster; up creates it, and down removes it")
 	return command
 }
 
@@ -32,7 +32,7 @@ func upCommand() *cobra.Command {
 	var nodes int
 	var memory string
 	var images []string
-	command := onCluster("up", "Brings up a cluster and waits until its nodes are ready", cobra.NoArgs,
+	command := onCluster("up", "Start a cluster and wait until its nodes are ready", cobra.NoArgs,
 		func(command *cobra.Command, o cluster.Options, _ []string) error {
 			o.Nodes, o.Images = nodes, images
 			if memory != "" {
@@ -42,7 +42,7 @@ func upCommand() *cobra.Command {
 				}
 				o.MemoryPerNode = quantity.Value()
 				if o.MemoryPerNode <= 0 {
-					return fmt.Errorf("--memory-per-node %q: want more than nothing, for example 4Gi", memory)
+					return fmt.Errorf("--memory-per-node %q: want a positive amount, e.g. 4Gi", memory)
 				}
 			}
 			if nodes < 1 {
@@ -50,24 +50,24 @@ func upCommand() *cobra.Command {
 			}
 			return cluster.Up(command.Context(), o)
 		})
-	command.Flags().IntVar(&nodes, "nodes", 2, "nodes beside the control plane")
-	command.Flags().StringVar(&memory, "memory-per-node", "", "memory that pods can have on each node, for example 6Gi (default about half of the machine's)")
-	command.Flags().StringArrayVar(&images, "image", nil, "image archive to load into every node (repeat it)")
+	command.Flags().IntVar(&nodes, "nodes", 2, "number of nodes in addition to the control plane")
+	command.Flags().StringVar(&memory, "memory-per-node", "", "memory for pods on each node, e.g. 6Gi; empty: about half of the machine's memory")
+	command.Flags().StringArrayVar(&images, "image", nil, "image archive to load into every node; repeatable")
 	return command
 }
 
 func downCommand() *cobra.Command {
 	var keep bool
-	command := onCluster("down", "Ends a cluster, also a half-made one, and puts the machine back as it was", cobra.NoArgs,
+	command := onCluster("down", "Remove a cluster, in any state, and undo its changes to this machine", cobra.NoArgs,
 		func(command *cobra.Command, o cluster.Options, _ []string) error {
 			return cluster.Down(command.Context(), o, keep)
 		})
-	command.Flags().BoolVar(&keep, "keep-logs", false, "keep the logs, in DIR.logs")
+	command.Flags().BoolVar(&keep, "keep-logs", false, "keep the logs, in the folder DIR.logs")
 	return command
 }
 
 func statusCommand() *cobra.Command {
-	return onCluster("status", "Shows the machines of a cluster", cobra.NoArgs, func(command *cobra.Command, o cluster.Options, _ []string) error {
+	return onCluster("status", "Print the machines of a cluster and their state", cobra.NoArgs, func(command *cobra.Command, o cluster.Options, _ []string) error {
 		machines, err := cluster.Status(command.Context(), o)
 		if err != nil {
 			return err
@@ -95,28 +95,28 @@ func statusCommand() *cobra.Command {
 }
 
 func loadCommand() *cobra.Command {
-	return onCluster("load-image FILE.tar...", "Loads image archives into every node", cobra.MinimumNArgs(1),
+	return onCluster("load-image FILE.tar...", "Load image archives into every node", cobra.MinimumNArgs(1),
 		func(command *cobra.Command, o cluster.Options, archives []string) error {
 			return cluster.LoadImages(command.Context(), o, archives)
 		})
 }
 
 func nodeCommand() *cobra.Command {
-	node := &cobra.Command{Use: "node", Short: "Does to a node (or to cp, the control plane) what happens to machines"}
+	node := &cobra.Command{Use: "node", Short: "Simulate a power loss or a network failure of a node, or of cp, the control plane"}
 	node.AddCommand(
-		onCluster("kill NAME", "Power loss: every process of it ends at once", cobra.ExactArgs(1),
+		onCluster("kill NAME", "Power a machine off: all its processes end immediately", cobra.ExactArgs(1),
 			func(command *cobra.Command, o cluster.Options, args []string) error {
 				return cluster.KillMachine(command.Context(), o, args[0])
 			}),
-		onCluster("start NAME", "Power on: its disk is as it was", cobra.ExactArgs(1),
+		onCluster("start NAME", "Power a machine on, with the same disk", cobra.ExactArgs(1),
 			func(command *cobra.Command, o cluster.Options, args []string) error {
 				return cluster.StartMachine(command.Context(), o, args[0])
 			}),
-		onCluster("cut NAME", "Unplugs it from the network; what runs there runs on", cobra.ExactArgs(1),
+		onCluster("cut NAME", "Disconnect a machine from the network; its processes continue", cobra.ExactArgs(1),
 			func(command *cobra.Command, o cluster.Options, args []string) error {
 				return cluster.SetLink(command.Context(), o, args[0], false)
 			}),
-		onCluster("join NAME", "Plugs it in again", cobra.ExactArgs(1),
+		onCluster("join NAME", "Connect a machine to the network again", cobra.ExactArgs(1),
 			func(command *cobra.Command, o cluster.Options, args []string) error {
 				return cluster.SetLink(command.Context(), o, args[0], true)
 			}),
@@ -128,8 +128,8 @@ func buildCommand() *cobra.Command {
 	var spec image.Spec
 	var out string
 	command := &cobra.Command{
-		Use: "build-image --name NAME --out X.tar FILE[:DEST]...", Short: "Builds an image archive from files of this machine",
-		Long: "Builds an image archive from files of this machine, with the shared libraries that they need. FILE may be a folder.\nDEST is /bin/<name of the file> if not given.",
+		Use: "build-image --name NAME --out X.tar FILE[:DEST]...", Short: "Build an image archive from files of this machine",
+		Long: "Builds an image archive from files of this machine, with the shared libraries that they need. FILE can be a folder.\nThe default of DEST is /bin/NAME, with the name of the file.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
 			for _, arg := range args {
@@ -142,12 +142,12 @@ func buildCommand() *cobra.Command {
 			return spec.Build(command.Context(), out)
 		},
 	}
-	command.Flags().StringVar(&spec.Name, "name", "", "name with a tag, for example tangram.dev/agent:dev")
-	command.Flags().StringVar(&out, "out", "", "the archive")
-	command.Flags().StringArrayVar(&spec.Entrypoint, "entrypoint", nil, "program that runs, and its arguments (repeat it; default the first file)")
-	command.Flags().StringArrayVar(&spec.Env, "env", nil, "NAME=VALUE of the environment (repeat it)")
-	command.Flags().StringArrayVar(&spec.Exclude, "exclude", nil, "of folders: a path of the image, or a name, to leave out, with wildcards (repeat it)")
-	command.Flags().StringVar(&spec.User, "user", "", "user that it runs as, for example 65532 (default root)")
+	command.Flags().StringVar(&spec.Name, "name", "", "name of the image with a tag, e.g. tangram.dev/agent:dev")
+	command.Flags().StringVar(&out, "out", "", "image archive to write")
+	command.Flags().StringArrayVar(&spec.Entrypoint, "entrypoint", nil, "program to run, and its arguments; repeatable; empty: the first file")
+	command.Flags().StringArrayVar(&spec.Env, "env", nil, "environment variable, as NAME=VALUE; repeatable")
+	command.Flags().StringArrayVar(&spec.Exclude, "exclude", nil, "path in the image, or file name, to leave out of folders; can have wildcards; repeatable")
+	command.Flags().StringVar(&spec.User, "user", "", "user of the program, e.g. 65532; empty: root")
 	for _, name := range []string{"name", "out"} {
 		if err := command.MarkFlagRequired(name); err != nil {
 			panic(err) // no such flag

@@ -27,8 +27,8 @@ func main() {
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:          "tangram-cluster",
-		Short:        "A real Kubernetes cluster on this machine",
-		Long:         "A real Kubernetes cluster on this machine: each of its machines is a process in namespaces of its own.\nRuns as root; `down` takes back everything, also after an interrupted `up`.",
+		Short:        "Run a real Kubernetes cluster on this machine, and build images for it",
+		Long:         "Runs a real Kubernetes cluster on this machine. Each machine of the cluster is a process in its own namespaces.\nNeeds root. The command down removes everything, also after an interrupted up.",
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	// Of the command that up runs in new namespaces.
@@ -37,8 +37,8 @@ func command() *cobra.Command {
 		Use: host.MachineCommand, Hidden: true, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return machine.Run(dir, name) },
 	}
-	supervisor.Flags().StringVar(&dir, "dir", "", "the cluster's folder")
-	supervisor.Flags().StringVar(&name, "name", "", "the machine")
+	supervisor.Flags().StringVar(&dir, "dir", "", "folder for the state of the cluster")
+	supervisor.Flags().StringVar(&name, "name", "", "name of the machine")
 	root.AddCommand(upCommand(), downCommand(), statusCommand(), loadCommand(), nodeCommand(), buildCommand(), supervisor)
 	return root
 }
