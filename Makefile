@@ -33,7 +33,8 @@ demo-down: ## Remove the demo's cluster, in any state
 	@test ! -x $(BUILD)/bin/tangram-demo || $(BUILD)/bin/tangram-demo cluster-down
 
 .PHONY: demo-build try-build
-demo-build: build cluster-setup model
+demo-build: cluster-setup cxx-configure go model # of C++ only the programs of its images
+	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram-agent tangram-hook tangram-engine
 
 # Only the programs that `make try` runs, in a folder of its own.
 try-build:
@@ -60,8 +61,7 @@ fault-matrix: build model vllm-setup ## Inject every fault at every point of eve
 	@set -o pipefail; cd tests && FAULT_MATRIX=full go test ./faults -count=1 -timeout 3h -v | grep --line-buffered -v '^=== '
 
 .PHONY: simulate-agents
-simulate-agents: setup ## Simulate agents in one process with random histories; a failure prints its seed and trace (SEED=, COUNT=)
-	@test -f $(BUILD)/cxx/build.ninja || cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }
+simulate-agents: cxx-configure ## Simulate agents in one process with random histories; a failure prints its seed and trace (SEED=, COUNT=)
 	@ninja -C $(BUILD)/cxx tangram-simulate-agents >/dev/null
 	@$(BUILD)/cxx/agent/simulation/tangram-simulate-agents --seed '$(SEED)' --count '$(or $(COUNT),1000)'
 
@@ -84,8 +84,7 @@ vllm-test: vllm-setup ## Test agent/vllm with real vLLM and a real agent (after 
 	@agent/vllm/tests/run.sh
 
 .PHONY: gpu-bundle gpu-check
-gpu-bundle: setup ## Pack gpu-check for a machine that has only a GPU and its driver (build/gpu-check.tar.gz)
-	@test -f $(BUILD)/cxx/build.ninja || cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }
+gpu-bundle: cxx-configure ## Pack gpu-check for a machine that has only a GPU and its driver (build/gpu-check.tar.gz)
 	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram-gpu-check gpu_conformance_test
 	@tests/gpu/bundle.sh $(BUILD)/cxx $(BUILD)/gpu-check.tar.gz
 
@@ -97,8 +96,11 @@ build: setup cxx go ## Build all programs in build/
 setup: ## Install everything that building and testing need
 	@e2e/setup/install.sh
 
-cxx: setup
+.PHONY: cxx-configure
+cxx-configure: setup
 	@test -f $(BUILD)/cxx/build.ninja || { echo "[build] configuring C++"; cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }; }
+
+cxx: cxx-configure
 	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram_kernels tangram-agent tangram-cold-start tangram-copy tangram-critical-path tangram-dispatch tangram-hook tangram-engine tangram-false-alarm tangram-kv-move tangram-kv-plan tangram-rank-cost tangram-remap tangram-stub-engines tangram-traffic tangram-transport tangram_client_wheel tangram_engine tangram_experts
 
 # NCCL=/path/libnccl.so.2: of the GPUs' CUDA, e.g. of the wheel nvidia-nccl-cu13.
