@@ -163,7 +163,7 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 	m.to(t, 3, "ExpertParallel")
 	said, err := os.ReadFile(filepath.Join(a.Dir(), "agent-p0.log"))
 	require.NoError(t, err)
-	require.Regexp(t, `exiting for another agent to take over error="this process has lost the GPU: cuda: .*uncorrectable ECC error encountered .*"`, string(said))
+	require.Regexp(t, `exiting for another agent to take over error=\\"this process has lost the GPU: cuda: .*uncorrectable ECC error encountered .*\\"`, string(said))
 
 	// A GPU that is lost to an engine: the same of it, but that its step was for nothing.
 	m.during(t, func() {
