@@ -43,6 +43,7 @@ base() {
   for p in "${packages[@]}"; do
     dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
   done
+  python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv) # Debian's Python has it in a package of its own
   if [ ${#missing[@]} -gt 0 ]; then
     [ "$(id -u)" = 0 ] || { echo "Debian packages are missing. Install them as root: apt-get install --no-install-recommends ${missing[*]}" >&2; exit 1; }
     step "Debian packages: ${missing[*]}"
