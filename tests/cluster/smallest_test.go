@@ -54,6 +54,7 @@ func TestSmallestManifest(t *testing.T) {
 	require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 	again := deployment(t, k)
 	require.True(t, again.Spec.Memory.Weights.Equal(d.Spec.Memory.Weights), "the memory stays")
+	requireDeleted(t, k) // else Kubernetes looks at the namespace again only after half of the gateway's default grace period: five minutes
 }
 
 // A namespace whose quota demands limits of every container: with templates for all of them a world serves there, and without they are named.
