@@ -125,7 +125,7 @@ go: setup
 	@mkdir -p $(BUILD)/bin
 	@$(call go-build,$(BUILD)/bin,./cmd/...,./demo/...)
 
-checkpoint = test -f $(BUILD)/models/$(1)/config.json || { echo "[model] writing $(2)"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset $(1) --out $(BUILD)/models/$(1); }
+checkpoint = test -f $(BUILD)/models/$(1)/config.json || { echo "[model] writing $(2)"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset $(1) --out $(BUILD)/models/$(1) >/dev/null; }
 
 model: setup
 	@$(call checkpoint,demo,the demo checkpoint)
