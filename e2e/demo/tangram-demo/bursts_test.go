@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -137,6 +138,14 @@ func TestBurstFigures(t *testing.T) {
 	require.InDelta(t, 1.1, m["ttft"], 1e-9)
 	require.InDelta(t, 1, m["tpot_before"], 1e-9)
 	require.InDelta(t, 2, m["alone"], 1e-9, "one mode is twice as long to a first token, the other for the later ones")
+
+	for _, r := range runs {
+		r.Felt[2] = felt{}
+	}
+	s = burstSummary(runs)
+	require.NotContains(t, s["metrics"], "tpot_after", "no request came in this phase")
+	_, err := json.Marshal(s)
+	require.NoError(t, err)
 
 	start := time.UnixMilli(0)
 	require.InDelta(t, .02, medianGap([]*load.Result{answeredAt(start, time.Second, 20*time.Millisecond, 50)}, start, start.Add(time.Minute)), 1e-6)
