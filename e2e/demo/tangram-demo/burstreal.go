@@ -375,12 +375,12 @@ func burstSummary(runs []*burstRun) map[string]any {
 		lost, refused, requests = lost+r.Lost, refused+r.Refused, requests+len(r.results)
 	}
 	for i, p := range burstPhases() {
+		if runs[0].Felt[i].Requests == 0 {
+			continue // a quiet phase expects few requests, and had none; all runs have the same ones
+		}
 		var either [2]float64 // the worse figure of each mode alone
 		for name, of := range map[string]func(felt) float64{"ttft_p99": func(f felt) float64 { return f.TTFT99 }, "tpot": func(f felt) float64 { return f.TPOT50 }} {
 			better := min(of(runs[0].Felt[i]), of(runs[1].Felt[i]))
-			if better == 0 {
-				continue // few requests are expected in a quiet phase, and none may have come
-			}
 			ratio := of(runs[2].Felt[i]) / better
 			for mode := range either {
 				either[mode] = max(either[mode], of(runs[mode].Felt[i])/better)

@@ -123,7 +123,7 @@ func TestBurstFigures(t *testing.T) {
 	run := func(ttft, tpot float64) *burstRun {
 		r := &burstRun{results: make([]*load.Result, 5)}
 		for range burstPhases() {
-			r.Felt = append(r.Felt, felt{TTFT99: ttft, TPOT50: tpot})
+			r.Felt = append(r.Felt, felt{Requests: 1, TTFT99: ttft, TPOT50: tpot})
 		}
 		return r
 	}
@@ -143,7 +143,9 @@ func TestBurstFigures(t *testing.T) {
 		r.Felt[2] = felt{}
 	}
 	s = burstSummary(runs)
-	require.NotContains(t, s["metrics"], "tpot_after", "no request came in this phase")
+	for _, figure := range []string{"tpot_after", "alone_after"} {
+		require.NotContains(t, s["metrics"], figure, "no request came in this phase")
+	}
 	_, err := json.Marshal(s)
 	require.NoError(t, err)
 
