@@ -67,6 +67,7 @@ type Record struct {
 	Retries          int       `json:"retries"`
 	PlannedFlips     int       `json:"planned_flips"`
 	Permits          int       `json:"permits"`
+	Calls            uint64    `json:"calls"` // of the driver to agents
 	Started          time.Time `json:"started"`
 	Ended            time.Time `json:"ended"`
 	Error            string    `json:"error"`

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -65,6 +66,8 @@ type Options struct {
 	Frontends []string
 	// StubEngines compute nothing (e2e/stub), and there is no gateway: what agents and control cost.
 	StubEngines bool
+	// StubStep is how long a step of stub engines takes; 0: their own default.
+	StubStep time.Duration
 	// SizesOnly: also memory has sizes and no bytes.
 	SizesOnly bool
 	// OneNode: agents may map each other's memory, as pods of one node that share a folder.
@@ -278,12 +281,34 @@ func (w *World) startStub(ctx context.Context) error {
 	for _, p := range w.all() {
 		args = append(args, "--agent-socket", p.socket(), "--token-file", p.token(), "--ranks", fmt.Sprint(len(p.engines)))
 	}
-	stub, err := start(w.o.Dir, "stub", w.o.cxx("e2e/stub/tangram-stub-engines"), append(args, "--ready-file", filepath.Join(w.o.Dir, "stub.ready"))...)
+	if w.o.StubStep > 0 {
+		args = append(args, "--step-ms", fmt.Sprint(w.o.StubStep.Milliseconds()))
+	}
+	stub, err := start(w.o.Dir, "stub", w.o.cxx("e2e/stub/tangram-stub-engines"), append(args, "--steps-file", w.stubSteps(), "--ready-file", filepath.Join(w.o.Dir, "stub.ready"))...)
 	if err != nil {
 		return err
 	}
 	w.stub = stub
 	return stub.waitReady(ctx, &struct{}{})
+}
+
+func (w *World) stubSteps() string { return filepath.Join(w.o.Dir, "stub.steps") }
+
+// StubSteps are the ends of all steps that stub engines computed so far.
+func (w *World) StubSteps() ([]time.Time, error) {
+	wire, err := os.ReadFile(w.stubSteps())
+	if err != nil {
+		return nil, err
+	}
+	var out []time.Time
+	for line := range strings.Lines(string(wire)) {
+		ns, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", w.stubSteps(), err)
+		}
+		out = append(out, time.Unix(0, ns))
+	}
+	return out, nil
 }
 
 func (w *World) startGateway(ctx context.Context) error {

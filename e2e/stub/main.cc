@@ -14,6 +14,8 @@
 
 namespace {
 
+using tangram::stub::Turned;
+
 volatile std::sig_atomic_t g_ended = 0;
 
 }  // namespace
@@ -23,7 +25,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Stub engines that compute nothing, for any number of pods, in one process."};
   std::vector<std::string> sockets, tokens;
   std::vector<uint32_t> ranks;
-  std::string ready;
+  std::string ready, steps;
   uint32_t step_ms = 5;
   app.add_option("--agent-socket", sockets, "path of a pod's engine socket; repeatable, required")
       ->required();
@@ -33,6 +35,9 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", ranks, "number of ranks of the same pod; repeatable, required")
       ->required();
   app.add_option("--step-ms", step_ms, "duration of a step in milliseconds");
+  app.add_option(
+      "--steps-file", steps,
+      "file to which to append a line for each computed step: its end, Unix time in nanoseconds");
   app.add_option("--ready-file", ready, "file to write when all engines are attached");
   CLI11_PARSE(app, argc, argv);
   if (sockets.size() != tokens.size() || sockets.size() != ranks.size()) {
@@ -48,9 +53,17 @@ int main(int argc, char** argv) {
     if (!engines.Attach({sockets[i], tokens[i], ranks[i]})) return 1;
   }
   if (!ready.empty()) std::ofstream(ready) << "{}\n";
+  std::ofstream log;
+  if (!steps.empty()) log.open(steps, std::ios::app);
   while (g_ended == 0) {
-    engines.Turn();
-    std::this_thread::sleep_for(std::chrono::milliseconds(step_ms));
+    const Turned turned = engines.Turn();
+    if (turned == Turned::kFlipped) continue;
+    const bool paused = turned == Turned::kPaused;
+    std::this_thread::sleep_for(std::chrono::milliseconds(paused ? 1 : step_ms));
+    if (turned == Turned::kStepped && log.is_open()) {
+      log << std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count()
+          << std::endl;
+    }
   }
   return 0;
 }

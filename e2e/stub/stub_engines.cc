@@ -52,7 +52,9 @@ bool StubEngines::Attach(const Pod& pod) {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    engines_.push_back({place, client});
+    Engine& engine = engines_.emplace_back();
+    engine.name = place;
+    engine.client = client;
   }
   return true;
 }
@@ -70,11 +72,14 @@ void StubEngines::Poll(Engine* engine) {
   }
   if (event.kind == TG_EVENT_PREPARE) {
     engine->joins = event.joining != 0 && event.repair == 0;
+    if (event.pause_steps != 0 && event.repair == 0) engine->pauses.push_back(event.attempt);
     tg_prepared(engine->client, event.attempt, 1, "", &error);
   } else if (event.kind == TG_EVENT_ABORT) {
     engine->joins = false;
+    std::erase_if(engine->pauses, [&](uint64_t attempt) { return attempt == event.attempt; });
   } else if (event.kind == TG_EVENT_FLIPPED) {
     engine->joins = false;
+    engine->pauses.clear();
   }
 }
 
@@ -91,19 +96,23 @@ std::vector<StubEngines::Engine*> StubEngines::Members() {
   return out;
 }
 
-void StubEngines::Turn() {
+Turned StubEngines::Turn() {
   for (Engine& engine : engines_) {
     if (engine.client != nullptr) Poll(&engine);
   }
   const std::vector<Engine*> members = Members();
-  if (members.empty()) return;
+  if (members.empty()) return Turned::kIdle;
   const std::vector<uint32_t> gone = Gone(members);
-  if (!gone.empty()) return StandStill(members, gone);
+  if (!gone.empty()) {
+    StandStill(members, gone);
+    return Turned::kIdle;
+  }
   // A flip by the agents (a first layout, a repair) comes to one engine after another.
   const auto away = [](const Engine* engine) {
     return engine == nullptr || tg_stopped(engine->client) != 0;
   };
-  if (std::none_of(members.begin(), members.end(), away)) Step(members);
+  if (std::any_of(members.begin(), members.end(), away)) return Turned::kIdle;
+  return Step(members);
 }
 
 std::vector<uint32_t> StubEngines::Gone(const std::vector<Engine*>& members) const {
@@ -136,16 +145,23 @@ void StubEngines::StandStill(const std::vector<Engine*>& members,
   }
 }
 
-void StubEngines::Step(const std::vector<Engine*>& members) {
+Turned StubEngines::Step(const std::vector<Engine*>& members) {
+  const bool paused = std::any_of(members.begin(), members.end(),
+                                  [](const Engine* engine) { return !engine->pauses.empty(); });
   std::vector<tg_vote> words;
   for (const Engine* engine : members) words.push_back(tg_gate_vote(engine->client));
   size_t go = 0;
   for (const Engine* engine : members) {
     go += tg_gate_decide(engine->client, words.data(), words.size()) == TG_GATE_GO ? 1 : 0;
   }
-  if (go == members.size()) Flip(members);
+  if (go == members.size()) {
+    Flip(members);
+    return Turned::kFlipped;
+  }
   for (const Engine* engine : members) tg_step_done(engine->client);
+  if (paused) return Turned::kPaused;
   ++steps_;
+  return Turned::kStepped;
 }
 
 void StubEngines::Flip(const std::vector<Engine*>& members) {
@@ -154,8 +170,9 @@ void StubEngines::Flip(const std::vector<Engine*>& members) {
     std::fprintf(stderr, "tangram-stub-engines: %s: %s: %s\n", engine->name.c_str(), what,
                  error.message);
   };
-  for (const Engine* engine : members) {
+  for (Engine* engine : members) {
     if (tg_gate_commit(engine->client, &error) != TG_OK) failed(engine, "commit");
+    if (!engine->pauses.empty()) engine->pauses.erase(engine->pauses.begin());
   }
   for (Engine& engine : engines_) {
     if (engine.client == nullptr || !engine.joins) continue;

@@ -53,7 +53,7 @@ func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	root := &cobra.Command{Use: "tangram-demo", Short: "Change the layout of a model while it serves, and run benchmarks", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(vllmCommand(), vllmOverheadCommand(), vllmTransitionCommand(), vllmMemoryCommand(), vllmRestartCommand(), scaleUpCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), kvOverheadCommand(), reshardCommand(),
+	root.AddCommand(vllmCommand(), vllmOverheadCommand(), vllmTransitionCommand(), vllmMemoryCommand(), vllmRestartCommand(), scaleUpCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), walkCommand(), kvOverheadCommand(), reshardCommand(),
 		interferenceCommand(), simulateRealCommand(), burstRealCommand(), smoothCommand(), throughputDuringCommand(), frontDoorCommand(), frontProxyCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand(), pictureCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()

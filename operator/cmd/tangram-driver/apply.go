@@ -54,6 +54,9 @@ func applyCommand() *cobra.Command {
 			out := printer{out: cmd.OutOrStdout(), json: asJSON}
 			d.Hooks = driver.Hooks{Progress: out.event, Save: driver.SaveTo(d.Store)}
 			record, err := d.Apply(cmd.Context(), want)
+			if record != nil {
+				record.Calls = calls(d)
+			}
 			return errors.Join(blame(placement, err), out.record(record))
 		},
 	}
@@ -78,6 +81,16 @@ func applyCommand() *cobra.Command {
 		}
 	}
 	return c
+}
+
+// calls to agents so far.
+func calls(d *driver.Driver) (n uint64) {
+	for _, agent := range d.Agents {
+		if counts, ok := agent.(interface{ Calls() uint64 }); ok {
+			n += counts.Calls()
+		}
+	}
+	return n
 }
 
 func wanted(ranks int, mode string, shapes []string, placement string, spare uint32) (driver.Wanted, error) {

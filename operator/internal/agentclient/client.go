@@ -73,6 +73,7 @@ type Client struct {
 	conn    *grpc.ClientConn
 	rpc     tangramv1.AgentClient
 	known   atomic.Pointer[known]
+	calls   atomic.Uint64
 }
 
 // Dial does not wait for the agent: the first call does.
@@ -94,6 +95,9 @@ func dialWith(address string, config *tls.Config, connect func(context.Context, 
 // Address that was dialled.
 func (c *Client) Address() string { return c.address }
 
+// Calls made so far; an opened Watch is one.
+func (c *Client) Calls() uint64 { return c.calls.Load() }
+
 // Close ends all calls.
 func (c *Client) Close() error { return c.conn.Close() }
 
@@ -103,6 +107,7 @@ type method[Q, R any] func(context.Context, Q, ...grpc.CallOption) (R, error)
 func call[Q, R any](ctx context.Context, c *Client, name string, deadline time.Duration, m method[Q, R], request Q) (R, error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
+	c.calls.Add(1)
 	var trailer metadata.MD
 	reply, err := m(ctx, request, grpc.Trailer(&trailer))
 	return reply, c.explain(name, err, trailer)
@@ -197,6 +202,7 @@ func (c *Client) Watch(ctx context.Context, world string, each func(*tangramv1.S
 		}
 		return c.explain("Watch", err, trailer)
 	}
+	c.calls.Add(1)
 	stream, err := c.rpc.Watch(ctx, &tangramv1.WatchRequest{World: world})
 	if err != nil {
 		return explain(err, nil)

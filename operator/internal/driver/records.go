@@ -198,7 +198,8 @@ type Record struct {
 	Retries          int          `json:"retries"`
 	Flips            []FlipRecord `json:"flips"`
 	PlannedFlips     int          `json:"planned_flips"`
-	Permits          int          `json:"permits"` // that were recorded, each for one flip or a run of them
+	Permits          int          `json:"permits"`         // that were recorded, each for one flip or a run of them
+	Calls            uint64       `json:"calls,omitempty"` // to agents; tangram-driver counts them
 	Started          time.Time    `json:"started"`
 	Ended            time.Time    `json:"ended"`
 	Error            string       `json:"error,omitempty"`
