@@ -102,11 +102,10 @@ Step Machine::Do(const Retire& event, const Gates& gates) {
     return Refuse(Code::kWrongPhase, fmt::format("attempt {} cannot be retired in {}",
                                                  header.attempt, NameOf(attempt_->phase)));
   }
-  // The driver sees a step of every member. A rank alone knows of it by its second: to that one all
-  // others gave their words after their first.
-  const uint64_t steps = event.by_run ? 2 : 1;
+  // In its first step a rank heard the votes of all members in the new epoch: no rank needs the old
+  // places for the flip any more.
   for (const auto& [device, part] : attempt_->parts) {
-    if (part.leaving || gates[device].steps >= steps) continue;
+    if (part.leaving || gates[device].steps >= 1) continue;
     return Refuse(Code::kWrongPhase,
                   fmt::format("rank {} has not completed a step of epoch {}; its old pieces are "
                               "still sources for a repair, retry later",

@@ -35,7 +35,7 @@ class Runs : public Attempts {
     for (auto& gate : hands_->gates) gate.steps = steps;
   }
   void RetireBy(uint64_t attempt) {
-    Steps(2);
+    Steps(1);
     ASSERT_EQ(RetireNext(attempt), "return old");
     ASSERT_EQ(Tell(Returned{attempt, OkStatus()}), "acted");
   }
@@ -70,14 +70,12 @@ TEST_F(Runs, OnePermitIsForAllOfThem) {
   EXPECT_EQ(hands_->machine.highest(), 4u);
 }
 
-// A first step proves that all others flipped, a second that they computed.
-TEST_F(Runs, OldPlacesStayUntilTheSecondStep) {
+// Each rank's first step proves to it that all members flipped.
+TEST_F(Runs, OldPlacesStayUntilTheFirstStep) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
-  for (const uint64_t steps : {0, 1}) {
-    Steps(steps);
-    EXPECT_EQ(RetireNext(2), "WrongPhase") << steps;
-  }
-  hands_->gates[0].steps = 2;
+  Steps(0);
+  EXPECT_EQ(RetireNext(2), "WrongPhase");
+  hands_->gates[0].steps = 1;
   EXPECT_EQ(RetireNext(2), "WrongPhase") << "each rank knows of its own";
   ASSERT_NO_FATAL_FAILURE(RetireBy(2));
 }
@@ -141,14 +139,14 @@ TEST_F(Runs, AnAbortWaitsForTheWordThatWasGiven) {
 TEST_F(Runs, APermitAfterAnAbortComesTooLate) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   EXPECT_EQ(Tell(Abort{To(4), "enough"}), "flipped");
-  Steps(2);
+  Steps(1);
   EXPECT_EQ(RetireNext(2), "StaleAttempt");
   EXPECT_EQ(Tell(Retire{To(2)}), "return old") << "the driver ends what is left";
 }
 
 TEST_F(Runs, WhoStandsStillWalksNoFurther) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
-  Steps(2);
+  Steps(1);
   hands_->gates[1].stopped = true;
   EXPECT_EQ(RetireNext(2), "StaleAttempt");
   hands_->gates[1].stopped = false;
@@ -168,7 +166,7 @@ TEST_F(Runs, AFenceEndsThem) {
   ASSERT_EQ(Tell(Did(3, {0, 1}, By::kForward)), "acted");
   EXPECT_EQ(hands_->machine.epoch(), 3u);
   for (auto& gate : hands_->gates) gate.stopped = false;
-  Steps(2);
+  Steps(1);
   EXPECT_EQ(RetireNext(3), "StaleAttempt");
   EXPECT_EQ(hands_->machine.highest(), 4u) << "the rest is burned with its numbers";
 }

@@ -208,7 +208,14 @@ Status DataServer::Connection::Ask() {
   TANGRAM_RETURN_IF_ERROR(request.Read(stream));
   if (!request.whole()) return OkStatus();
   moved = Clock::now();
-  const auto ranges = RangesOf(request.Take(), grant.kv);
+  const std::vector<uint8_t> body = request.Take();
+  if (body.size() == kKvTokenBytes) {
+    std::memcpy(token.data(), body.data(), token.size());
+    TANGRAM_RETURN_IF_ERROR(Open());
+    if (kv()) return OkStatus();
+    return {Code::kUnauthenticated, "a token for pieces was used on a connection for KV"};
+  }
+  const auto ranges = RangesOf(body, grant.kv);
   if (!ranges.ok()) return ranges.status();
   out.clear();
   apart.clear();

@@ -3,7 +3,8 @@
 //   pieces: their bytes, one after another; then another token for pieces may follow, and so on
 //   KV:     any number of requests {u32 count, count x (u64 offset, u32 length)}, little-endian,
 //           each answered by the bytes of its ranges, one after another, and the u64 that they
-//           hash to (kv_wire.h)
+//           hash to (kv_wire.h); or {u32 0xffffffff, 16 bytes of token}: the requests that follow
+//           are for the KV of this token, of a later attempt
 //
 // Who comes by the socket of the node, after the 16 bytes of token, gets no bytes but is shown
 // where they lie: {16 bytes id of the window, u64 its size, u64 bytes of each of its descriptors,

@@ -23,7 +23,7 @@ Result<std::unique_ptr<KvChannel>> KvLink::Open(Transport& transport, const std:
   return transport.OpenKv(peer_, opened->token(), stop);
 }
 
-Status KvLink::Warm(const std::stop_token& stop) {
+Status KvLink::Connect(const std::stop_token& stop) {
   while (channel_ == nullptr) {
     transport_ = &transports_->For(peer_);
     auto channel = Open(*transport_, stop);
@@ -43,7 +43,7 @@ Status KvLink::Read(std::span<const KvRange> ranges, const std::stop_token& stop
   // The source closes what was silent for long. A first write after that still succeeds, and what
   // it asked for is lost, so this is asked before.
   if (channel_ != nullptr && channel_->Gone()) channel_.reset();
-  TANGRAM_RETURN_IF_ERROR(Warm(stop));
+  TANGRAM_RETURN_IF_ERROR(Connect(stop));
   Status status = channel_->Read(ranges, fault == fault::Action::kCorrupt, stop);
   if (status.ok()) return status;
   channel_.reset();

@@ -1,5 +1,6 @@
 // KV of another agent's rank, as a source of a job: read range by range from its region, over one
-// connection that stays for the attempt, so that a flip pays for no handshake.
+// channel for each attempt. Transports keep its connection for the next attempts, so that a flip
+// pays for no handshake with a peer whose KV came ahead, or in an earlier flip.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +29,12 @@ class KvLink {
   uint64_t attempt() const { return header_.attempt(); }
   // The transport of the channel, or of the last one; empty before the first.
   std::string transport() const { return transport_ == nullptr ? "" : transport_->name(); }
-  // Connects, if not yet connected.
-  Status Warm(const std::stop_token& stop);
   // At most kMostRanges, of at most kMostRangeBytes each; errors as KvChannel::Read. One ends the
   // channel; the next read opens another.
   Status Read(std::span<const KvRange> ranges, const std::stop_token& stop);
 
  private:
+  Status Connect(const std::stop_token& stop);  // if not yet connected
   Result<std::unique_ptr<KvChannel>> Open(Transport& transport, const std::stop_token& stop);
 
   const Opener opener_;

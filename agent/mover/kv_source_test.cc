@@ -80,7 +80,6 @@ class KvSourceTest : public testing::MoverTest {
 
 TEST_F(KvSourceTest, ReadsRangesOverOneConnectionThatStays) {
   KvLink link = Link("a");
-  ASSERT_TRUE(link.Warm({}).ok());
   for (unsigned round = 0; round < 3; ++round) {
     const auto ranges = Ranges(500, round);
     const Status read = link.Read(ranges, {});
@@ -88,6 +87,41 @@ TEST_F(KvSourceTest, ReadsRangesOverOneConnectionThatStays) {
     ExpectRead(ranges);
   }
   EXPECT_EQ(opened_, 1) << "a flip must not pay for handshakes";
+}
+
+// A run has a flip for each few layers: none of them pays for a handshake but the first.
+TEST_F(KvSourceTest, KeepsItsConnectionFromOneAttemptToTheNext) {
+  for (unsigned attempt = 0; attempt < 4; ++attempt) {
+    lease_ = std::make_shared<Lease>();
+    {
+      KvLink link = Link("a");
+      const auto ranges = Ranges(50, attempt);
+      const Status read = link.Read(ranges, {});
+      ASSERT_TRUE(read.ok()) << read.message();
+      ExpectRead(ranges);
+    }
+    lease_->End();
+    transports_->EndAttempt();
+  }
+  EXPECT_EQ(opened_, 4) << "each attempt has a token of its own";
+  EXPECT_EQ(server_->welcomed(), 1U);
+}
+
+// The grant of the token before is not used for one that opens nothing.
+TEST_F(KvSourceTest, EndsAKeptConnectionWhoseNextTokenOpensNothing) {
+  v1::PeerAddress peer;
+  peer.set_data(address_);
+  Transport& tcp = transports_->For(peer);
+  for (const bool pieces : {false, true}) {
+    v1::OpenPullRequest request;
+    request.set_kv(true);
+    const auto ranges = Ranges(3, 1);
+    ASSERT_TRUE((*tcp.OpenKv(peer, Open(request)->token(), {}))->Read(ranges, false, {}).ok());
+    const std::string wrong = pieces ? Issue({64}) : std::string(16, 'x');
+    copy_.assign(copy_.size(), std::byte{0});
+    EXPECT_EQ((*tcp.OpenKv(peer, wrong, {}))->Read(ranges, false, {}).code(), Code::kUnavailable);
+    EXPECT_EQ(copy_, std::vector<std::byte>(copy_.size(), std::byte{0}));
+  }
 }
 
 TEST_F(KvSourceTest, SeveralSourcesAndMoreRangesThanOneRequestTakes) {
@@ -158,7 +192,7 @@ TEST_F(KvSourceTest, WhoAsksForMoreThanThereIsHoldsNobodyUp) {
 // The flip must not fail for it.
 TEST_F(KvSourceTest, AConnectionThatTheSourceClosedIsOpenedAgain) {
   KvLink link = Link("a");
-  ASSERT_TRUE(link.Warm({}).ok());
+  ASSERT_TRUE(link.Read(Ranges(1, 8), {}).ok());
   const std::string listen = address_;
   server_.reset();  // closes it, as the silence limit would
   Start(listen);

@@ -11,7 +11,9 @@
 namespace tangram::mover {
 namespace {
 
-constexpr size_t kRangeBytes = 12;  // of a KV request: u64 offset, u32 length
+constexpr size_t kRangeBytes = 12;       // of a KV request: u64 offset, u32 length
+constexpr uint32_t kToken = UINT32_MAX;  // in place of the number of ranges: a token follows
+static_assert(kKvTokenBytes % kRangeBytes != 0);
 
 }  // namespace
 
@@ -19,6 +21,7 @@ net::FrameReader KvRequests() {
   return {sizeof(uint32_t), [](std::span<const std::byte> header) -> Result<size_t> {
             uint32_t count = 0;
             std::memcpy(&count, header.data(), sizeof count);
+            if (count == kToken) return kKvTokenBytes;
             if (count > kMostRanges) {
               return Status{
                   Code::kInvalid,
@@ -26,6 +29,13 @@ net::FrameReader KvRequests() {
             }
             return count * kRangeBytes;
           }};
+}
+
+std::vector<std::byte> KvTokenRequest(std::span<const std::byte> token) {
+  std::vector<std::byte> out(sizeof kToken);
+  std::memcpy(out.data(), &kToken, sizeof kToken);
+  out.insert(out.end(), token.begin(), token.end());
+  return out;
 }
 
 Result<std::vector<device::Memory>> RangesOf(std::span<const uint8_t> body,

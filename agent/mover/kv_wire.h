@@ -11,8 +11,12 @@
 
 namespace tangram::mover {
 
-// A KV request off a stream; the body is its ranges.
+// A request on a KV connection, read off its stream. The body is its ranges, or a token of
+// kKvTokenBytes (no number of ranges has as many bytes) that replaces the connection's grant.
+inline constexpr size_t kKvTokenBytes = 16;
 net::FrameReader KvRequests();
+// The request that has the token in it.
+std::vector<std::byte> KvTokenRequest(std::span<const std::byte> token);
 // What a request's ranges name. kInvalid: a range is too long, or not inside the region.
 Result<std::vector<device::Memory>> RangesOf(std::span<const uint8_t> body,
                                              const device::Memory& region);

@@ -15,18 +15,35 @@ namespace {
 
 const fault::Point kAfterFetch("stage.after_fetch", fault::kErrors | fault::kCorruption);
 
-class TcpKv final : public KvChannel {
+}  // namespace
+
+class TcpTransport::Kv final : public KvChannel {
  public:
-  explicit TcpKv(std::unique_ptr<net::Stream> stream) : stream_(std::move(stream)) {}
+  Kv(TcpTransport* transport, std::string data, std::unique_ptr<net::Stream> stream)
+      : transport_(transport), data_(std::move(data)), stream_(std::move(stream)) {}
+  ~Kv() override {
+    if (!failed_) transport_->RestKv(data_, std::move(stream_));
+  }
   bool Gone() const override { return stream_->Disturbed(); }
-  Status Read(std::span<const KvRange> ranges, bool spoil, const std::stop_token& stop) override;
+  Status Read(std::span<const KvRange> ranges, bool spoil, const std::stop_token& stop) override {
+    failed_ = true;  // until it has read all that it requested
+    TANGRAM_RETURN_IF_ERROR(ReadAll(ranges, spoil, stop));
+    failed_ = false;
+    return OkStatus();
+  }
 
  private:
-  const std::unique_ptr<net::Stream> stream_;
+  Status ReadAll(std::span<const KvRange> ranges, bool spoil, const std::stop_token& stop);
+
+  TcpTransport* const transport_;
+  const std::string data_;
+  std::unique_ptr<net::Stream> stream_;
+  bool failed_ = false;
   Arrivals::Buffers buffers_;
 };
 
-Status TcpKv::Read(std::span<const KvRange> ranges, bool spoil, const std::stop_token& stop) {
+Status TcpTransport::Kv::ReadAll(std::span<const KvRange> ranges, bool spoil,
+                                 const std::stop_token& stop) {
   std::vector<std::byte> request(4 + ranges.size() * 12);
   const auto count = static_cast<uint32_t>(ranges.size());
   std::memcpy(request.data(), &count, sizeof count);
@@ -56,8 +73,6 @@ Status TcpKv::Read(std::span<const KvRange> ranges, bool spoil, const std::stop_
   return {Code::kCorrupt,
           fmt::format("{} ranges differ from the bytes that the source sent", ranges.size())};
 }
-
-}  // namespace
 
 Status PieceLink::Pull(const std::string& token, std::span<const Target> targets,
                        const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
@@ -125,15 +140,34 @@ Status TcpTransport::Pull(const v1::PeerAddress& peer, const std::string& token,
 Result<std::unique_ptr<KvChannel>> TcpTransport::OpenKv(const v1::PeerAddress& peer,
                                                         const std::string& token,
                                                         const std::stop_token& stop) {
+  const auto bytes = std::as_bytes(std::span(token));
+  while (std::unique_ptr<net::Stream> kept = TakeKv(peer.data())) {
+    if (kept->Disturbed() || !net::WriteAll(*kept, KvTokenRequest(bytes), stop).ok()) continue;
+    return std::unique_ptr<KvChannel>(std::make_unique<Kv>(this, peer.data(), std::move(kept)));
+  }
   auto stream = net::Connect(peer.data(), credentials_, stop, kv_limits_);
   if (!stream.ok()) return stream.status();
-  TANGRAM_RETURN_IF_ERROR(net::WriteAll(**stream, std::as_bytes(std::span(token)), stop));
-  return std::unique_ptr<KvChannel>(std::make_unique<TcpKv>(std::move(stream).value()));
+  TANGRAM_RETURN_IF_ERROR(net::WriteAll(**stream, bytes, stop));
+  return std::unique_ptr<KvChannel>(
+      std::make_unique<Kv>(this, peer.data(), std::move(stream).value()));
+}
+
+std::unique_ptr<net::Stream> TcpTransport::TakeKv(const std::string& data) {
+  const std::scoped_lock lock(mu_);
+  auto idle = idle_kv_.extract(data);
+  return idle.empty() ? nullptr : std::move(idle.mapped());
+}
+
+void TcpTransport::RestKv(const std::string& data, std::unique_ptr<net::Stream> stream) {
+  if (stream->Disturbed()) return;
+  const std::scoped_lock lock(mu_);
+  idle_kv_.emplace(data, std::move(stream));
 }
 
 void TcpTransport::EndAttempt() {
   const std::scoped_lock lock(mu_);
   std::erase_if(idle_, [](const auto& link) { return link.second->Gone(); });
+  std::erase_if(idle_kv_, [](const auto& stream) { return stream.second->Disturbed(); });
 }
 
 }  // namespace tangram::mover

@@ -52,17 +52,24 @@ class TcpTransport final : public Transport {
   Status Pull(const v1::PeerAddress& peer, const std::string& token,
               std::span<const Target> targets, const std::stop_token& stop,
               const std::function<void(uint64_t)>& done) override;
+  // On a connection that an earlier channel to the peer left, or a new one. The channel must not
+  // outlive this.
   Result<std::unique_ptr<KvChannel>> OpenKv(const v1::PeerAddress& peer, const std::string& token,
                                             const std::stop_token& stop) override;
   void EndAttempt() override;
 
  private:
+  class Kv;
+
   std::unique_ptr<PieceLink> Take(const std::string& data);
+  std::unique_ptr<net::Stream> TakeKv(const std::string& data);  // nullptr: there is none
+  void RestKv(const std::string& data, std::unique_ptr<net::Stream> stream);
 
   const std::shared_ptr<net::Credentials> credentials_;
   const net::WaitLimits kv_limits_;
   std::mutex mu_;
   std::multimap<std::string, std::unique_ptr<PieceLink>> idle_;  // by data port
+  std::multimap<std::string, std::unique_ptr<net::Stream>> idle_kv_;
 };
 
 }  // namespace tangram::mover

@@ -61,7 +61,6 @@ class SlowMemory final : public RankMemory {
                                         const std::string& pod) override {
     return store_->OpenPull(request, pod);
   }
-  void WarmKv(const v1::Header&, const std::vector<v1::PeerAddress>&, std::stop_token) override {}
   Result<uint64_t> KvPull(const v1::KvPull& pull, const std::vector<v1::PeerAddress>& peers,
                           StageProgress* progress, std::stop_token stop) override {
     return store_->KvPull(pull, peers, progress, std::move(stop));

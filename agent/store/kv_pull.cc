@@ -74,20 +74,6 @@ std::stop_token RankStore::KvEnds() {
   return kv_stop_.get_token();
 }
 
-void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
-                       std::stop_token stop) {
-  const EitherStop either(std::move(stop), KvEnds());
-  const std::scoped_lock lock(kv_mu_);
-  for (const v1::PeerAddress& peer : peers) {
-    if (options_.sibling(peer.member()) != nullptr) continue;
-    if (either.token().stop_requested()) return;
-    if (Status status = LinkTo(header, peer).Warm(either.token()); !status.ok()) {
-      spdlog::warn("KV of a peer not reachable yet attempt={} member={} error=\"{}\"",
-                   header.attempt(), peer.member(), status.message());
-    }
-  }
-}
-
 Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
                                    const std::vector<v1::PeerAddress>& peers,
                                    StageProgress* progress, std::stop_token stop) {

@@ -87,7 +87,7 @@ using KeptFds = std::map<uint32_t, UniqueFd>;
 using ShownFds = std::map<uint32_t, SharedFd>;
 
 // Order of calls: Prepare, Stage, then Commit and Retire, or Abort. Stage blocks in its own
-// thread; OpenPull, WarmKv, KvPull and the getters may run beside everything.
+// thread; OpenPull, KvPull and the getters may run beside everything.
 class RankMemory {
  public:
   virtual ~RankMemory() = default;
@@ -143,9 +143,6 @@ class RankMemory {
   // `pod`: who asks, by its certificate; nobody else gets the bytes. Empty: a rank of this process.
   virtual Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                                 const std::string& pod) = 0;
-  // Handshakes for the KV that the flip may carry, while nobody waits for them. Ends as KvPull.
-  virtual void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
-                      std::stop_token stop) = 0;
   // Moves KV of ranks of the layout before the flip into this rank's. Answers the bytes; wrong ones
   // that came and were asked for again are counted in `progress`. Waits for a source that has not
   // heard of the attempt, which may never come. `stop`, Abort, Retire, Keep and Reset end it, with

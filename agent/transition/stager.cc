@@ -11,7 +11,6 @@
 #include "agent/base/fault.h"
 #include "agent/base/thread.h"
 #include "agent/transition/end.h"
-#include "agent/transition/kv_peers.h"
 
 namespace tangram {
 namespace {
@@ -64,12 +63,6 @@ Status Stager::StagePart(Job* job, uint32_t device) {
         header.attempt(), pace.plain().count() / 1000,
         core_->ranks[device].gate.page()->step_ns.load(std::memory_order_relaxed) / 1000,
         100 * pace.share());
-  }
-  if (job->carries_kv && origins.before != nullptr) {
-    memory.WarmKv(header,
-                  KvPeers(core_->geometry.proto(), *origins.before, *job->target,
-                          part.part.member(), origins.peers),
-                  stop);
   }
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_engine_map"));
   const EngineInfo engine = core_->engines->Info(device);

@@ -98,7 +98,7 @@ Status Walker::AwaitSteps(const Job& now, const std::stop_token& stop) {
     const attempt::Gates looks = core_->Looks();
     for (const auto& [device, part] : attempt->parts) {
       if (looks[device].stopped) return {Code::kUnavailable, "a rank has stopped"};
-      stepped = stepped && looks[device].steps >= 2;
+      stepped = stepped && looks[device].steps >= 1;
     }
     if (stepped) return OkStatus();
     core_->changed.wait_for(lock, flipped ? kLookAtSteps : kLookAgain);

@@ -151,10 +151,10 @@ bool mayMend[N];       /* ... and is permitted to flip */
 bool held[N];          /* a leader looks: it shall not flip a repair before it is told the outcome */
 #ifdef RUN
 byte walks[N];           /* last epoch that it goes to by itself, under the permit of the first flip; 0: none */
-byte steps[N];         /* whole ones in the epoch in force, up to 2 */
+byte steps[N];         /* whole ones in the epoch in force, up to 1 */
 bool begun[N];         /* the old places of the flip before are given back; those of the next are not verified */
 #define HALT(k) walks[k] = 0; begun[k] = false
-#define STEPPED(k) steps[k] = (steps[k] < 2 -> steps[k] + 1 : 2)
+#define STEPPED(k) steps[k] = 1
 #define ENTERED(k) steps[k] = 0
 #else
 #define HALT(k) skip
@@ -257,12 +257,12 @@ inline flip(i, e) {
     enter(i, e)
 }
 
-/* Whom the old places of a flip could yet serve: they have not flipped, or have computed no step of the new epoch. */
-#define CAME(k) (!MATE(k) || !up[k] || stopped[k] || gen[k] != gen[i] || ep[k] > ep[i] || (ep[k] == ep[i] && steps[k] > 0))
-#ifdef NO_SECOND_STEP /* its own first step is enough */
-#define STEPS_ENOUGH (steps[i] >= 1)
+/* Whom the old places of a flip could yet serve: they have not flipped. */
+#define CAME(k) (!MATE(k) || !up[k] || stopped[k] || gen[k] != gen[i] || ep[k] >= ep[i])
+#ifdef NO_FIRST_STEP /* its own flip is enough */
+#define STEPS_ENOUGH 1
 #else
-#define STEPS_ENOUGH (steps[i] >= 2)
+#define STEPS_ENOUGH (steps[i] >= 1)
 #endif
 #ifdef NO_VERIFIED_WORD /* what the run has begun is as good as verified */
 #define VERIFIES 0
@@ -338,7 +338,7 @@ end:
            armed[i] = true; TELL(printf("@arm %d %d %d\n", i, staged[i], ep[i] + 1);) } /* the operator's permit */
 #ifdef RUN
     :: d_step { AT_WORK && !stopped[i] && walks[i] > ep[i] && ep[i] > 0 && staged[i] == 0 && !begun[i] && STEPS_ENOUGH ->
-           CLAIM(RETIRES, EACH(CAME));                              /* a step of all, before its old places go */
+           CLAIM(RETIRES, EACH(CAME));                              /* all have flipped, before its old places go */
            begun[i] = true }
     :: d_step { up[i] && !stopped[i] && begun[i] && walks[i] > ep[i] -> /* it holds what the next flip brings, or says so */
            begun[i] = false; staged[i] = VERIFIES; armed[i] = true;

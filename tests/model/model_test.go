@@ -88,7 +88,7 @@ var removed = []struct {
 	{"NO_BURNED_RUN", 10, "NOT_BACK", "An abort withdraws what of a run is not begun."},
 	{"NO_VERIFIED_WORD", 9, "FOLLOWS", "A rank gives its word for a flip of a run when it has verified it."},
 	{"NO_VERIFIED_WORD", 10, "FOLLOWS", "A rank gives its word for a flip of a run when it has verified it."},
-	{"NO_SECOND_STEP", 9, "RETIRES", "Old places of a flip of a run go after the second step of a rank in the new epoch."},
+	{"NO_FIRST_STEP", 9, "RETIRES", "Old places of a flip of a run go after the first step of a rank in the new epoch."},
 	{"NO_FORWARD", 10, "KEPT", "If one saw all words equal to e+1, all had verified e+1, so all roll forward."},
 	{"NO_HOLD", 7, "KEPT", "Who is held by a leader flips no repair before it was told the outcome."},
 }

@@ -271,8 +271,6 @@ Result<v1::OpenPullResponse> TestMemory::OpenPull(const v1::OpenPullRequest&, co
   return out;
 }
 
-void TestMemory::WarmKv(const v1::Header&, const std::vector<v1::PeerAddress>&, std::stop_token) {}
-
 Result<uint64_t> TestMemory::KvPull(const v1::KvPull& pull,
                                     const std::vector<v1::PeerAddress>& peers, StageProgress*,
                                     std::stop_token stop) {

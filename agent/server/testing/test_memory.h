@@ -45,8 +45,6 @@ class TestMemory : public RankMemory {
   std::vector<v1::Mapping> DroppedMappings() override;
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                         const std::string& pod) override;
-  void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
-              std::stop_token stop) override;
   Result<uint64_t> KvPull(const v1::KvPull& pull, const std::vector<v1::PeerAddress>& peers,
                           StageProgress* progress, std::stop_token stop) override;
 

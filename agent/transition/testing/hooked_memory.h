@@ -63,10 +63,6 @@ class HookedMemory final : public RankMemory {
                                         const std::string& pod) override {
     return real_->OpenPull(request, pod);
   }
-  void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
-              std::stop_token stop) override {
-    real_->WarmKv(header, peers, std::move(stop));
-  }
   Result<uint64_t> KvPull(const v1::KvPull& pull, const std::vector<v1::PeerAddress>& peers,
                           StageProgress* progress, std::stop_token stop) override {
     if (hooks_->before_kv_pull) hooks_->before_kv_pull(stop);
