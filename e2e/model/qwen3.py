@@ -26,6 +26,8 @@ PRESETS = {
                 head_dim=24, moe_inner=256, granule_rows=FP8_BLOCK, norm_topk=True, tied=False,
                 dense_layers=[1], fp8=True, shards=2),
 }
+# The depth of Qwen3-235B, and nothing else of its size: for a switch of mode that takes many flips.
+PRESETS["deep94"] = PRESETS["tiny"] | dict(layers=94, experts=8)
 # Matrices of a large model's width, for what an engine costs beside another; a layer is a token's 50 MB in fp32.
 PRESETS["hidden2048"] = dict(layers=8, hidden=2048, experts=64, top_k=8, query_heads=16, kv_heads=4, head_dim=128, moe_inner=256, granule_rows=32,
                              norm_topk=True, tied=False, dense_layers=[], shards=8)

@@ -31,7 +31,12 @@ func startAlive(t *testing.T, pods []int, ranks int, mode string) *alive {
 func startAliveWith(t *testing.T, o harness.Options, ranks int, mode string) *alive {
 	t.Helper()
 	o.Restart, o.MaxTokens = true, max(o.MaxTokens, 512)
-	w := startTiny(t, o)
+	return enliven(t, startTiny(t, o), ranks, mode)
+}
+
+// enliven a world: a keeper brings it to a shape, and requests stream.
+func enliven(t *testing.T, w *harness.World, ranks int, mode string) *alive {
+	t.Helper()
 	a := &alive{World: w, trace: newTrace(t, 5, 30*time.Second), halt: make(chan struct{}), played: make(chan []*load.Result, 1)}
 	a.keep(t, ranks, mode)
 	t.Cleanup(func() { a.keeper.Kill() })
