@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <unordered_map>
+#include <ranges>
+#include <span>
 #include <utility>
 
 namespace tangram::layout {
@@ -18,10 +19,12 @@ Expert ExpertOf(uint32_t layer, uint32_t expert) {
 
 Status Bad(std::string message) { return {Code::kBadPlan, "plan: " + std::move(message)}; }
 
-// Where each expert of the rank's target lies, and which granules are still to come.
+// A piece of the rank's target, and which of its granules are still to come.
 struct Cover {
+  Expert expert() const { return ExpertOf(piece.layer, piece.expert); }
+
   PlacedPiece piece;
-  std::vector<bool> here;  // by granule of the run
+  std::vector<bool> here;  // by granule of the run; empty where the piece is in place
   bool in_place = false;
   bool tail = false;                // comes with a copy
   std::optional<size_t> brings_it;  // else: with this fetch
@@ -34,11 +37,13 @@ class Prover {
       : geometry_(geometry), target_(target), rank_(rank), held_(held) {
     if (rank < 0) return;
     for (const PlacedPiece& piece : PiecesOf(target, geometry, static_cast<uint32_t>(rank))) {
-      cover_[ExpertOf(piece.layer, piece.expert)].push_back(
-          Cover{piece, std::vector<bool>(piece.run.count, false), false, false, std::nullopt});
+      covers_.push_back({piece, {}, false, false, std::nullopt});
     }
-    for (uint32_t i = 0; i < held.size(); ++i)
-      held_of_.emplace(ExpertOf(held[i].layer, held[i].expert), i);
+    std::ranges::stable_sort(covers_, {}, &Cover::expert);
+    for (uint32_t i = 0; i < held.size(); ++i) {
+      held_of_.emplace_back(ExpertOf(held[i].layer, held[i].expert), i);
+    }
+    std::ranges::sort(held_of_);
   }
 
   Result<PartProof> Prove(bool holds_dense, const v1::RankPart& part) {
@@ -61,16 +66,25 @@ class Prover {
       Cover* cover = CoverOf(piece.layer, piece.expert, piece.run);
       if (cover == nullptr || cover->piece != piece) continue;
       cover->in_place = proof_.stays[i] = true;
-      std::fill(cover->here.begin(), cover->here.end(), true);
     }
+    for (Cover& cover : covers_) {
+      if (!cover.in_place) cover.here.assign(cover.piece.run.count, false);
+    }
+  }
+
+  std::span<Cover> CoversOf(Expert expert) {
+    return std::ranges::equal_range(covers_, expert, {}, &Cover::expert);
+  }
+
+  // Indices of `held_`, each with the expert.
+  std::span<const std::pair<Expert, uint32_t>> HeldOf(Expert expert) const {
+    return std::ranges::equal_range(held_of_, expert, {}, &std::pair<Expert, uint32_t>::first);
   }
 
   // The piece of the target that the run lies in; a rank at several positions has several of
   // one expert.
   Cover* CoverOf(uint32_t layer, uint32_t expert, Run run) {
-    const auto it = cover_.find(ExpertOf(layer, expert));
-    if (it == cover_.end()) return nullptr;
-    for (Cover& cover : it->second) {
+    for (Cover& cover : CoversOf(ExpertOf(layer, expert))) {
       const Run whole = cover.piece.run;
       if (run.start >= whole.start &&
           uint64_t{run.start} + run.count <= uint64_t{whole.start} + whole.count) {
@@ -86,19 +100,18 @@ class Prover {
       return fmt::format("{} of layer {}, expert {}, granules {}..{}", what, layer, expert,
                          run.start, static_cast<uint64_t>(run.start) + run.count);
     };
-    const auto it = cover_.find(ExpertOf(layer, expert));
-    if (it == cover_.end())
-      return Bad(where() + ": the target does not give this expert to the rank");
+    const std::span<Cover> covers = CoversOf(ExpertOf(layer, expert));
+    if (covers.empty()) return Bad(where() + ": the target does not give this expert to the rank");
     Cover* found = run.count == 0 ? nullptr : CoverOf(layer, expert, run);
     if (found == nullptr) {
-      const Run whole = it->second.front().piece.run;
+      const Run whole = covers.front().piece.run;
       return Bad(fmt::format("{}: the rank's shard is {}..{}", where(), whole.start,
                              whole.start + whole.count));
     }
     Cover& cover = *found;
     const Run whole = cover.piece.run;
     for (uint32_t g = run.start - whole.start; g < run.start - whole.start + run.count; ++g) {
-      if (cover.here[g])
+      if (cover.in_place || cover.here[g])
         return Bad(fmt::format("{}: granule {} comes twice", where(), whole.start + g));
       cover.here[g] = true;
     }
@@ -115,12 +128,12 @@ class Prover {
       const Run run{copies.granule_start(i), copies.granule_count(i)};
       Result<Cover*> cover = Bring("copy", copies.layer(i), copies.expert(i), run);
       if (!cover.ok()) return cover.status();
-      const auto range = held_of_.equal_range(ExpertOf(copies.layer(i), copies.expert(i)));
-      const auto source = std::find_if(range.first, range.second, [&](const auto& entry) {
+      const auto held = HeldOf(ExpertOf(copies.layer(i), copies.expert(i)));
+      const auto source = std::ranges::find_if(held, [&](const auto& entry) {
         const Run have = held_[entry.second].run;
         return have.start <= run.start && run.start + run.count <= have.start + have.count;
       });
-      if (source == range.second) {
+      if (source == held.end()) {
         return Bad(
             fmt::format("copy of layer {}, expert {}, granules {}..{}: the rank does not hold them",
                         copies.layer(i), copies.expert(i), run.start, run.start + run.count));
@@ -160,48 +173,46 @@ class Prover {
 
   // As the planner counts them: what is held of an expert is enough to have its tail.
   void GiveTails() {
-    for (auto& [expert, covers] : cover_) {
-      for (const Cover& cover : covers) {
-        if (cover.in_place || cover.tail) continue;
-        const auto held = held_of_.find(expert);
-        if (held == held_of_.end()) {
-          proof_.fetches[*cover.brings_it].tail = true;
-        } else {
-          proof_.copies.push_back({cover.piece, {cover.piece.run.start, 0}, 0, held->second, true});
-        }
+    for (const Cover& cover : covers_) {
+      if (cover.in_place || cover.tail) continue;
+      const auto held = HeldOf(cover.expert());
+      if (held.empty()) {
+        proof_.fetches[*cover.brings_it].tail = true;
+      } else {
+        proof_.copies.push_back(
+            {cover.piece, {cover.piece.run.start, 0}, 0, held.front().second, true});
       }
     }
   }
 
   Status CheckComplete() const {
-    for (const auto& [key, covers] : cover_) {
-      for (const Cover& cover : covers) {
-        const auto gap = std::find(cover.here.begin(), cover.here.end(), false);
-        if (gap == cover.here.end()) continue;
-        return Bad(fmt::format("granule {} of layer {}, expert {} has no source",
-                               cover.piece.run.start + (gap - cover.here.begin()),
-                               cover.piece.layer, cover.piece.expert));
-      }
+    for (const Cover& cover : covers_) {
+      const auto gap = std::find(cover.here.begin(), cover.here.end(), false);
+      if (gap == cover.here.end()) continue;
+      return Bad(fmt::format("granule {} of layer {}, expert {} has no source",
+                             cover.piece.run.start + (gap - cover.here.begin()), cover.piece.layer,
+                             cover.piece.expert));
     }
     return OkStatus();
   }
 
-  // Nothing that comes may lie over anything that is held: sorted sweep over both.
+  // Nothing that comes may lie over anything that is held: sorted sweep over both, in the banks in
+  // which something comes.
   Status CheckHazards() const {
     struct Range {
       uint64_t start, end;
       const PlacedPiece* piece;
     };
     std::map<uint32_t, std::vector<Range>> banks;
-    for (const PlacedPiece& piece : held_) {
+    for (const Cover& cover : covers_) {
+      if (cover.in_place) continue;
+      const PlacedPiece& piece = cover.piece;
       banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
     }
-    for (const auto& [key, covers] : cover_) {
-      for (const Cover& cover : covers) {
-        if (cover.in_place) continue;
-        const PlacedPiece& piece = cover.piece;
-        banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
-      }
+    for (const PlacedPiece& piece : held_) {
+      const auto bank = banks.find(piece.bank);
+      if (bank == banks.end()) continue;
+      bank->second.push_back({piece.offset, piece.offset + piece.bytes, &piece});
     }
     for (auto& [bank, ranges] : banks) {
       std::ranges::sort(ranges, {}, &Range::start);
@@ -238,11 +249,9 @@ class Prover {
 
   Status CheckMemory(bool holds_dense, const v1::RankPart& part) {
     std::vector<PlacedPiece> after;
-    for (const auto& [key, covers] : cover_) {
-      for (const Cover& cover : covers) {
-        after.push_back(cover.piece);
-        if (!cover.in_place) proof_.incoming.push_back(cover.piece);
-      }
+    for (const Cover& cover : covers_) {
+      after.push_back(cover.piece);
+      if (!cover.in_place) proof_.incoming.push_back(cover.piece);
     }
     std::sort(proof_.incoming.begin(), proof_.incoming.end(), InOrder);
     std::vector<PlacedPiece> all(held_);
@@ -266,8 +275,8 @@ class Prover {
   const v1::Layout& target_;
   const int32_t rank_;
   const std::vector<PlacedPiece>& held_;
-  std::unordered_map<Expert, std::vector<Cover>> cover_;
-  std::unordered_multimap<Expert, uint32_t> held_of_;
+  std::vector<Cover> covers_;                         // by expert, then as PiecesOf has them
+  std::vector<std::pair<Expert, uint32_t>> held_of_;  // and the index in `held_`; sorted
   PartProof proof_;
 };
 
