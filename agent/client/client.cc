@@ -156,8 +156,8 @@ void Client::OnPrepare(const v1::EnginePrepare& prepare, tg_event* event) {
   }
   auto layout = layout::Parse(prepare.target());
   if (!layout.ok()) return refuse("target layout: " + layout.status().message());
-  auto target =
-      Maps::Build(std::move(*layout), prepare.target_hash(), *geometry_, member_, prepare.peers());
+  auto target = Maps::Build(std::move(*layout), prepare.target_hash(), *geometry_, member_,
+                            prepare.peers(), current_.get());
   if (!target.ok()) return refuse("target layout: " + target.status().message());
   Attempt& attempt = attempt_.emplace(Attempt{});
   attempt.id = prepare.header().attempt();

@@ -4,12 +4,14 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace tangram {
 
 Result<std::unique_ptr<Maps>> Maps::Build(
     std::shared_ptr<const v1::Layout> held, std::string hash, const layout::GeometryView& geometry,
-    const std::string& member, const google::protobuf::RepeatedPtrField<v1::PeerAddress>& peers) {
+    const std::string& member, const google::protobuf::RepeatedPtrField<v1::PeerAddress>& peers,
+    const Maps* before) {
   const v1::Layout& layout = *held;
   TANGRAM_RETURN_IF_ERROR(layout::Validate(layout, geometry));
   auto maps = std::unique_ptr<Maps>(new Maps);
@@ -29,12 +31,6 @@ Result<std::unique_ptr<Maps>> Maps::Build(
     maps->pods_.push_back(keep(m.pod()));
   }
 
-  const size_t layers = geometry.proto().layers();
-  maps->layers_.resize(layers);
-  maps->pieces_.resize(layers);
-  maps->experts_.resize(layers);
-  maps->groups_.resize(layers);
-  maps->numbers_.resize(layers);
   tg_maps& out = maps->maps_;
   out.struct_size = sizeof out;
   out.layer_size = sizeof(tg_layer_map);
@@ -42,14 +38,27 @@ Result<std::unique_ptr<Maps>> Maps::Build(
   out.piece_size = sizeof(tg_piece);
   out.group_size = sizeof(tg_attention_group);
   out.rank = layout::RankOf(layout, member);
+  if (before != nullptr && !maps->SameRanks(*before)) before = nullptr;
+  const size_t layers = geometry.proto().layers();
+  maps->layers_.resize(layers);
+  maps->parts_.resize(layers);
   for (const v1::LayerLayout& layer : layout.layers()) {
-    tg_layer_map& entry = maps->layers_[layer.layer()];
-    entry.layer = layer.layer();
-    entry.moe_ordinal = geometry.ordinal(layer.layer());
-    if (entry.moe_ordinal >= 0) {
-      TANGRAM_RETURN_IF_ERROR(maps->AddExperts(layer, geometry, &entry));
+    const uint32_t number = layer.layer();
+    std::shared_ptr<Layer>& part = maps->parts_[number];
+    std::string wire = layer.SerializeAsString();
+    if (before != nullptr && before->parts_[number]->wire == wire) {
+      part = before->parts_[number];
+    } else {
+      part = std::make_shared<Layer>();
+      part->wire = std::move(wire);
+      part->map.layer = number;
+      part->map.moe_ordinal = geometry.ordinal(number);
+      if (part->map.moe_ordinal >= 0) {
+        TANGRAM_RETURN_IF_ERROR(AddExperts(layer, geometry, out.rank, part.get()));
+      }
+      AddAttention(layer, part.get());
     }
-    maps->AddAttention(layer, &entry);
+    maps->layers_[number] = part->map;
   }
   out.epoch = layout.epoch();
   std::memcpy(out.hash, maps->hash_.data(), std::min(sizeof out.hash, maps->hash_.size()));
@@ -62,8 +71,14 @@ Result<std::unique_ptr<Maps>> Maps::Build(
   return maps;
 }
 
+bool Maps::SameRanks(const Maps& other) const {
+  return maps_.rank == other.maps_.rank &&
+         std::ranges::equal(layout_->members(), other.layout_->members(), {}, &v1::Member::id,
+                            &v1::Member::id);
+}
+
 Status Maps::AddExperts(const v1::LayerLayout& layer, const layout::GeometryView& geometry,
-                        tg_layer_map* out) {
+                        int32_t rank, Layer* out) {
   const uint32_t shards = layer.expert_group_size();
   // Alternatives of each expert: the groups that have it in a slot, in order.
   // [first[e], first[e + 1]) of `holders`.
@@ -87,8 +102,8 @@ Status Maps::AddExperts(const v1::LayerLayout& layer, const layout::GeometryView
       if (filled != 0) holders[next[filled - 1]++] = &group;
     }
   }
-  auto& pieces = pieces_[layer.layer()];
-  auto& experts = experts_[layer.layer()];
+  auto& pieces = out->pieces;
+  auto& experts = out->experts;
   pieces.reserve(holders.size() * shards);
   experts.reserve(geometry.experts());
   for (uint32_t expert = 0; expert < geometry.experts(); ++expert) {
@@ -97,22 +112,20 @@ Status Maps::AddExperts(const v1::LayerLayout& layer, const layout::GeometryView
       const v1::ExpertGroup* group = holders[holder];
       for (uint32_t position = 0; position < shards; ++position) {
         const auto run = layout::ShardOf(geometry.granules(), shards, expert, position);
-        const uint32_t rank = group->ranks(static_cast<int>(position));
-        pieces.push_back({rank, run.start, run.count, nullptr});
-        if (static_cast<int32_t>(rank) == maps_.rank) {
-          mine_.push_back(&pieces.back());
-        }
+        const uint32_t holder_rank = group->ranks(static_cast<int>(position));
+        pieces.push_back({holder_rank, run.start, run.count, nullptr});
+        if (static_cast<int32_t>(holder_rank) == rank) out->mine.push_back(&pieces.back());
       }
     }
     experts.push_back({first[expert + 1] - first[expert], shards, alternatives});
   }
-  out->experts = experts.data();
+  out->map.experts = experts.data();
   return OkStatus();
 }
 
-void Maps::AddAttention(const v1::LayerLayout& layer, tg_layer_map* out) {
-  auto& groups = groups_[layer.layer()];
-  auto& numbers = numbers_[layer.layer()];
+void Maps::AddAttention(const v1::LayerLayout& layer, Layer* out) {
+  auto& groups = out->groups;
+  auto& numbers = out->numbers;
   size_t total = 0;
   for (const auto& group : layer.attention()) {
     total += static_cast<size_t>(group.ranks_size() + group.query_head_bounds_size());
@@ -128,18 +141,24 @@ void Maps::AddAttention(const v1::LayerLayout& layer, tg_layer_map* out) {
                    group.query_head_bounds().end());
     groups.push_back(entry);
   }
-  out->attention_groups = static_cast<uint32_t>(groups.size());
-  out->attention = groups.data();
+  out->map.attention_groups = static_cast<uint32_t>(groups.size());
+  out->map.attention = groups.data();
 }
 
 void Maps::Resolve(const uint8_t* banks, const layout::GeometryView& geometry) {
   if (maps_.rank < 0) return;
   const auto rank = static_cast<uint32_t>(maps_.rank);
-  std::vector<layout::PlacedPiece> placed = layout::PiecesOf(*layout_, geometry, rank);
-  std::sort(placed.begin(), placed.end(), layout::InOrder);
-  // The layout is valid: both lists have the same pieces.
-  for (size_t i = 0; i < std::min(placed.size(), mine_.size()); ++i) {
-    mine_[i]->data = banks + placed[i].bank * geometry.bank_pitch() + placed[i].offset;
+  std::vector<layout::PlacedPiece> placed;
+  for (const v1::LayerLayout& layer : layout_->layers()) {
+    Layer& part = *parts_[layer.layer()];
+    if (std::exchange(part.resolved, true)) continue;
+    placed.clear();
+    layout::AddPiecesOf(layer, geometry, rank, &placed);
+    std::ranges::sort(placed, layout::InOrder);
+    // The layout is valid: both lists have the same pieces.
+    for (size_t i = 0; i < std::min(placed.size(), part.mine.size()); ++i) {
+      part.mine[i]->data = banks + placed[i].bank * geometry.bank_pitch() + placed[i].offset;
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 // tg_maps of a layout: for each layer and expert the alternatives and their pieces, and the
-// attention groups. Owns every array that the C structs point into.
+// attention groups. Owns every array that the C structs point into, or shares those of a layer with
+// the maps of the layout before, in which the layer was the same: a flip of a mode switch changes a
+// few layers of many.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +18,16 @@ namespace tangram {
 
 class Maps {
  public:
-  // `hash` is the layout's, `member` this engine's. Errors as of layout::Validate.
+  // `hash` is the layout's, `member` this engine's. `before` may be null; what this shares with it
+  // lives on. Errors as of layout::Validate.
   static Result<std::unique_ptr<Maps>> Build(
       std::shared_ptr<const v1::Layout> layout, std::string hash,
       const layout::GeometryView& geometry, const std::string& member,
-      const google::protobuf::RepeatedPtrField<v1::PeerAddress>& peers);
+      const google::protobuf::RepeatedPtrField<v1::PeerAddress>& peers,
+      const Maps* before = nullptr);
 
-  // Points my pieces into the bank range. Called at the flip.
+  // Points my pieces into the bank range. Called at the flip; layers of the maps before are left
+  // alone, as a step may be reading them.
   void Resolve(const uint8_t* banks, const layout::GeometryView& geometry);
 
   const tg_maps* get() const { return &maps_; }
@@ -30,23 +35,32 @@ class Maps {
   const v1::Layout& layout() const { return *layout_; }
 
  private:
+  // Of one layer. The structs point into its vectors, so they never grow once built.
+  struct Layer {
+    std::string wire;  // of the layer's layout, for whether another is the same
+    tg_layer_map map{};
+    std::vector<tg_piece> pieces;
+    std::vector<tg_expert> experts;
+    std::vector<tg_attention_group> groups;
+    std::vector<uint32_t> numbers;
+    std::vector<tg_piece*> mine;  // my pieces, in the order of layout::InOrder
+    bool resolved = false;
+  };
+
   Maps() = default;
-  Status AddExperts(const v1::LayerLayout& layer, const layout::GeometryView& geometry,
-                    tg_layer_map* out);
-  void AddAttention(const v1::LayerLayout& layer, tg_layer_map* out);
+  // Whether layers of the other maps serve here: ranks are the same members.
+  bool SameRanks(const Maps& other) const;
+  static Status AddExperts(const v1::LayerLayout& layer, const layout::GeometryView& geometry,
+                           int32_t rank, Layer* out);
+  static void AddAttention(const v1::LayerLayout& layer, Layer* out);
 
   tg_maps maps_{};
   std::string hash_;
   std::shared_ptr<const v1::Layout> layout_;
   std::vector<std::string> text_;
   std::vector<const char*> members_, mesh_, frontends_, pods_;
+  std::vector<std::shared_ptr<Layer>> parts_;  // by layer
   std::vector<tg_layer_map> layers_;
-  // One block per layer; the structs above point into them, so they never grow once built.
-  std::vector<std::vector<tg_piece>> pieces_;
-  std::vector<std::vector<tg_expert>> experts_;
-  std::vector<std::vector<tg_attention_group>> groups_;
-  std::vector<std::vector<uint32_t>> numbers_;
-  std::vector<tg_piece*> mine_;  // my pieces, in the order of layout::InOrder
 };
 
 }  // namespace tangram

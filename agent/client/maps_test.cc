@@ -86,6 +86,93 @@ TEST(Maps, TellEveryHolderAndWhereMyPiecesLie) {
   EXPECT_GT(shards, 1000u);
 }
 
+// What the maps of a layout have in them, with addresses.
+std::vector<uint64_t> ContentOf(const tg_maps& maps, uint32_t layers, uint32_t experts) {
+  std::vector<uint64_t> out{maps.epoch, static_cast<uint64_t>(maps.rank), maps.world_size};
+  for (uint32_t l = 0; l < layers; ++l) {
+    const tg_layer_map& map = maps.layers[l];
+    out.insert(out.end(),
+               {map.layer, static_cast<uint64_t>(map.moe_ordinal), map.attention_groups});
+    for (uint32_t e = 0; map.experts != nullptr && e < experts; ++e) {
+      const tg_expert& expert = map.experts[e];
+      for (uint32_t i = 0; i < expert.replicas * expert.shards; ++i) {
+        const tg_piece& piece = expert.pieces[i];
+        out.insert(out.end(), {piece.rank, piece.granule_start, piece.granule_count,
+                               reinterpret_cast<uint64_t>(piece.data)});
+      }
+    }
+    for (uint32_t g = 0; g < map.attention_groups; ++g) {
+      const tg_attention_group& group = map.attention[g];
+      out.insert(out.end(), group.ranks, group.ranks + group.size);
+      out.insert(out.end(), group.query_head_bounds, group.query_head_bounds + group.size + 1);
+    }
+  }
+  return out;
+}
+
+// A chain of layouts, each of which changes some layers of the one before: maps that share layers
+// are those that were built alone, also when the maps they share with are gone.
+TEST(Maps, ShareTheLayersThatStay) {
+  constexpr uint32_t kLayers = 5, kExperts = 7;
+  auto geometry = layout::GeometryView::Make(layout::testing::SmallGeometry(kLayers, kExperts, 6));
+  ASSERT_TRUE(geometry.ok()) << geometry.status().message();
+  std::mt19937_64 random(7);
+  size_t shared = 0, changed = 0;
+  for (int round = 0; round < 100; ++round) {
+    const auto ranks = static_cast<uint32_t>(1 + random() % 6);
+    v1::Layout layout = layout::testing::RandomLayout(*geometry, ranks, 2, random);
+    const std::string member = layout.members(static_cast<int>(random() % ranks)).id();
+    const auto build = [&](const Maps* before) {
+      auto maps = Maps::Build(std::make_shared<const v1::Layout>(layout), layout::HashOf(layout),
+                              *geometry, member, {}, before);
+      EXPECT_TRUE(maps.ok()) << maps.status().message();
+      return std::move(maps).value();
+    };
+    std::vector<uint8_t> banks(layout.banks() * geometry->bank_pitch());
+    std::unique_ptr<Maps> now = build(nullptr);
+    now->Resolve(banks.data(), *geometry);
+    for (int flip = 0; flip < 4; ++flip) {
+      const v1::Layout other = layout::testing::RandomLayout(*geometry, ranks, 2, random);
+      const auto layer = static_cast<int>(random() % kLayers);
+      *layout.mutable_layers(layer) = other.layers(layer);
+      layout.set_epoch(layout.epoch() + 1);
+      if (!layout::Validate(layout, *geometry).ok()) break;  // two layers in one bank
+      std::unique_ptr<Maps> next = build(now.get());
+      for (uint32_t l = 0; l < kLayers; ++l) {
+        const bool same = next->get()->layers[l].attention == now->get()->layers[l].attention;
+        (same ? shared : changed) += 1;
+        if (l != static_cast<uint32_t>(layer)) EXPECT_TRUE(same);
+      }
+      next->Resolve(banks.data(), *geometry);
+      const std::unique_ptr<Maps> alone = build(nullptr);
+      alone->Resolve(banks.data(), *geometry);
+      now = std::move(next);
+      ASSERT_EQ(ContentOf(*now->get(), kLayers, kExperts),
+                ContentOf(*alone->get(), kLayers, kExperts));
+    }
+  }
+  EXPECT_GT(shared, 300u);
+  EXPECT_GT(changed, 50u);
+}
+
+// Ranks are other members: nothing of the maps before is right.
+TEST(Maps, ShareNothingWithAnotherWorld) {
+  auto geometry = layout::GeometryView::Make(layout::testing::SmallGeometry(2, 4, 6));
+  std::mt19937_64 random(1);
+  v1::Layout layout = layout::testing::RandomLayout(*geometry, 3, 0, random);
+  const auto build = [&](const std::string& member, const Maps* before) {
+    return std::move(Maps::Build(std::make_shared<const v1::Layout>(layout), layout::HashOf(layout),
+                                 *geometry, member, {}, before)
+                         .value());
+  };
+  const auto first = build(layout.members(0).id(), nullptr);
+  EXPECT_NE(build(layout.members(1).id(), first.get())->get()->layers[0].attention,
+            first->get()->layers[0].attention);
+  layout.mutable_members(2)->set_id("somebody-else/0/1");
+  EXPECT_NE(build(layout.members(0).id(), first.get())->get()->layers[0].attention,
+            first->get()->layers[0].attention);
+}
+
 TEST(Maps, AnInvalidLayoutIsNone) {
   auto geometry = layout::GeometryView::Make(layout::testing::SmallGeometry(2, 4, 6));
   std::mt19937_64 random(1);

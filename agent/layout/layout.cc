@@ -260,35 +260,38 @@ Result<std::shared_ptr<const v1::Layout>> Parse(std::string_view wire) {
   return std::shared_ptr<const v1::Layout>(std::move(arena), layout);
 }
 
-std::vector<PlacedPiece> PiecesOf(const v1::Layout& layout, const GeometryView& geometry,
-                                  uint32_t rank) {
-  std::vector<PlacedPiece> out;
-  for (const v1::LayerLayout& layer : layout.layers()) {
-    for (const v1::ExpertGroup& group : layer.experts()) {
-      const auto size = static_cast<uint32_t>(group.ranks_size());
-      for (uint32_t position = 0; position < size; ++position) {
-        if (group.ranks(static_cast<int>(position)) != rank) continue;
-        uint64_t next = PositionBase(group, geometry, position);  // of the next slot, if g > 1
-        for (int slot = 0; slot < group.slots_size(); ++slot) {
-          if (group.slots(slot) == 0) continue;
-          PlacedPiece piece;
-          piece.layer = layer.layer();
-          piece.bank = static_cast<uint32_t>(geometry.ordinal(layer.layer()) + layer.bank_offset());
-          piece.slot = static_cast<uint32_t>(slot);
-          piece.expert = group.slots(slot) - 1;
-          piece.run = ShardOf(geometry.granules(), size, piece.expert, position);
-          piece.bytes = geometry.piece_bytes(piece.run.count);
-          if (size == 1) {
-            piece.offset = piece.slot * geometry.expert_pitch();
-          } else {
-            piece.offset = next;
-            next += RoundUp(piece.bytes, kPieceAlignment);
-          }
-          out.push_back(piece);
+void AddPiecesOf(const v1::LayerLayout& layer, const GeometryView& geometry, uint32_t rank,
+                 std::vector<PlacedPiece>* out) {
+  for (const v1::ExpertGroup& group : layer.experts()) {
+    const auto size = static_cast<uint32_t>(group.ranks_size());
+    for (uint32_t position = 0; position < size; ++position) {
+      if (group.ranks(static_cast<int>(position)) != rank) continue;
+      uint64_t next = PositionBase(group, geometry, position);  // of the next slot, if g > 1
+      for (int slot = 0; slot < group.slots_size(); ++slot) {
+        if (group.slots(slot) == 0) continue;
+        PlacedPiece piece;
+        piece.layer = layer.layer();
+        piece.bank = static_cast<uint32_t>(geometry.ordinal(layer.layer()) + layer.bank_offset());
+        piece.slot = static_cast<uint32_t>(slot);
+        piece.expert = group.slots(slot) - 1;
+        piece.run = ShardOf(geometry.granules(), size, piece.expert, position);
+        piece.bytes = geometry.piece_bytes(piece.run.count);
+        if (size == 1) {
+          piece.offset = piece.slot * geometry.expert_pitch();
+        } else {
+          piece.offset = next;
+          next += RoundUp(piece.bytes, kPieceAlignment);
         }
+        out->push_back(piece);
       }
     }
   }
+}
+
+std::vector<PlacedPiece> PiecesOf(const v1::Layout& layout, const GeometryView& geometry,
+                                  uint32_t rank) {
+  std::vector<PlacedPiece> out;
+  for (const v1::LayerLayout& layer : layout.layers()) AddPiecesOf(layer, geometry, rank, &out);
   return out;
 }
 

@@ -53,6 +53,9 @@ Result<std::shared_ptr<const v1::Layout>> Parse(std::string_view wire);
 // Every piece that `rank` holds, ordered by layer, position, then slot. The layout is valid.
 std::vector<PlacedPiece> PiecesOf(const v1::Layout& layout, const GeometryView& geometry,
                                   uint32_t rank);
+// Appends those of one layer.
+void AddPiecesOf(const v1::LayerLayout& layer, const GeometryView& geometry, uint32_t rank,
+                 std::vector<PlacedPiece>* out);
 
 bool HoldsDense(const v1::Layout& layout, uint32_t rank);
 // Rank of a member, or -1.
