@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <utility>
 
@@ -28,6 +27,14 @@ struct Cover {
   bool in_place = false;
   bool tail = false;                // comes with a copy
   std::optional<size_t> brings_it;  // else: with this fetch
+};
+
+// Order of covers, and of indices with their expert.
+struct ByExpert {
+  static Expert Of(const Cover& cover) { return cover.expert(); }
+  static Expert Of(const std::pair<Expert, uint32_t>& entry) { return entry.first; }
+  static Expert Of(Expert expert) { return expert; }
+  bool operator()(const auto& a, const auto& b) const { return Of(a) < Of(b); }
 };
 
 class Prover {
@@ -73,12 +80,15 @@ class Prover {
   }
 
   std::span<Cover> CoversOf(Expert expert) {
-    return std::ranges::equal_range(covers_, expert, {}, &Cover::expert);
+    const auto [first, last] = std::equal_range(covers_.begin(), covers_.end(), expert, ByExpert{});
+    return {first, last};
   }
 
   // Indices of `held_`, each with the expert.
   std::span<const std::pair<Expert, uint32_t>> HeldOf(Expert expert) const {
-    return std::ranges::equal_range(held_of_, expert, {}, &std::pair<Expert, uint32_t>::first);
+    const auto [first, last] =
+        std::equal_range(held_of_.begin(), held_of_.end(), expert, ByExpert{});
+    return {first, last};
   }
 
   // The piece of the target that the run lies in; a rank at several positions has several of
@@ -196,23 +206,20 @@ class Prover {
     return OkStatus();
   }
 
-  // Nothing that comes may lie over anything that is held: sorted sweep over both, in the banks in
-  // which something comes.
+  // Nothing that comes may lie over anything that is held: sorted sweep over both.
   Status CheckHazards() const {
     struct Range {
       uint64_t start, end;
       const PlacedPiece* piece;
     };
     std::map<uint32_t, std::vector<Range>> banks;
+    for (const PlacedPiece& piece : held_) {
+      banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
+    }
     for (const Cover& cover : covers_) {
       if (cover.in_place) continue;
       const PlacedPiece& piece = cover.piece;
       banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
-    }
-    for (const PlacedPiece& piece : held_) {
-      const auto bank = banks.find(piece.bank);
-      if (bank == banks.end()) continue;
-      bank->second.push_back({piece.offset, piece.offset + piece.bytes, &piece});
     }
     for (auto& [bank, ranges] : banks) {
       std::ranges::sort(ranges, {}, &Range::start);
