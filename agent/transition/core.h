@@ -50,7 +50,7 @@ struct Job {
   const v1::PrepareRequest request;
   const uint64_t id;
   const std::string request_hash;
-  const ExecutorClock::time_point begun = ExecutorClock::now();
+  ExecutorClock::time_point begun = ExecutorClock::now();
   std::stop_source stop;  // of what works on it beside the calls
 
   // Of the run that begins with it, the last attempt; 0: none does.
@@ -58,8 +58,8 @@ struct Job {
   // Bytes and seconds of the attempts of its run before it, by device; set before others see it.
   std::map<uint32_t, v1::TransitionStatus> carried;
 
-  // Of the target; set before others see the job.
-  std::shared_ptr<const v1::Layout> target;
+  // Of the target, and the layout that it was built from; set before others see the job.
+  std::shared_ptr<const v1::Layout> target, base;
   std::string target_wire, target_hash;
   std::optional<layout::Owners> owners;
   bool carries_kv = false;

@@ -139,43 +139,50 @@ Status CheckGeometry(const Core& core, const v1::PrepareRequest& request) {
                       layout::Hex(asked).substr(0, 16), layout::Hex(here).substr(0, 16))};
 }
 
-Result<attempt::Plan> Build(const Core& core, Job* job,
-                            const std::shared_ptr<const v1::Layout>& base,
-                            const std::vector<std::string>& members) {
+Status BuildTarget(const Core& core, Job* job, const std::shared_ptr<const v1::Layout>& base) {
   const v1::PrepareRequest& request = job->request;
-  TANGRAM_RETURN_IF_ERROR(CheckNext(request));
   auto geometry = layout::GeometryView::Make(request.geometry());
   if (!geometry.ok()) return geometry.status();
   v1::Layout target;
   if (request.has_layout()) {
     target = request.layout();
   } else if (!base) {
-    return Status{
-        Code::kBadPlan,
-        "the plan is a delta, but this agent has no layout; send the whole target layout"};
+    return {Code::kBadPlan,
+            "the plan is a delta, but this agent has no layout; send the whole target layout"};
   } else {
     auto applied = layout::Apply(*base, request.delta(), request.target_epoch());
     if (!applied.ok()) return applied.status();
     target = std::move(*applied);
   }
   if (target.world() != core.options.world || target.epoch() != request.target_epoch()) {
-    return Status{Code::kBadPlan, fmt::format("the target layout is for epoch {} of world '{}', "
-                                              "the call is for epoch {} of world '{}'",
-                                              target.epoch(), target.world(),
-                                              request.target_epoch(), core.options.world)};
+    return {Code::kBadPlan, fmt::format("the target layout is for epoch {} of world '{}', the call "
+                                        "is for epoch {} of world '{}'",
+                                        target.epoch(), target.world(), request.target_epoch(),
+                                        core.options.world)};
   }
   job->target_wire = layout::WireOf(target);
   job->target_hash = layout::Sha256(job->target_wire);
   if (job->target_hash != request.target_hash()) {
-    return Status{Code::kBadPlan,
-                  fmt::format("the hash of the target layout is {}, the plan has {}",
-                              layout::Hex(job->target_hash), layout::Hex(request.target_hash()))};
+    return {Code::kBadPlan,
+            fmt::format("the hash of the target layout is {}, the plan has {}",
+                        layout::Hex(job->target_hash), layout::Hex(request.target_hash()))};
   }
   TANGRAM_RETURN_IF_ERROR(layout::Validate(target, *geometry));
   job->target = std::make_shared<const v1::Layout>(std::move(target));
+  job->base = base;
   job->owners.emplace(*job->target, core.geometry);
   job->carries_kv = CarriesKv(*job, base.get());
+  return OkStatus();
+}
 
+Result<attempt::Plan> Build(const Core& core, Job* job,
+                            const std::shared_ptr<const v1::Layout>& base,
+                            const std::vector<std::string>& members) {
+  const v1::PrepareRequest& request = job->request;
+  TANGRAM_RETURN_IF_ERROR(CheckNext(request));
+  if (job->target == nullptr || job->base != base) {
+    TANGRAM_RETURN_IF_ERROR(BuildTarget(core, job, base));
+  }
   attempt::Plan plan;
   plan.attempt = job->id;
   plan.run_last = job->run_last();

@@ -11,8 +11,12 @@ namespace tangram {
 // kBadGeometry: the plan is for another model, granule_rows or page size.
 Status CheckGeometry(const Core& core, const v1::PrepareRequest& request);
 
-// The job's target, from what is in force (`base`, may be null) and the plan; and what the machine
-// wants to know of it, for the ranks with these members. kBadPlan, and what Validate says.
+// Builds the job's target from the active layout (`base`, may be null) and the plan. Changes only the
+// job, so that a run can build a flip's target before its turn. kBadPlan, and errors of Validate.
+Status BuildTarget(const Core& core, Job* job, const std::shared_ptr<const v1::Layout>& base);
+
+// Builds the job's target if it is not built from `base` yet, and answers what the machine wants to
+// know of it, for the ranks with these members. Errors as of BuildTarget.
 Result<attempt::Plan> Build(const Core& core, Job* job,
                             const std::shared_ptr<const v1::Layout>& base,
                             const std::vector<std::string>& members);

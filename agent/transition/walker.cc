@@ -51,8 +51,11 @@ void Walker::Interrupt() {
 void Walker::Work(const JobPtr& first, const std::stop_token& stop) {
   JobPtr now = first;
   for (const v1::PrepareRequest& request : first->request.next()) {
+    // While `now` is staged and flips. An error shows again when it is its turn.
+    const auto next = std::make_shared<Job>(Whole(first->request, request));
+    (void)BuildTarget(*core_, next.get(), now->target);
     Status status = AwaitSteps(*now, stop);
-    const auto next = std::make_shared<Job>(Whole(first->request, request));  // its time begins
+    next->begun = ExecutorClock::now();
     if (status.ok()) status = Onward(*now, next, stop);
     if (!status.ok()) {
       (void)runner_->Run(attempt::RunStuck{next->id, status.message()});
