@@ -1,4 +1,5 @@
 // How a client comes to be: connect, authenticate, map.
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -70,7 +71,8 @@ Code CodeOf(v1::Refusal::Code code) {
 }
 
 Client::Client(const tg_options& options)
-    : socket_path_(OrEmpty(options.socket_path)),
+    : ready_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      socket_path_(OrEmpty(options.socket_path)),
       token_(OrEmpty(options.token)),
       mesh_(OrEmpty(options.mesh_endpoint)),
       frontend_(OrEmpty(options.frontend)),
@@ -109,8 +111,8 @@ Result<std::unique_ptr<Client>> Client::Attach(const tg_options& options) {
 
   Frame reply;
   do {
-    auto frame = client->Receive(kAttachTimeoutMs);
-    if (!frame.ok()) return frame.status();
+    auto frame = client->channel_->Receive(kAttachTimeoutMs);
+    if (!frame.ok()) return Status{Code::kUnavailable, frame.status().message()};
     if (!frame->has_value()) {
       return Status{Code::kUnavailable, "the agent did not reply to the attach within 15 s"};
     }
@@ -125,6 +127,7 @@ Result<std::unique_ptr<Client>> Client::Attach(const tg_options& options) {
     return Status{Code::kInvalid, "the agent replied to the attach with an unexpected message"};
   }
   TANGRAM_RETURN_IF_ERROR(client->Open(reply.message.attached()));
+  TANGRAM_RETURN_IF_ERROR(client->ReadFrom(client->channel_));
   return client;
 }
 

@@ -29,7 +29,7 @@ Status Client::Send(v1::EngineMessage message) {
 
 Result<std::optional<Frame>> Client::Receive(int timeout_ms) {
   if (!lost_.ok()) return lost_;
-  auto frame = channel_->Receive(timeout_ms);
+  auto frame = reader_->Receive(timeout_ms);
   if (!frame.ok()) {
     // Garbage from the agent is the end of the connection too: the stream has no frames left.
     lost_ = {Code::kUnavailable, frame.status().message()};
@@ -58,7 +58,51 @@ void Client::Adopt() {
   attempt_->target->Resolve(weights_.data(), *geometry_);
   previous_ = std::move(current_);  // lives until the next-but-one flip
   current_ = std::move(attempt_->target);
+  Forget();
+}
+
+void Client::Begin(Attempt attempt) {
+  attempt_.emplace(std::move(attempt));
+  const std::scoped_lock lock(shared_.mu);
+  shared_.attempt = attempt_->id;
+  shared_.mapped = attempt_->mapped;
+}
+
+void Client::Forget() {
   attempt_.reset();
+  const std::scoped_lock lock(shared_.mu);
+  shared_.attempt = 0;
+  shared_.mapped.reset();
+}
+
+Status Client::ReadFrom(std::shared_ptr<FrameChannel> channel) {
+  reader_.reset();
+  auto reader = Reader::Start(channel, ready_.get(), [this, channel](Frame* frame) {
+    return HandleAtOnce(frame, channel);
+  });
+  if (!reader.ok()) return reader.status();
+  channel_ = std::move(channel);
+  reader_ = std::move(*reader);
+  return OkStatus();
+}
+
+bool Client::HandleAtOnce(Frame* frame, const std::shared_ptr<FrameChannel>& channel) {
+  if (!frame->fds.empty()) {
+    mapper_.Do([this, numbers = frame->message.fd_index(),
+                fds = std::make_shared<std::vector<UniqueFd>>(std::move(frame->fds))] {
+      TakeDescriptors(numbers, fds.get());
+    });
+  }
+  switch (frame->message.body_case()) {
+    case v1::EngineMessage::kMap:
+      OnMap(frame->message.map(), channel);
+      return true;
+    case v1::EngineMessage::kUnmap:
+      OnUnmap(frame->message.unmap(), channel);
+      return true;
+    default:
+      return false;
+  }
 }
 
 Status Client::Poll(int timeout_ms, tg_event* event) {
@@ -109,21 +153,9 @@ Status Client::Poll(int timeout_ms, tg_event* event) {
 }
 
 Status Client::Handle(Frame frame, tg_event* event) {
-  if (!frame.fds.empty()) {
-    mapper_.Do([this, numbers = frame.message.fd_index(),
-                fds = std::make_shared<std::vector<UniqueFd>>(std::move(frame.fds))] {
-      TakeDescriptors(numbers, fds.get());
-    });
-  }
   switch (frame.message.body_case()) {
     case v1::EngineMessage::kPrepare:
       OnPrepare(frame.message.prepare(), event);
-      return OkStatus();
-    case v1::EngineMessage::kMap:
-      OnMap(frame.message.map());
-      return OkStatus();
-    case v1::EngineMessage::kUnmap:
-      OnUnmap(frame.message.unmap());
       return OkStatus();
     case v1::EngineMessage::kAbort:
       OnAbort(frame.message.abort(), event);
@@ -159,20 +191,21 @@ void Client::OnPrepare(const v1::EnginePrepare& prepare, tg_event* event) {
   auto target = Maps::Build(std::move(*layout), prepare.target_hash(), *geometry_, member_,
                             prepare.peers(), current_.get());
   if (!target.ok()) return refuse("target layout: " + target.status().message());
-  Attempt& attempt = attempt_.emplace(Attempt{});
+  Attempt attempt;
   attempt.id = prepare.header().attempt();
   attempt.kind = prepare.kind();
   attempt.from_epoch = prepare.header().epoch();
   attempt.joining = prepare.joining();
   attempt.leaving = prepare.leaving();
   attempt.target = std::move(*target);
+  Begin(std::move(attempt));
   event->kind = TG_EVENT_PREPARE;
-  event->attempt = attempt.id;
-  event->target_epoch = attempt.target->get()->epoch;
-  event->joining = attempt.joining;
-  event->leaving = attempt.leaving;
-  event->repair = attempt.kind == v1::FLIP_KIND_REPAIR;
-  event->target = attempt.target->get();
+  event->attempt = attempt_->id;
+  event->target_epoch = attempt_->target->get()->epoch;
+  event->joining = attempt_->joining;
+  event->leaving = attempt_->leaving;
+  event->repair = attempt_->kind == v1::FLIP_KIND_REPAIR;
+  event->target = attempt_->target->get();
   event->pause_steps = prepare.pause_steps();
 }
 
@@ -185,7 +218,7 @@ Status Client::Prepared(uint64_t attempt, bool ok, const char* message) {
   reply.mutable_prepared()->set_ok(ok);
   if (message != nullptr) reply.mutable_prepared()->set_message(message);
   attempt_->answered = ok;
-  if (!ok) attempt_.reset();
+  if (!ok) Forget();
   return Send(std::move(reply));
 }
 
@@ -194,8 +227,7 @@ uint64_t Client::PlaceOf(const v1::Mapping& mapping) const {
   return mapping.bank() * geometry_->bank_pitch() + mapping.offset();
 }
 
-Status Client::MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& mappings,
-                      std::vector<std::pair<uint64_t, uint64_t>>* undo) {
+Status Client::MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& mappings, Undo* undo) {
   for (const v1::Mapping& mapping : mappings) {
     uint64_t bytes = 0;
     for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
@@ -213,15 +245,20 @@ Status Client::MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& map
   return OkStatus();
 }
 
-void Client::OnMap(const v1::EngineMap& map) {
+void Client::OnMap(const v1::EngineMap& map, const std::shared_ptr<FrameChannel>& channel) {
   v1::EngineMessage reply;
   *reply.mutable_mapped()->mutable_header() = map.header();
-  if (!attempt_ || attempt_->id != map.header().attempt()) {
+  std::shared_ptr<Undo> mapped;
+  {
+    const std::scoped_lock lock(shared_.mu);
+    if (shared_.attempt == map.header().attempt()) mapped = shared_.mapped;
+  }
+  if (mapped == nullptr) {
     reply.mutable_mapped()->set_message("the attempt is not prepared by this engine");
-    (void)Send(std::move(reply));
+    (void)channel->Send(std::move(reply));
     return;
   }
-  mapper_.Do([this, map, reply, undo = attempt_->mapped, channel = channel_]() mutable {
+  mapper_.Do([this, map, reply, undo = std::move(mapped), channel]() mutable {
     const Status status = MapAll(map.mappings(), undo.get());
     reply.mutable_mapped()->set_ok(status.ok());
     reply.mutable_mapped()->set_message(status.message());
@@ -229,8 +266,13 @@ void Client::OnMap(const v1::EngineMap& map) {
   });
 }
 
-void Client::OnUnmap(const v1::EngineUnmap& unmap) {
-  mapper_.Do([this, unmap, used = used_, channel = channel_] {
+void Client::OnUnmap(const v1::EngineUnmap& unmap, const std::shared_ptr<FrameChannel>& channel) {
+  std::shared_ptr<UniqueFd> used;
+  {
+    const std::scoped_lock lock(shared_.mu);
+    used = shared_.used;
+  }
+  mapper_.Do([this, unmap, used = std::move(used), channel] {
     // Nothing is unmapped under a device that hangs; the agent hears of it when the engine ends.
     if (*used && !mapper_.Await(used->get(), limits::kDeviceUse)) {
       device_hangs_ = true;
@@ -250,8 +292,8 @@ void Client::OnUnmap(const v1::EngineUnmap& unmap) {
   });
 }
 
-void Client::Undo(const Attempt& attempt) {
-  mapper_.Do([this, mapped = attempt.mapped, channel = channel_] {
+void Client::UnmapAll(std::shared_ptr<Undo> mapped) {
+  mapper_.Do([this, mapped = std::move(mapped), channel = channel_] {
     for (const auto& [offset, bytes] : *mapped) (void)weights_.Unmap(offset, bytes);
     CloseUnused(channel.get());
   });
@@ -278,11 +320,11 @@ void Client::CloseUnused(FrameChannel* channel) {
 
 void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
   if (!attempt_ || attempt_->id != abort.header().attempt()) return;
-  if (!abort.keep_mapped()) Undo(*attempt_);
+  if (!abort.keep_mapped()) UnmapAll(attempt_->mapped);
   event->kind = TG_EVENT_ABORT;
   event->attempt = attempt_->id;
   event->target_epoch = attempt_->target->get()->epoch;
-  attempt_.reset();
+  Forget();
 }
 
 GateVote Client::Word() {
@@ -330,7 +372,8 @@ Status Client::Commit(UniqueFd used) {
   if (!reply.ok() && !flipped) return reply.status();
   if (reply.ok() && !reply->flipped().ok()) return {Code::kEngine, reply->flipped().message()};
   Adopt();
-  used_ = std::make_shared<UniqueFd>(std::move(used));
+  const std::scoped_lock lock(shared_.mu);
+  shared_.used = std::make_shared<UniqueFd>(std::move(used));
   return OkStatus();
 }
 

@@ -1,12 +1,13 @@
 // The protocol of an engine's client: what client.h promises, with C++ types. One thread,
-// except Count() and Report(), which any thread may call; what takes the kernel long is done in
-// another one (Mapper).
+// except Count() and Report(), which any thread may call. What the agent sends is read in another
+// one (Reader), and what takes the kernel long is done in a third (Mapper).
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -16,6 +17,7 @@
 #include "agent/client/include/tangram/client.h"
 #include "agent/client/mapper.h"
 #include "agent/client/maps.h"
+#include "agent/client/reader.h"
 #include "agent/client/regions.h"
 #include "agent/gate/frame.h"
 #include "agent/gate/gate.h"
@@ -31,7 +33,8 @@ class Client {
   const tg_model& model() const { return model_; }
   const std::vector<tg_tensor>& dense() const { return dense_tensors_; }
   const tg_maps* current() const { return current_ ? current_->get() : nullptr; }
-  int fd() const { return channel_->fd(); }
+  // Readable when Poll may have something.
+  int fd() const { return ready_.get(); }
 
   // TG_EVENT_NONE in *event: nothing. kUnavailable: the agent is gone; each call looks whether
   // another one has come, and hands it what this library kept.
@@ -60,6 +63,8 @@ class Client {
   void Report(const tg_engine_stats& stats);
 
  private:
+  // What an abort unmaps: offset, bytes. The mapper's.
+  using Undo = std::vector<std::pair<uint64_t, uint64_t>>;
   // What the agent had this engine prepare.
   struct Attempt {
     uint64_t id = 0;
@@ -71,9 +76,14 @@ class Client {
     // No engine steps: the agents exchange the words.
     bool by_agents() const { return kind == v1::FLIP_KIND_FIRST || kind == v1::FLIP_KIND_REPAIR; }
     std::unique_ptr<Maps> target;
-    // To undo at an abort: offset, bytes. The mapper's.
-    std::shared_ptr<std::vector<std::pair<uint64_t, uint64_t>>> mapped =
-        std::make_shared<std::vector<std::pair<uint64_t, uint64_t>>>();
+    std::shared_ptr<Undo> mapped = std::make_shared<Undo>();
+  };
+  // What the reader needs of the attempt and of the last commit.
+  struct Shared {
+    std::mutex mu;
+    uint64_t attempt = 0;  // 0: none
+    std::shared_ptr<Undo> mapped;
+    std::shared_ptr<UniqueFd> used = std::make_shared<UniqueFd>();
   };
 
   explicit Client(const tg_options& options);
@@ -87,18 +97,23 @@ class Client {
   Status OpenModel(const v1::Attached& attached);
   // Handles what needs no engine; fills *event where it does.
   Status Handle(Frame frame, tg_event* event);
-  void Undo(const Attempt& attempt);
+  void UnmapAll(std::shared_ptr<Undo> mapped);
+  void Begin(Attempt attempt);
+  void Forget();  // the attempt
+  // Replaces the connection.
+  Status ReadFrom(std::shared_ptr<FrameChannel> channel);
+  // The reader's: handles what needs no step of the engine.
+  bool HandleAtOnce(Frame* frame, const std::shared_ptr<FrameChannel>& channel);
   // The mapper's: takes the descriptors that came with a frame.
   void TakeDescriptors(const google::protobuf::RepeatedField<uint32_t>& numbers,
                        std::vector<UniqueFd>* fds);
   // The mapper's: closes descriptors of weights of which nothing is mapped, and says so.
   void CloseUnused(FrameChannel* channel);
   void OnPrepare(const v1::EnginePrepare& prepare, tg_event* event);
-  void OnMap(const v1::EngineMap& map);
-  void OnUnmap(const v1::EngineUnmap& unmap);
+  void OnMap(const v1::EngineMap& map, const std::shared_ptr<FrameChannel>& channel);
+  void OnUnmap(const v1::EngineUnmap& unmap, const std::shared_ptr<FrameChannel>& channel);
   void OnAbort(const v1::EngineAbort& abort, tg_event* event);
-  Status MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& mappings,
-                std::vector<std::pair<uint64_t, uint64_t>>* undo);
+  Status MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& mappings, Undo* undo);
   // Waits for a reply of this kind; everything else is queued for Poll.
   Result<v1::EngineMessage> Await(v1::EngineMessage::BodyCase kind,
                                   std::chrono::milliseconds limit);
@@ -111,6 +126,7 @@ class Client {
   v1::Header HeaderNow(uint64_t attempt) const;
   uint64_t PlaceOf(const v1::Mapping& mapping) const;
 
+  const UniqueFd ready_;
   const std::string socket_path_, token_, mesh_, frontend_;
   const std::string cuda_driver_;  // empty: the usual one
   const uint32_t device_, kv_block_tokens_;
@@ -142,9 +158,10 @@ class Client {
   std::optional<Attempt> attempt_;
   bool kv_staging_ = false;  // a pull was begun, and its end not told yet
   std::optional<v1::KvPulled> staged_;
-  std::shared_ptr<UniqueFd> used_ = std::make_shared<UniqueFd>();  // of the last commit
+  Shared shared_;
   std::atomic<bool> device_hangs_{false};  // found by the mapper, told by Poll
-  Mapper mapper_;                          // last: it ends first
+  Mapper mapper_;
+  std::unique_ptr<Reader> reader_;  // last: it ends first, and the mapper after it
 };
 
 }  // namespace tangram

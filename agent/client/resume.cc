@@ -54,7 +54,7 @@ Status Client::Knock() {
   const auto now = std::chrono::steady_clock::now();
   if (!knocking_) {
     // What is told to the new agent is what is there then.
-    if (now < knock_at_ || !mapper_.idle()) return lost_;
+    if (now < knock_at_ || !reader_->ended() || !mapper_.idle()) return lost_;
     knock_at_ = now + kKnock;
     auto socket = ConnectTo(socket_path_);
     if (!socket.ok()) return lost_;
@@ -89,7 +89,8 @@ Status Client::Knock() {
     lost_ = {Code::kEngine, "the new agent rejected this engine: " + refusal.message()};
     return lost_;
   }
-  channel_ = std::move(knocking_);
+  // Without a thread to read it, this one cannot be used either.
+  if (const Status reads = ReadFrom(std::move(knocking_)); !reads.ok()) return lost_ = reads;
   knock_at_ = now;  // this agent may die as soon
   if (kv_staging_) {
     staged_.emplace().set_message("the agent died");
@@ -104,8 +105,8 @@ void Client::EndAttempt(tg_event* event) {
   event->kind = TG_EVENT_ABORT;
   event->attempt = attempt_->id;
   event->target_epoch = attempt_->target->get()->epoch;
-  Undo(*attempt_);
-  attempt_.reset();
+  UnmapAll(attempt_->mapped);
+  Forget();
 }
 
 }  // namespace tangram

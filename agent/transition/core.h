@@ -55,6 +55,9 @@ struct Job {
 
   // Of the run that begins with it, the last attempt; 0: none does.
   uint64_t run_last() const;
+  // A flip of a run after the first: its engines are asked while its bytes are staged. A refusal
+  // ends the run, and there is no call that it would have to answer.
+  bool asks_when_staged = false;
   // Bytes and seconds of the attempts of its run before it, by device; set before others see it.
   std::map<uint32_t, v1::TransitionStatus> carried;
 

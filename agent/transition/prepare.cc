@@ -68,6 +68,7 @@ Status CheckEngines(const Core& core, const Job& job) {
   return OkStatus();
 }
 
+// Those of all parts that have one.
 Status PrepareEngines(Core* core, Job* job, std::vector<uint32_t>* asked,
                       const std::stop_token& stop) {
   std::mutex error_mu;
@@ -79,23 +80,10 @@ Status PrepareEngines(Core* core, Job* job, std::vector<uint32_t>* asked,
   {
     // Side by side: the engines of one pod may wait for each other's new communicator.
     std::vector<std::jthread> calls;
-    for (auto& [device, part] : job->parts) {
-      const EngineInfo engine = core->engines->Info(device);
-      part.incarnation = engine.attached ? engine.incarnation : 0;
-      if (!engine.attached) continue;
-      v1::EnginePrepare prepare;
-      *prepare.mutable_header() = job->request.header();
-      prepare.set_kind(job->request.kind());
-      prepare.set_target(job->target_wire);
-      prepare.set_target_hash(job->target_hash);
-      *prepare.mutable_peers() = job->request.peers();
-      prepare.set_joining(part.joining);
-      prepare.set_pause_steps(job->request.pause_steps());
-      prepare.set_leaving(part.leaving);
+    for (const auto& [device, part] : job->parts) {
       asked->push_back(device);
-      auto call = StartThread([&, device = device, prepare = std::move(prepare)] {
-        done(core->engines->Prepare(device, prepare, stop));
-      });
+      auto call =
+          StartThread([&, device = device] { done(PrepareEngine(core, job, device, stop)); });
       if (!call.ok()) {
         done(call.status());
         break;
@@ -201,6 +189,23 @@ Result<attempt::Plan> Build(const Core& core, Job* job,
   return plan;
 }
 
+Status PrepareEngine(Core* core, Job* job, uint32_t device, const std::stop_token& stop) {
+  Job::Part& part = job->parts.at(device);
+  const EngineInfo engine = core->engines->Info(device);
+  part.incarnation = engine.attached ? engine.incarnation : 0;
+  if (!engine.attached) return OkStatus();
+  v1::EnginePrepare prepare;
+  *prepare.mutable_header() = job->request.header();
+  prepare.set_kind(job->request.kind());
+  prepare.set_target(job->target_wire);
+  prepare.set_target_hash(job->target_hash);
+  *prepare.mutable_peers() = job->request.peers();
+  prepare.set_joining(part.joining);
+  prepare.set_pause_steps(job->request.pause_steps());
+  prepare.set_leaving(part.leaving);
+  return core->engines->Prepare(device, prepare, stop);
+}
+
 Status Reserve(Core* core, Job* job, const std::stop_token& stop) {
   std::vector<uint32_t> backed, asked;
   const auto all = [&]() -> Status {
@@ -211,7 +216,7 @@ Status Reserve(Core* core, Job* job, const std::stop_token& stop) {
       backed.push_back(device);
     }
     TANGRAM_RETURN_IF_ERROR(fault::Check("prepare.after_memory"));
-    return PrepareEngines(core, job, &asked, stop);
+    return job->asks_when_staged ? OkStatus() : PrepareEngines(core, job, &asked, stop);
   };
   Status status = all();
   if (status.ok()) return status;

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "agent/base/background.h"
+#include "agent/base/either_stop.h"
 #include "agent/base/fault.h"
 #include "agent/base/thread.h"
 #include "agent/transition/end.h"
+#include "agent/transition/prepare.h"
 
 namespace tangram {
 namespace {
@@ -20,6 +22,29 @@ const fault::Point kBeforeMap("stage.before_engine_map", fault::kErrors);
 const fault::Point kAfter("stage.after", fault::kErrors);
 
 constexpr auto kAskAgain = std::chrono::milliseconds(500);
+
+// An engine's consent to a flip of a run, asked for while bytes are staged.
+class Consent {
+ public:
+  Consent(Core* core, Job* job, uint32_t device) : stop_(job->stop.get_token(), own_.get_token()) {
+    if (!job->asks_when_staged) return;
+    auto call = StartThread(
+        [this, core, job, device] { said_ = PrepareEngine(core, job, device, stop_.token()); });
+    if (!call.ok()) said_ = call.status();
+    if (call.ok()) call_ = std::move(*call);
+  }
+  ~Consent() { own_.request_stop(); }
+  Status Await() {
+    if (call_.joinable()) call_.join();
+    return said_;
+  }
+
+ private:
+  std::stop_source own_;
+  const EitherStop stop_;
+  Status said_;
+  std::jthread call_;
+};
 
 }  // namespace
 
@@ -55,7 +80,11 @@ Status Stager::StagePart(Job* job, uint32_t device) {
     if (const Core::Rank* rank = core_->InForce()) origins.before = rank->layout;
   }
   const std::stop_token stop = job->stop.get_token();
-  TANGRAM_RETURN_IF_ERROR(memory.Stage(header, origins, &part.progress, stop));
+  {
+    Consent consent(core_, job, device);
+    TANGRAM_RETURN_IF_ERROR(memory.Stage(header, origins, &part.progress, stop));
+    TANGRAM_RETURN_IF_ERROR(consent.Await());
+  }
   if (origins.share) {
     const StepPace& pace = *core_->ranks[device].pace;
     spdlog::info(

@@ -53,6 +53,7 @@ void Walker::Work(const JobPtr& first, const std::stop_token& stop) {
   for (const v1::PrepareRequest& request : first->request.next()) {
     // While `now` is staged and flips. An error shows again when it is its turn.
     const auto next = std::make_shared<Job>(Whole(first->request, request));
+    next->asks_when_staged = true;
     (void)BuildTarget(*core_, next.get(), now->target);
     Status status = AwaitSteps(*now, stop);
     next->begun = ExecutorClock::now();

@@ -245,7 +245,7 @@ const tg_maps* tg_maps_current(const tg_client* client);
 /* Takes what the agent sent. Waits at most timeout_ms (0: not at all). Maps new slabs
  * and drops old ones by itself. TG_AGAIN with kind NONE: nothing. */
 tg_code tg_poll(tg_client* client, int timeout_ms, tg_event* event, tg_error* error);
-/* The socket, to wait on together with others. */
+/* Readable when tg_poll may have something; to wait on together with others. Always the same. */
 int tg_poll_fd(const tg_client* client);
 tg_code tg_prepared(tg_client* client, uint64_t attempt, int ok, const char* message,
                     tg_error* error);
