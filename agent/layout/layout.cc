@@ -318,11 +318,16 @@ Run KvHeadsOf(const v1::AttentionGroup& group, uint32_t position, const Geometry
 uint64_t PagesTouched(const std::vector<PlacedPiece>& pieces, const GeometryView& geometry) {
   // One number line for all banks: no bank has so many pages that it reaches the next one's.
   std::vector<std::pair<uint64_t, uint64_t>> runs;  // first page, page after the last
-  runs.reserve(pieces.size());
   for (const PlacedPiece& piece : pieces) {
     const uint64_t bank = uint64_t{piece.bank} << 40;
-    runs.emplace_back(bank + piece.offset / geometry.page_bytes(),
-                      bank + (piece.offset + piece.bytes - 1) / geometry.page_bytes() + 1);
+    const uint64_t first = bank + piece.offset / geometry.page_bytes();
+    const uint64_t after = bank + (piece.offset + piece.bytes - 1) / geometry.page_bytes() + 1;
+    // Pieces that follow one another in a bank are one run: few are left to sort.
+    if (!runs.empty() && runs.back().first <= first && first <= runs.back().second) {
+      runs.back().second = std::max(runs.back().second, after);
+    } else {
+      runs.emplace_back(first, after);
+    }
   }
   std::sort(runs.begin(), runs.end());
   uint64_t pages = 0, end = 0;

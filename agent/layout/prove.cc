@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -11,46 +11,50 @@
 namespace tangram::layout {
 namespace {
 
-using Expert = uint64_t;  // layer << 32 | expert
-Expert ExpertOf(uint32_t layer, uint32_t expert) {
-  return static_cast<Expert>(layer) << 32 | expert;
-}
-
 Status Bad(std::string message) { return {Code::kBadPlan, "plan: " + std::move(message)}; }
 
-// A piece of the rank's target, and which of its granules are still to come.
-struct Cover {
-  Expert expert() const { return ExpertOf(piece.layer, piece.expert); }
+using Expert = std::pair<uint32_t, uint32_t>;  // layer, expert
+Expert ExpertOf(const PlacedPiece& piece) { return {piece.layer, piece.expert}; }
 
-  PlacedPiece piece;
-  std::vector<bool> here;  // by granule of the run; empty where the piece is in place
-  bool in_place = false;
+// A piece of the rank's target that is not in place, and which of its granules are still to come.
+struct Cover {
+  size_t wanted = 0;                // index of the piece
+  std::vector<bool> here;           // by granule of the run
   bool tail = false;                // comes with a copy
   std::optional<size_t> brings_it;  // else: with this fetch
 };
 
-// Order of covers, and of indices with their expert.
-struct ByExpert {
-  static Expert Of(const Cover& cover) { return cover.expert(); }
-  static Expert Of(const std::pair<Expert, uint32_t>& entry) { return entry.first; }
-  static Expert Of(Expert expert) { return expert; }
-  bool operator()(const auto& a, const auto& b) const { return Of(a) < Of(b); }
+// Bytes of a bank, and the piece that begins there.
+struct Range {
+  uint32_t bank;
+  uint64_t start, end;
+  const PlacedPiece* piece;
 };
 
+// The first two of these that overlap, in order of bank and start; null: none do.
+const Range* Overlapping(std::vector<Range>* ranges) {
+  std::ranges::sort(*ranges, [](const Range& a, const Range& b) {
+    return std::pair(a.bank, a.start) < std::pair(b.bank, b.start);
+  });
+  const auto it = std::ranges::adjacent_find(
+      *ranges, [](const Range& a, const Range& b) { return a.bank == b.bank && b.start < a.end; });
+  return it == ranges->end() ? nullptr : &*it;
+}
+
+// Most pieces are in place in most flips of a run: they are met in one walk over both lists, and
+// have no cover.
 class Prover {
  public:
   Prover(const GeometryView& geometry, const v1::Layout& target, int32_t rank,
          const std::vector<PlacedPiece>& held)
       : geometry_(geometry), target_(target), rank_(rank), held_(held) {
-    if (rank < 0) return;
-    for (const PlacedPiece& piece : PiecesOf(target, geometry, static_cast<uint32_t>(rank))) {
-      covers_.push_back({piece, {}, false, false, std::nullopt});
+    if (rank >= 0) wanted_ = PiecesOf(target, geometry, static_cast<uint32_t>(rank));
+    if (!std::ranges::is_sorted(wanted_, InOrder)) std::ranges::stable_sort(wanted_, InOrder);
+    held_of_.resize(held.size());
+    std::iota(held_of_.begin(), held_of_.end(), 0);
+    if (!std::ranges::is_sorted(held_, InOrder)) {
+      std::ranges::stable_sort(held_of_, {}, [&](uint32_t i) { return KeyOf(held_[i]); });
     }
-    std::ranges::stable_sort(covers_, {}, &Cover::expert);
-    for (uint32_t i = 0; i < held.size(); ++i) {
-      held_of_.emplace_back(ExpertOf(held[i].layer, held[i].expert), i);
-    }
-    std::ranges::sort(held_of_);
   }
 
   Result<PartProof> Prove(bool holds_dense, const v1::RankPart& part) {
@@ -68,40 +72,39 @@ class Prover {
  private:
   void KeepInPlace() {
     proof_.stays.assign(held_.size(), false);
-    for (size_t i = 0; i < held_.size(); ++i) {
-      const PlacedPiece& piece = held_[i];
-      Cover* cover = CoverOf(piece.layer, piece.expert, piece.run);
-      if (cover == nullptr || cover->piece != piece) continue;
-      cover->in_place = proof_.stays[i] = true;
-    }
-    for (Cover& cover : covers_) {
-      if (!cover.in_place) cover.here.assign(cover.piece.run.count, false);
-    }
-  }
-
-  std::span<Cover> CoversOf(Expert expert) {
-    const auto [first, last] = std::equal_range(covers_.begin(), covers_.end(), expert, ByExpert{});
-    return {first, last};
-  }
-
-  // Indices of `held_`, each with the expert.
-  std::span<const std::pair<Expert, uint32_t>> HeldOf(Expert expert) const {
-    const auto [first, last] =
-        std::equal_range(held_of_.begin(), held_of_.end(), expert, ByExpert{});
-    return {first, last};
-  }
-
-  // The piece of the target that the run lies in; a rank at several positions has several of
-  // one expert.
-  Cover* CoverOf(uint32_t layer, uint32_t expert, Run run) {
-    for (Cover& cover : CoversOf(ExpertOf(layer, expert))) {
-      const Run whole = cover.piece.run;
-      if (run.start >= whole.start &&
-          uint64_t{run.start} + run.count <= uint64_t{whole.start} + whole.count) {
-        return &cover;
+    std::vector<bool> in_place(wanted_.size(), false);
+    auto wanted = wanted_.begin();
+    for (const uint32_t i : held_of_) {
+      while (wanted != wanted_.end() && InOrder(*wanted, held_[i])) ++wanted;
+      for (auto same = wanted; same != wanted_.end() && KeyOf(*same) == KeyOf(held_[i]); ++same) {
+        if (*same == held_[i]) in_place[same - wanted_.begin()] = proof_.stays[i] = true;
       }
     }
-    return nullptr;
+    for (size_t i = 0; i < wanted_.size(); ++i) {
+      if (in_place[i]) continue;
+      covers_.push_back({i, std::vector<bool>(wanted_[i].run.count, false), false, std::nullopt});
+    }
+  }
+
+  const PlacedPiece& PieceOf(const Cover& cover) const { return wanted_[cover.wanted]; }
+
+  // Those of a sorted list that are of the expert.
+  template <typename T, typename ExpertOfOne>
+  static std::span<const T> Of(Expert expert, const std::vector<T>& list, ExpertOfOne of) {
+    const auto first = std::partition_point(list.begin(), list.end(),
+                                            [&](const T& one) { return of(one) < expert; });
+    const auto last =
+        std::partition_point(first, list.end(), [&](const T& one) { return of(one) == expert; });
+    return {first, last};
+  }
+
+  std::span<const PlacedPiece> WantedOf(Expert expert) const {
+    return Of(expert, wanted_, ExpertOf);
+  }
+
+  // Indices of `held_`.
+  std::span<const uint32_t> HeldOf(Expert expert) const {
+    return Of(expert, held_of_, [&](uint32_t i) { return ExpertOf(held_[i]); });
   }
 
   // Marks the run as brought once; `what` names the column in the message.
@@ -110,20 +113,28 @@ class Prover {
       return fmt::format("{} of layer {}, expert {}, granules {}..{}", what, layer, expert,
                          run.start, static_cast<uint64_t>(run.start) + run.count);
     };
-    const std::span<Cover> covers = CoversOf(ExpertOf(layer, expert));
-    if (covers.empty()) return Bad(where() + ": the target does not give this expert to the rank");
-    Cover* found = run.count == 0 ? nullptr : CoverOf(layer, expert, run);
-    if (found == nullptr) {
-      const Run whole = covers.front().piece.run;
+    const std::span<const PlacedPiece> pieces = WantedOf({layer, expert});
+    if (pieces.empty()) return Bad(where() + ": the target does not give this expert to the rank");
+    // A rank at several positions has several pieces of one expert.
+    const auto piece = std::ranges::find_if(pieces, [&](const PlacedPiece& one) {
+      return run.count > 0 && run.start >= one.run.start &&
+             uint64_t{run.start} + run.count <= uint64_t{one.run.start} + one.run.count;
+    });
+    if (piece == pieces.end()) {
+      const Run whole = pieces.front().run;
       return Bad(fmt::format("{}: the rank's shard is {}..{}", where(), whole.start,
                              whole.start + whole.count));
     }
+    const auto twice = [&](uint32_t granule) {
+      return Bad(fmt::format("{}: granule {} comes twice", where(), granule));
+    };
+    const auto index = static_cast<size_t>(&*piece - wanted_.data());
+    const auto found = std::ranges::lower_bound(covers_, index, {}, &Cover::wanted);
+    if (found == covers_.end() || found->wanted != index) return twice(run.start);
     Cover& cover = *found;
-    const Run whole = cover.piece.run;
-    for (uint32_t g = run.start - whole.start; g < run.start - whole.start + run.count; ++g) {
-      if (cover.in_place || cover.here[g])
-        return Bad(fmt::format("{}: granule {} comes twice", where(), whole.start + g));
-      cover.here[g] = true;
+    for (uint32_t granule = run.start; granule < run.start + run.count; ++granule) {
+      if (cover.here[granule - piece->run.start]) return twice(granule);
+      cover.here[granule - piece->run.start] = true;
     }
     return &cover;
   }
@@ -138,9 +149,9 @@ class Prover {
       const Run run{copies.granule_start(i), copies.granule_count(i)};
       Result<Cover*> cover = Bring("copy", copies.layer(i), copies.expert(i), run);
       if (!cover.ok()) return cover.status();
-      const auto held = HeldOf(ExpertOf(copies.layer(i), copies.expert(i)));
-      const auto source = std::ranges::find_if(held, [&](const auto& entry) {
-        const Run have = held_[entry.second].run;
+      const auto held = HeldOf({copies.layer(i), copies.expert(i)});
+      const auto source = std::ranges::find_if(held, [&](uint32_t index) {
+        const Run have = held_[index].run;
         return have.start <= run.start && run.start + run.count <= have.start + have.count;
       });
       if (source == held.end()) {
@@ -149,7 +160,7 @@ class Prover {
                         copies.layer(i), copies.expert(i), run.start, run.start + run.count));
       }
       const bool tail = geometry_.tail_bytes() > 0 && !std::exchange((*cover)->tail, true);
-      proof_.copies.push_back({(*cover)->piece, run, 0, source->second, tail});
+      proof_.copies.push_back({PieceOf(**cover), run, 0, *source, tail});
     }
     return OkStatus();
   }
@@ -176,7 +187,7 @@ class Prover {
       if (!brings_it || (source == 0 && proof_.fetches[*brings_it].source != 0)) {
         brings_it = proof_.fetches.size();
       }
-      proof_.fetches.push_back({(*cover)->piece, run, source, 0});
+      proof_.fetches.push_back({PieceOf(**cover), run, source, 0});
     }
     return OkStatus();
   }
@@ -184,13 +195,13 @@ class Prover {
   // As the planner counts them: what is held of an expert is enough to have its tail.
   void GiveTails() {
     for (const Cover& cover : covers_) {
-      if (cover.in_place || cover.tail) continue;
-      const auto held = HeldOf(cover.expert());
+      if (cover.tail) continue;
+      const PlacedPiece& piece = PieceOf(cover);
+      const auto held = HeldOf(ExpertOf(piece));
       if (held.empty()) {
         proof_.fetches[*cover.brings_it].tail = true;
       } else {
-        proof_.copies.push_back(
-            {cover.piece, {cover.piece.run.start, 0}, 0, held.front().second, true});
+        proof_.copies.push_back({piece, {piece.run.start, 0}, 0, held.front(), true});
       }
     }
   }
@@ -199,40 +210,39 @@ class Prover {
     for (const Cover& cover : covers_) {
       const auto gap = std::find(cover.here.begin(), cover.here.end(), false);
       if (gap == cover.here.end()) continue;
+      const PlacedPiece& piece = PieceOf(cover);
       return Bad(fmt::format("granule {} of layer {}, expert {} has no source",
-                             cover.piece.run.start + (gap - cover.here.begin()), cover.piece.layer,
-                             cover.piece.expert));
+                             piece.run.start + (gap - cover.here.begin()), piece.layer,
+                             piece.expert));
     }
     return OkStatus();
   }
 
-  // Nothing that comes may lie over anything that is held: sorted sweep over both.
+  // Nothing that comes may lie over anything that is held: sorted sweep over both. Pieces that
+  // follow one another in a bank are swept as one range; only if such ranges overlap, each alone.
   Status CheckHazards() const {
-    struct Range {
-      uint64_t start, end;
-      const PlacedPiece* piece;
-    };
-    std::map<uint32_t, std::vector<Range>> banks;
-    for (const PlacedPiece& piece : held_) {
-      banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
-    }
-    for (const Cover& cover : covers_) {
-      if (cover.in_place) continue;
-      const PlacedPiece& piece = cover.piece;
-      banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
-    }
-    for (auto& [bank, ranges] : banks) {
-      std::ranges::sort(ranges, {}, &Range::start);
-      for (size_t i = 1; i < ranges.size(); ++i) {
-        if (ranges[i].start < ranges[i - 1].end) {
-          return Bad(fmt::format(
-              "bank {}: layer {} expert {} and layer {} expert {} lie over each other at byte {}",
-              bank, ranges[i - 1].piece->layer, ranges[i - 1].piece->expert, ranges[i].piece->layer,
-              ranges[i].piece->expert, ranges[i].start));
-        }
+    std::vector<const PlacedPiece*> all;
+    for (const uint32_t i : held_of_) all.push_back(&held_[i]);
+    for (const Cover& cover : covers_) all.push_back(&PieceOf(cover));
+    std::vector<Range> merged, each;
+    for (const PlacedPiece* piece : all) {
+      const Range range{piece->bank, piece->offset, piece->offset + piece->bytes, piece};
+      if (!merged.empty() && merged.back().bank == range.bank && merged.back().end <= range.start) {
+        merged.back().end = range.end;
+      } else {
+        merged.push_back(range);
       }
     }
-    return OkStatus();
+    if (Overlapping(&merged) == nullptr) return OkStatus();
+    for (const PlacedPiece* piece : all) {
+      each.push_back({piece->bank, piece->offset, piece->offset + piece->bytes, piece});
+    }
+    const Range* over = Overlapping(&each);
+    if (over == nullptr) return OkStatus();
+    const PlacedPiece &first = *over[0].piece, &second = *over[1].piece;
+    return Bad(fmt::format(
+        "bank {}: layer {} expert {} and layer {} expert {} lie over each other at byte {}",
+        first.bank, first.layer, first.expert, second.layer, second.expert, over[1].start));
   }
 
   Status CheckDense(bool holds_dense, const v1::DenseFetch& dense) {
@@ -255,19 +265,14 @@ class Prover {
   }
 
   Status CheckMemory(bool holds_dense, const v1::RankPart& part) {
-    std::vector<PlacedPiece> after;
-    for (const Cover& cover : covers_) {
-      after.push_back(cover.piece);
-      if (!cover.in_place) proof_.incoming.push_back(cover.piece);
-    }
-    std::sort(proof_.incoming.begin(), proof_.incoming.end(), InOrder);
+    for (const Cover& cover : covers_) proof_.incoming.push_back(PieceOf(cover));
     std::vector<PlacedPiece> all(held_);
     all.insert(all.end(), proof_.incoming.begin(), proof_.incoming.end());
     const uint64_t page = geometry_.page_bytes();
     const uint64_t dense = RoundUp(geometry_.proto().dense_bytes(), page) / page;
     const bool dense_after = rank_ >= 0 && HoldsDense(target_, static_cast<uint32_t>(rank_));
     proof_.peak_pages = PagesTouched(all, geometry_) + (holds_dense || dense_after ? dense : 0);
-    proof_.steady_pages = PagesTouched(after, geometry_) + (dense_after ? dense : 0);
+    proof_.steady_pages = PagesTouched(wanted_, geometry_) + (dense_after ? dense : 0);
     if (proof_.peak_pages * page > part.peak_bytes() ||
         proof_.steady_pages * page != part.steady_bytes()) {
       return Bad(fmt::format(
@@ -282,8 +287,9 @@ class Prover {
   const v1::Layout& target_;
   const int32_t rank_;
   const std::vector<PlacedPiece>& held_;
-  std::vector<Cover> covers_;                         // by expert, then as PiecesOf has them
-  std::vector<std::pair<Expert, uint32_t>> held_of_;  // and the index in `held_`; sorted
+  std::vector<PlacedPiece> wanted_;  // pieces of the target, in order
+  std::vector<uint32_t> held_of_;    // indices of `held_`, in order of the pieces
+  std::vector<Cover> covers_;        // in order of `wanted_`
   PartProof proof_;
 };
 

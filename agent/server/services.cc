@@ -78,16 +78,32 @@ bool AwaitsStep(const v1::StatusResponse& status) {
   });
 }
 
-std::string PhasesOf(const v1::StatusResponse& status) {
-  std::string out = std::to_string(status.epoch());
-  for (const v1::RankStatus& rank : status.ranks()) {
-    out += fmt::format(" {}:{}:{}:{}:{}", rank.transition().attempt(),
-                       static_cast<int>(rank.transition().phase()),
-                       rank.transition().steps_since_flip() > 0, rank.engine().attached(),
-                       rank.engine().stopped());
+// What a driver waits for. It permits the first flip of a run and retires the last one; what lies
+// between the agents do by themselves, many times a second, and a driver counts it when it looks.
+class Phases {
+ public:
+  std::string Of(const v1::StatusResponse& status) {
+    std::string out;
+    for (const v1::RankStatus& rank : status.ranks()) {
+      const v1::TransitionStatus& transition = rank.transition();
+      if (transition.run_last() != 0 && transition.run_last() != run_last_) {
+        run_last_ = transition.run_last();
+        run_first_ = transition.attempt();
+      }
+      out += fmt::format(" {}:{}:{}", rank.engine().attached(), rank.engine().stopped(),
+                         transition.error());
+      const bool between = transition.run_last() != 0 && transition.attempt() != run_first_;
+      out += between ? fmt::format(" run to {}", run_last_)
+                     : fmt::format(" {}:{}:{}:{}", status.epoch(), transition.attempt(),
+                                   static_cast<int>(transition.phase()),
+                                   transition.steps_since_flip() > 0);
+    }
+    return out;
   }
-  return out;
-}
+
+ private:
+  uint64_t run_first_ = 0, run_last_ = 0;  // of the run seen last
+};
 
 // All that a watcher acts on: every step changes the figures of serving, which ride along.
 std::string NewsOf(v1::WatchResponse response) {
@@ -220,12 +236,13 @@ grpc::Status AgentService::Watch(grpc::ServerContext* context, const v1::WatchRe
   if (grpc::Status world = CheckWorld(context, request->world()); !world.ok()) return world;
   uint64_t seen = 0;
   std::string sent, sent_phases;
+  Phases look;
   Executor::Clock::time_point sent_at{};
   while (!context->IsCancelled() && !stopping_) {
     v1::WatchResponse response;
     *response.mutable_status() = executor_->GetStatus(nullptr);
     // Bytes trickle; a phase is what the driver waits for, so it goes out at once.
-    std::string phases = PhasesOf(response.status());
+    std::string phases = look.Of(response.status());
     const auto now = Executor::Clock::now();
     if (phases != sent_phases || now - sent_at >= kWatchPeriod) {
       std::string news = NewsOf(response);

@@ -24,6 +24,16 @@ std::vector<std::pair<std::vector<std::string>, std::vector<uint32_t>>> Attentio
   return out;
 }
 
+// The same for layouts with the same members in the same order.
+bool SameAttention(const v1::LayerLayout& a, const v1::LayerLayout& b) {
+  const auto same = [](const v1::AttentionGroup& x, const v1::AttentionGroup& y) {
+    return std::ranges::equal(x.ranks(), y.ranks()) &&
+           std::ranges::equal(x.query_head_bounds(), y.query_head_bounds());
+  };
+  return std::equal(a.attention().begin(), a.attention().end(), b.attention().begin(),
+                    b.attention().end(), same);
+}
+
 // An agent may read what the target gives to its own ranks, and nothing else. Which KV goes where
 // is decided at the flip, by engines: of that it may read all, in the attempts that carry any.
 Status CheckPull(const v1::OpenPullRequest& request, const Job& job, const std::string& pod) {
@@ -60,7 +70,10 @@ bool CarriesKv(const Job& job, const v1::Layout* base) {
   if (base == nullptr || job.by_agents()) return false;
   const v1::Layout& target = *job.target;
   if (base->layers_size() != target.layers_size()) return true;
+  const bool renumbered =
+      !std::ranges::equal(base->members(), target.members(), {}, &v1::Member::id, &v1::Member::id);
   for (int l = 0; l < target.layers_size(); ++l) {
+    if (!renumbered && SameAttention(base->layers(l), target.layers(l))) continue;
     if (AttentionOf(*base, base->layers(l)) != AttentionOf(target, target.layers(l))) return true;
   }
   return false;
