@@ -38,6 +38,12 @@ Ahead::Ahead(uint64_t attempt, Limits limits, const kv::Shape& shape, const Side
                                                  : static_cast<int32_t>(it - to.members.begin()));
   }
   target_ = HeldMap(to.groups, shape, static_cast<uint32_t>(to.members.size()));
+  bool stay = from.members == to.members;
+  for (uint32_t home = 0; home < from.members.size(); ++home) stay = stay && StaysAt(home) >= 0;
+  for (size_t layer = 0; layer < to.groups.size(); ++layer) {
+    moves_.push_back(!stay || layer >= from.groups.size() ||
+                     !(from.groups[layer] == to.groups[layer]));
+  }
   load_.resize(to.members.size());
   for (uint32_t home = 0; home < std::min(reserved.size(), new_of_old_.size()); ++home) {
     if (StaysAt(home) >= 0) load_[static_cast<uint32_t>(StaysAt(home))] = reserved[home];
@@ -79,8 +85,12 @@ Filled Ahead::Tell(const PageStore& pages) {
     if (StaysAt(rank_) < 0) out.homes.push_back(full_.front().home);
   }
   for (; !has_.empty() && out.strips.size() < limits_.told; has_.pop_front()) {
-    const auto strips = pages.Find(has_.front().first, has_.front().second);
-    out.strips.insert(out.strips.end(), strips.begin(), strips.end());
+    for (const kv::Strip& strip : pages.Find(has_.front().first, has_.front().second)) {
+      const auto first = moves_.begin() + strip.layer;
+      if (std::find(first, first + strip.layers, true) != first + strip.layers) {
+        out.strips.push_back(strip);
+      }
+    }
   }
   return out;
 }
@@ -92,7 +102,15 @@ const std::vector<HeldMap::Lane>& Ahead::Wanted(uint32_t home, const FilledBlock
   const int32_t goes = StaysAt(home) >= 0 ? StaysAt(home) : block.home;
   if (me < 0 || goes < 0 || !target_.Accepts(static_cast<uint32_t>(goes))) return kNothing;
   const auto [it, added] = wanted_.try_emplace(static_cast<uint32_t>(goes));
-  if (added) it->second = target_.Lanes(static_cast<uint32_t>(goes), static_cast<uint32_t>(me));
+  if (!added) return it->second;
+  for (HeldMap::Lane lane : target_.Lanes(static_cast<uint32_t>(goes), static_cast<uint32_t>(me))) {
+    for (const uint32_t end = lane.layer + lane.layers; lane.layer < end;
+         lane.layer += lane.layers) {
+      const auto first = moves_.begin() + lane.layer, last = moves_.begin() + end;
+      lane.layers = static_cast<uint32_t>(std::find(first, last, !*first) - first);
+      if (*first) it->second.push_back(lane);
+    }
+  }
   return it->second;
 }
 

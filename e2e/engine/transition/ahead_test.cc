@@ -1,5 +1,7 @@
 // KV ahead of the flip: what is left for it, and that whatever goes wrong with a copy changes no
 // token and loses no page.
+#include "e2e/engine/transition/ahead.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -134,6 +136,29 @@ TEST_F(AheadTest, RequestsOfHomesThatLeaveGoAhead) {
          "as "
          "that is not behind, and those filled since";
   EXPECT_GE(carried.used, 4 * 28 * kBlockBytes) << carried.flip << " bytes came in the flip";
+}
+
+// Of 6 layers of two ranks the last two change: nothing is told of a KV head that a rank has in
+// others only. If a rank leaves, homes change, and all is told.
+TEST(AheadNews, IsOfTheLayersThatChange) {
+  const kv::Shape shape{
+      .query_heads = 4, .kv_heads = 2, .block_tokens = 16, .head_token_bytes = 64};
+  const kv::LayerGroups alone{{{0}, {0, 4}}, {{1}, {0, 4}}}, shared{{{0, 1}, {0, 2, 4}}};
+  Side from{{6, alone}, {"a", "b"}}, to = from;
+  from.groups[4] = from.groups[5] = shared;
+  const Side left{{6, kv::LayerGroups{{{0}, {0, 4}}}}, {"a"}};
+  const HeldMap held(from.groups, shape, 2);
+  PageStore pages(64);
+  ASSERT_TRUE(pages.Ensure(0, 7, held, 0).ok());
+  const auto heads = [&](const Side& target) {
+    Ahead ahead(1, {}, shape, from, target, 0, {});
+    ahead.Has({0, 7});
+    std::vector<uint32_t> out;
+    for (const kv::Strip& strip : ahead.Tell(pages).strips) out.push_back(strip.kv_head);
+    return out;
+  };
+  EXPECT_EQ(heads(to), std::vector<uint32_t>{0});
+  EXPECT_EQ(heads(left), (std::vector<uint32_t>{0, 1}));
 }
 
 // Blocks are filled, freed, cancelled and begun while copies of them are under way, copies are late
