@@ -125,7 +125,7 @@ func (o *Options) defaults() {
 		o.KV = 64 << 20
 	}
 	if o.SpareBanks == 0 {
-		o.SpareBanks = 3 // the six layers of the demo change sharding in two flips
+		o.SpareBanks = 2 // as of a MoEDeployment that does not say
 	}
 	if o.Granule == 0 {
 		o.Granule = 16

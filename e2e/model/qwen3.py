@@ -26,6 +26,8 @@ PRESETS = {
                 head_dim=24, moe_inner=256, granule_rows=FP8_BLOCK, norm_topk=True, tied=False,
                 dense_layers=[1], fp8=True, shards=2),
 }
+# Half the depth of a large model: with two spare banks a switch of mode takes 12 flips. As many bytes as demo, and as uneven.
+PRESETS["deep"] = PRESETS["demo"] | dict(layers=24, hidden=128, experts=32, head_dim=16)
 # The depth of Qwen3-235B, and nothing else of its size: for a switch of mode that takes many flips.
 PRESETS["deep94"] = PRESETS["tiny"] | dict(layers=94, experts=8)
 # Matrices of a large model's width, for what an engine costs beside another; a layer is a token's 50 MB in fp32.
