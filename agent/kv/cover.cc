@@ -119,6 +119,14 @@ Result<std::vector<std::vector<Needed>>> Homes(const Input& in, const Plan& plan
   for (size_t i = 0; i < in.requests.size(); ++i) {
     const Request& q = in.requests[i];
     const Placement& p = plan.requests[i];
+    if (in.only_changed &&
+        (!std::equal(p.blocks.begin(), p.blocks.end(), q.blocks.begin(),
+                     q.blocks.begin() +
+                         static_cast<ptrdiff_t>(std::min(p.blocks.size(), q.blocks.size()))) ||
+         (!p.blocks.empty() && p.home != q.home))) {
+      return Wrong(
+          fmt::format("request {} does not stay, and only layers that change are listed", q.id));
+    }
     const uint64_t blocks = Ceil(q.length, in.shape.block_tokens);
     if (p.id != q.id || p.home >= in.new_ranks || p.blocks.size() != blocks) {
       return Wrong(fmt::format("request {} is placed as {} at home {} with {} blocks, not {}", q.id,
@@ -138,13 +146,17 @@ struct Lane {
   uint32_t head = 0, layer = 0, end = 0;
 };
 
-// By head, then by layer.
-std::vector<Lane> LanesOf(const Input& in, uint32_t home, uint32_t rank) {
+// By head, then by layer; `rest`: pages of a block in layers that are not listed.
+std::vector<Lane> LanesOf(const Input& in, uint32_t home, uint32_t rank, uint64_t* rest) {
   std::vector<std::vector<Lane>> by_head(in.shape.kv_heads);
   std::set<uint32_t> heads;
   for (uint32_t layer = 0; layer < in.new_groups.size(); ++layer) {
     if (layer == 0 || in.new_groups[layer] != in.new_groups[layer - 1]) {
       heads = HeadsFor(in.shape, in.new_groups[layer], home, rank);
+    }
+    if (in.only_changed && in.new_groups[layer] == in.old_groups[layer]) {
+      *rest += heads.size();
+      continue;
     }
     for (const uint32_t head : heads) {
       std::vector<Lane>& lanes = by_head[head];
@@ -168,9 +180,11 @@ class Check {
         rank_(rank),
         part_(part),
         hints_(in.ranks.size()),
-        lanes_(in.new_ranks) {
+        lanes_(in.new_ranks),
+        rest_(in.new_ranks, 0) {
+    std::set<uint32_t> homes;
     for (const Placement& p : plan.requests) {
-      if (lanes_[p.home].empty()) lanes_[p.home] = LanesOf(in, p.home, rank);
+      if (homes.insert(p.home).second) lanes_[p.home] = LanesOf(in, p.home, rank, &rest_[p.home]);
     }
     const auto it =
         std::find(in.new_of_old.begin(), in.new_of_old.end(), static_cast<int32_t>(rank));
@@ -181,6 +195,7 @@ class Check {
     for (uint32_t home = 0; home < in_.new_ranks; ++home) {
       for (const Needed& block : needed_[home]) {
         for (const Lane& lane : lanes_[home]) TANGRAM_RETURN_IF_ERROR(Fill(home, block, lane));
+        present_ += rest_[home];
       }
     }
     if (kept_ < part_.kept.size()) return NotNeeded(part_.kept[kept_]);
@@ -340,7 +355,7 @@ class Check {
     uint64_t pages = present_;
     for (size_t i = 0; i < in_.requests.size(); ++i) {
       const Request& q = in_.requests[i];
-      uint64_t per_block = 0;
+      uint64_t per_block = rest_[plan_.requests[i].home];
       for (const Lane& lane : lanes_[plan_.requests[i].home]) per_block += lane.end - lane.layer;
       pages += per_block *
                (Ceil(q.reserved, in_.shape.block_tokens) - Ceil(q.length, in_.shape.block_tokens));
@@ -362,6 +377,7 @@ class Check {
   std::vector<Use> uses_;
   std::vector<size_t> hints_;             // [old ranks]: the strip that was found last
   std::vector<std::vector<Lane>> lanes_;  // [new homes]
+  std::vector<uint64_t> rest_;            // [new homes]: pages of a block that are not listed
 };
 
 }  // namespace

@@ -371,7 +371,10 @@ class Placing {
     std::vector<size_t> homeless;
     for (const size_t i : some) {
       const int32_t stay = in_.new_of_old[in_.requests[i].home];
-      if (free(i) || !TakeAt(i, stay)) homeless.push_back(i);
+      if (!free(i) && TakeAt(i, stay)) continue;
+      // What nobody waits for is not worth a list of all layers.
+      if (in_.only_changed && in_.requests[i].idle) return {Code::kNoMemory, why_};
+      homeless.push_back(i);
     }
     std::erase_if(homeless, [&](size_t i) { return TakeAt(i, in_.requests[i].promised); });
     for (const size_t i : homeless) {
@@ -427,6 +430,12 @@ Result<Plan> PlaceRequests(const Input& in, const std::vector<Span>& spans) {
   }
   const double lopsided = placing->Lopsided();
   TANGRAM_RETURN_IF_ERROR(placing->Place(order.Idle(), false));
+  for (size_t i = 0; in.only_changed && i < in.requests.size(); ++i) {
+    if (live.Of(i).empty() || placing->homes()[i] == in.requests[i].home) continue;
+    return Status{Code::kNotHeld, fmt::format("request {} cannot stay at home {}, and only layers "
+                                              "that change are listed",
+                                              in.requests[i].id, in.requests[i].home)};
+  }
   Plan out = NameBlocks(in, live, placing->homes());
   out.shared = placing->Shared();
   out.lopsided = lopsided;

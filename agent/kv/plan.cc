@@ -82,7 +82,7 @@ class Part {
     std::vector<Lane> out;
     for (uint32_t head = 0; head < in_.shape.kv_heads; ++head) {
       for (const Span& span : spans_) {
-        if (Has(span.after.Of(home, rank_), head)) out.push_back({head, &span});
+        if (span.listed && Has(span.after.Of(home, rank_), head)) out.push_back({head, &span});
       }
     }
     return out;

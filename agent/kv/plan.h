@@ -84,7 +84,14 @@ struct Input {
                                        // number (0 for the others); may be empty
   std::vector<Request> requests;       // in one order on every rank
   std::vector<RankState> ranks;        // [old ranks]
+  // Of layers with the same groups before and after no strips are listed: all KV there stays where
+  // it is. Ranks and their numbers are the same then, and requests stay at their homes.
+  bool only_changed = false;
 };
+
+// By layer: whether its groups differ.
+std::vector<bool> LayersThatChange(const std::vector<LayerGroups>& before,
+                                   const std::vector<LayerGroups>& after);
 
 // KV of `tokens` positions in each page of a strip, pulled into pages that the target takes from
 // its free list. Which bytes of a page these are, the engine's format says (format.h).
@@ -156,7 +163,8 @@ inline constexpr double kLopsided = 1.25;
 // balanced. Room is counted in unique blocks with every request's reservation, and the pages that
 // arrive must fit beside the old ones (they are freed after the flip). Grows with requests and
 // blocks, not with pages. kNoMemory when it does not fit (the message has the numbers; nothing is
-// changed), kInvalid when the manifest contradicts itself. All ranks find the same.
+// changed), kNotHeld when only layers that change are listed and a request would have to leave its
+// home, kInvalid when the manifest contradicts itself. All ranks find the same.
 Result<Plan> MakePlan(const Input& input);
 
 // One rank's part, `rank` in the new numbering: grows with what the rank holds and brings. Of equal

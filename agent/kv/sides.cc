@@ -32,6 +32,15 @@ std::span<const uint32_t> Seats::Holders(uint32_t home, uint32_t head) const {
   return holders_[static_cast<size_t>(group_[home])][head];
 }
 
+std::vector<bool> LayersThatChange(const std::vector<LayerGroups>& before,
+                                   const std::vector<LayerGroups>& after) {
+  std::vector<bool> out(after.size(), true);
+  for (size_t layer = 0; layer < std::min(before.size(), after.size()); ++layer) {
+    out[layer] = before[layer] != after[layer];
+  }
+  return out;
+}
+
 std::vector<Span> SpansOf(const Input& in) {
   std::vector<Span> out;
   for (uint32_t layer = 0; layer < in.old_groups.size(); ++layer) {
@@ -41,15 +50,17 @@ std::vector<Span> SpansOf(const Input& in) {
       continue;
     }
     out.push_back({layer, 1, Seats(in.shape, in.old_groups[layer], in.ranks.size()),
-                   Seats(in.shape, in.new_groups[layer], in.new_ranks)});
+                   Seats(in.shape, in.new_groups[layer], in.new_ranks),
+                   !in.only_changed || in.old_groups[layer] != in.new_groups[layer]});
   }
   return out;
 }
 
 uint64_t PagesBefore(const std::vector<Span>& spans, uint32_t home, uint32_t rank) {
   uint64_t pages = 0;
-  for (const Span& span : spans)
-    pages += uint64_t{CountOf(span.before.Of(home, rank))} * span.layers;
+  for (const Span& span : spans) {
+    if (span.listed) pages += uint64_t{CountOf(span.before.Of(home, rank))} * span.layers;
+  }
   return pages;
 }
 

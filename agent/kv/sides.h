@@ -46,13 +46,14 @@ class Seats {
 struct Span {
   uint32_t layer = 0, layers = 0;
   Seats before, after;
+  bool listed = true;  // Input.only_changed: strips of these layers are
   uint32_t end() const { return layer + layers; }
 };
 
 // All layers, in order. The groups are valid.
 std::vector<Span> SpansOf(const Input& input);
 
-// Pages that one block of `home` takes on `rank`.
+// Pages that one block of `home` takes on `rank`; before: of layers that are listed.
 uint64_t PagesBefore(const std::vector<Span>& spans, uint32_t home, uint32_t rank);
 uint64_t PagesAfter(const std::vector<Span>& spans, uint32_t home, uint32_t rank);
 

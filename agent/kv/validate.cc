@@ -116,6 +116,11 @@ class StripsOfRank {
     }
     for (const Span& span : spans_) {
       if (span.end() <= s.layer || span.layer >= end) continue;
+      if (!span.listed) {
+        return Bad(
+            fmt::format("rank {} lists layer {} of block {} of home {}, which does not change",
+                        rank_, std::max(span.layer, s.layer), s.block, s.home));
+      }
       if (Has(span.before.Of(s.home, rank_), s.kv_head)) continue;
       return Bad(
           fmt::format("rank {} lists KV head {} of layer {} of block {} of home {}, which "
@@ -206,6 +211,10 @@ Status Validate(const Input& in, std::vector<Span>* spans) {
     return Bad(fmt::format("{} layers before and {} after, {} ranks with {} new numbers",
                            in.old_groups.size(), in.new_groups.size(), old_ranks,
                            in.new_of_old.size()));
+  }
+  for (size_t r = 0; in.only_changed && r < old_ranks; ++r) {
+    if (old_ranks == in.new_ranks && in.new_of_old[r] == static_cast<int32_t>(r)) continue;
+    return Bad("only layers that change are listed, but ranks change, too");
   }
   std::set<int32_t> numbers;
   for (int32_t n : in.new_of_old) {

@@ -82,7 +82,7 @@ void Called::EndStaging() {
   board_.Clear();
 }
 
-Bytes Called::Manifest() {
+Bytes Called::Manifest(const Side&, bool) {
   BlockManifest here = Here();
   for (BlockRequest& request : here.requests) {
     if (!staged_ || !request.running) continue;

@@ -237,7 +237,7 @@ void Called::Emit(const std::string& gateway, v1::Token token) {
   sink_->Emit(gateway, std::move(token));
 }
 
-Status Called::Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
+Status Called::Plan(const Side& from, const Side& to, bool, const std::vector<Bytes>& manifests,
                     uint64_t* moved, uint32_t* malformed) {
   const tg_model& model = world_->model();
   Transition next;

@@ -59,8 +59,8 @@ class Called final : public Backend, private BlockRoom {
   Status Heard(const std::vector<Bytes>& texts, uint32_t* malformed) override;
   Status Compute(const StepInput& input) override;
   void StepDone(bool) override { incoming_.TakeUp(nullptr); }
-  Bytes Manifest() override;
-  Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
+  Bytes Manifest(const Side& to, bool whole) override;
+  Status Plan(const Side& from, const Side& to, bool whole, const std::vector<Bytes>& manifests,
               uint64_t* moved, uint32_t* malformed) override;
   Result<uint64_t> Bring(uint32_t rank, Between& between) override;
   void Drop() override;

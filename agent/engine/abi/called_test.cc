@@ -58,9 +58,9 @@ class Flip : public ::testing::Test {
     theirs.kv = {{{kLayers, 0, kBlocks * kBlockBytes, kBlockBytes, kBlockBytes}}, kBlocks, 6};
     theirs.requests.resize(1);
     theirs.requests[0] = {"x", "gw", true, 20, 40, {3, 1}, {}};
-    return called_->Plan(epoch_.side, DataParallel({"q"}, kLayers),
-                         {spoilt_ ? Bytes{9} : theirs.Encode(), called_->Manifest()}, &moved_,
-                         &malformed_);
+    return called_->Plan(epoch_.side, DataParallel({"q"}, kLayers), false,
+                         {spoilt_ ? Bytes{9} : theirs.Encode(), called_->Manifest({}, false)},
+                         &moved_, &malformed_);
   }
 
   FakeWorld world_;

@@ -100,13 +100,16 @@ class Backend {
   // The step is over. Not `computed`: steps pause, and what was announced is announced again.
   virtual void StepDone(bool computed) { (void)computed; }
 
-  // A flip that changes attention. What the others must know of the requests and KV here:
-  virtual Bytes Manifest() = 0;
+  // A flip that changes attention. What the others must know of the requests and KV here. They are
+  // asked for the `whole` of it when Plan says that what they told first is not enough.
+  virtual Bytes Manifest(const Side& to, bool whole) = 0;
   // Where all of it goes, from what all ranks told: a pure function, equal at all ranks. kNoMemory:
-  // it does not fit now, and every rank finds so. `moved`: requests that change home. An error that
-  // sets `*malformed`, which is kNoRank before: the manifest of that rank cannot be read.
-  virtual Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
-                      uint64_t* moved, uint32_t* malformed) = 0;
+  // it does not fit now, and every rank finds so; kNotHeld: it takes the whole. `moved`: requests
+  // that change home. An error that sets `*malformed`, which is kNoRank before: the manifest of
+  // that rank cannot be read.
+  virtual Status Plan(const Side& from, const Side& to, bool whole,
+                      const std::vector<Bytes>& manifests, uint64_t* moved,
+                      uint32_t* malformed) = 0;
   // Brings what the plan gives to `rank` of the target, beside what is in force; others wait, so
   // that who waits for its agent sends heartbeats (Between::Lives). Bytes. kUnavailable: something
   // is written to still that must not be used before an attempt ends: this rank stands still until
@@ -136,5 +139,6 @@ constexpr uint64_t kControlSequence = 0;
 constexpr uint64_t kFirstSequence = 1;  // of the backend
 constexpr uint64_t kManifestSequence = 1ull << 32;
 constexpr uint64_t kPulledSequence = kManifestSequence + 1;
+constexpr uint64_t kWholeSequence = kManifestSequence + 2;
 
 }  // namespace tangram::engine

@@ -78,13 +78,17 @@ Result<bool> Turn::Flip() {
 
 Result<bool> Turn::Carry(Stopwatch* watch, Pending* pending, Status* pulled) {
   std::vector<Bytes> manifests;
-  TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kManifestSequence, backend_->Manifest(), &manifests));
-  watch->Lap("manifest");
-  (void)fault::Hit("engine.flip_manifest");
   const Side& to = preparation_->target();
   uint32_t malformed = kNoRank;
-  const Status fits =
-      backend_->Plan(epoch_->side, to, manifests, &pending->requests_moved, &malformed);
+  const auto plan = [&](bool whole) -> Status {
+    TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, whole ? kWholeSequence : kManifestSequence,
+                                         backend_->Manifest(to, whole), &manifests));
+    watch->Lap(whole ? "whole" : "manifest");
+    (void)fault::Hit("engine.flip_manifest");
+    return backend_->Plan(epoch_->side, to, whole, manifests, &pending->requests_moved, &malformed);
+  };
+  Status fits = plan(false);
+  if (fits.code() == Code::kNotHeld) fits = plan(true);
   if (!fits.ok()) {
     if (malformed != kNoRank) return Malformed(malformed, fits);
     // A pure function of what all gathered: all decline, and may be asked again at the next

@@ -131,6 +131,25 @@ TEST_F(TurnTest, APullSendsHeartbeats) {
   EXPECT_EQ(backend_.entries, (std::vector{Entry::kEmpty, Entry::kCarried}));
 }
 
+// What all told first is not enough: they tell the whole, and flip.
+TEST_F(TurnTest, AsksForWholeManifestsWhereThePlanNeedsThem) {
+  backend_.takes_the_whole = true;
+  backend_.bring = [](Between&) { return Result<uint64_t>(uint64_t{8}); };
+  auto flips = Flips();
+  ASSERT_NO_FATAL_FAILURE(FollowUntilThePull());
+  std::vector<Bytes> all;
+  Status told = comm_.Gather(step_, kWholeSequence, {2}, &all);
+  ASSERT_TRUE(told.ok()) << told.message();
+  ByteWriter brought;
+  brought.PutString("");
+  told = comm_.Gather(step_, kPulledSequence, brought.Take(), &all);
+  ASSERT_TRUE(told.ok()) << told.message();
+  const Status status = flips.get();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(turn_.epoch(), 2u);
+  EXPECT_EQ(backend_.planned, (std::vector<std::vector<Bytes>>{{{1}, {1}}, {{2}, {2}}}));
+}
+
 // All have what they came for, as far as this rank knows, and then a peer dies: the flip may be a
 // fact. The agents say what became of it.
 TEST_F(TurnTest, FollowsTheFlipThatItsLastStepWasFor) {

@@ -39,6 +39,21 @@ class Taken {
   size_t at_ = 0;
 };
 
+// Runs of the strip's layers that are among `layers`, or are not.
+void Cut(const kv::Strip& strip, const std::vector<bool>& layers, bool among,
+         std::vector<kv::Strip>* out) {
+  const auto begin = layers.begin() + strip.layer, end = begin + strip.layers;
+  for (auto first = std::find(begin, end, among); first != end;) {
+    const auto last = std::find(first, end, !among);
+    const auto skip = static_cast<uint32_t>(first - begin);
+    kv::Strip& run = out->emplace_back(strip);
+    run.layer += skip;
+    run.page += skip * strip.stride;
+    run.layers = static_cast<uint32_t>(last - first);
+    first = std::find(last, end, among);
+  }
+}
+
 // nullptr: the home has no such block.
 const kv::PlacedBlock* Find(const PageStore::Placed& placed, uint32_t home, uint32_t block) {
   if (home >= placed.size()) return nullptr;
@@ -127,19 +142,24 @@ void PageStore::Drop(uint32_t home, uint32_t block) {
   blocks_.erase(it);
 }
 
-kv::RankState PageStore::State() const {
+kv::RankState PageStore::State(const std::vector<bool>& layers) const {
   kv::RankState out;
   out.total_pages = total_;
   out.free_pages = free();
   for (const auto& [name, strips] : blocks_) {
-    out.strips.insert(out.strips.end(), strips.begin(), strips.end());
+    if (layers.empty()) {
+      out.strips.insert(out.strips.end(), strips.begin(), strips.end());
+    } else {
+      for (const kv::Strip& strip : strips) Cut(strip, layers, true, &out.strips);
+    }
   }
   return out;
 }
 
 Result<PageStore> PageStore::After(const kv::RankPlan& plan, const Placed& placed,
                                    const HeldMap& held, uint32_t rank,
-                                   std::vector<kv::PageCopy>* copies, uint64_t* ready) {
+                                   std::vector<kv::PageCopy>* copies, uint64_t* ready,
+                                   const std::vector<bool>& layers) {
   copies->clear();
   *ready = 0;
   // Layers of a move, run by run; each copy is taken once.
@@ -172,7 +192,7 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const Placed& place
     auto taken = free_->Take(pages);
     if (!taken.ok() && ahead() > 0) {  // held by copies of which only a part is of use
       DropAhead();
-      return After(plan, placed, held, rank, copies, ready);
+      return After(plan, placed, held, rank, copies, ready, layers);
     }
     if (!taken.ok()) {
       return Status{Code::kNoMemory, "the KV plan needs " + std::to_string(pages) + " pages, " +
@@ -215,6 +235,21 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const Placed& place
                            page, 1, count, m.tokens});
         strips.push_back({m.home, m.block, m.kv_head, m.layer + done, count, page, 1});
         done += count;
+      }
+    }
+  }
+  for (uint32_t home = 0; !layers.empty() && home < placed.size(); ++home) {
+    for (const kv::PlacedBlock& block : placed[home]) {
+      std::vector<kv::Strip> rest;
+      for (const kv::Strip& strip : Find(block.old_home, block.old_block)) {
+        Cut(strip, layers, false, &rest);
+      }
+      if (rest.empty()) continue;
+      std::vector<kv::Strip>& all = blocks[{home, block.block}];
+      for (kv::Strip& strip : rest) {
+        strip.home = home;
+        strip.block = block.block;
+        all.push_back(strip);
       }
     }
   }

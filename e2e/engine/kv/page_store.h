@@ -62,15 +62,17 @@ class PageStore {
     for (const auto& [name, strips] : blocks_) out.push_back(name);
     return out;
   }
-  // For the manifest.
-  kv::RankState State() const;
+  // For the manifest: strips of these layers, of all if there are none.
+  kv::RankState State(const std::vector<bool>& layers = {}) const;
   using Placed = std::vector<std::vector<kv::PlacedBlock>>;  // as in kv::Plan
-  // What this rank holds after the plan: the strips that it keeps and, for its moves in order,
-  // what was copied ahead with as many tokens (*ready pages), or else free pages (*copies). Nothing
-  // is being written ahead. Copies that the plan has no use for go if their pages are needed; else
-  // the store itself is not changed.
+  // What this rank holds after the plan: the strips that it keeps, in layers that are not among
+  // `layers` (of which the manifest told; empty: of all) those that it has, and, for its moves in
+  // order, what was copied ahead with as many tokens (*ready pages), or else free pages (*copies).
+  // Nothing is being written ahead. Copies that the plan has no use for go if their pages are
+  // needed; else the store itself is not changed.
   Result<PageStore> After(const kv::RankPlan& plan, const Placed& placed, const HeldMap& held,
-                          uint32_t rank, std::vector<kv::PageCopy>* copies, uint64_t* ready);
+                          uint32_t rank, std::vector<kv::PageCopy>* copies, uint64_t* ready,
+                          const std::vector<bool>& layers = {});
   // Only these blocks of `home`, which is called `now` from here on; all other pages are free.
   Result<PageStore> OnlyOf(uint32_t home, const std::set<uint32_t>& blocks, uint32_t now) const;
   // No page is owned twice or lost: owned + free = total. kInternal otherwise.

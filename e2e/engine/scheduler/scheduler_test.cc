@@ -248,6 +248,37 @@ TEST(PageStoreTest, LayersLieSideBySideWherePagesAreFree) {
   EXPECT_TRUE(store.Audit().ok()) << store.Audit().message();
 }
 
+// Of four layers the second and third change hands; a strip of all four stays where it is.
+TEST(PageStoreTest, WhatAManifestDoesNotListStays) {
+  const HeldMap held = Alone(4, 1);
+  PageStore store(12);
+  const auto had = store.Ensure(0, 3, held, 0);
+  ASSERT_TRUE(had.ok());
+  const kv::Strip all = (*had)[0];
+  const std::vector<bool> listed = {false, true, true, false};
+  const kv::RankState state = store.State(listed);
+  ASSERT_EQ(state.strips.size(), 1u);
+  EXPECT_EQ(state.strips[0], (kv::Strip{0, 3, 0, 1, 2, all.page + 1, 1}));
+  EXPECT_EQ(state.free_pages, 8u);
+  std::vector<kv::PageCopy> copies;
+  uint64_t ready = 0;
+  const PageStore::Placed placed = {{{3, 0, 3, 4}}};
+  kv::RankPlan plan;
+  plan.moves.push_back({0, 3, 0, 1, 2, 0, all.page + 1, 1, 4});
+  const auto after = store.After(plan, placed, held, 0, &copies, &ready, listed);
+  ASSERT_TRUE(after.ok()) << after.status().message();
+  EXPECT_TRUE(after->Audit().ok()) << after->Audit().message();
+  const auto has = after->Find(0, 3);
+  ASSERT_EQ(has.size(), 3u);
+  EXPECT_EQ(has[0], (kv::Strip{0, 3, 0, 0, 1, all.page, 1}));
+  EXPECT_EQ(has[2], (kv::Strip{0, 3, 0, 3, 1, all.page + 3, 1}));
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].pages, 2u);
+  plan.moves[0].layers = 1;
+  EXPECT_FALSE(store.After(plan, placed, held, 0, &copies, &ready, listed).ok())
+      << "a layer that is listed and comes from nowhere";
+}
+
 TEST(PageStoreTest, APlanThatLeavesAHoleOrFillsTwiceIsFound) {
   const HeldMap held = Alone(1, 2);
   PageStore store(6);

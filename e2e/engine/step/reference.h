@@ -61,8 +61,8 @@ class Reference final : public Backend {
   void StepDone(bool computed) override;
 
   // transition.cc
-  Bytes Manifest() override;
-  Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
+  Bytes Manifest(const Side& to, bool whole) override;
+  Status Plan(const Side& from, const Side& to, bool whole, const std::vector<Bytes>& manifests,
               uint64_t* moved, uint32_t* malformed) override;
   Result<uint64_t> Bring(uint32_t rank, Between& between) override;
   void Drop() override;
@@ -143,6 +143,7 @@ class Reference final : public Backend {
     Carrying carrying;
     std::vector<RankManifest> manifests;
     Side to;
+    std::vector<bool> listed;  // layers; empty: all
     std::optional<Held> brought;
   };
   std::optional<Transition> transition_;

@@ -40,10 +40,8 @@ Ahead::Ahead(uint64_t attempt, Limits limits, const kv::Shape& shape, const Side
   target_ = HeldMap(to.groups, shape, static_cast<uint32_t>(to.members.size()));
   bool stay = from.members == to.members;
   for (uint32_t home = 0; home < from.members.size(); ++home) stay = stay && StaysAt(home) >= 0;
-  for (size_t layer = 0; layer < to.groups.size(); ++layer) {
-    moves_.push_back(!stay || layer >= from.groups.size() ||
-                     !(from.groups[layer] == to.groups[layer]));
-  }
+  moves_ = stay ? kv::LayersThatChange(from.groups, to.groups)
+                : std::vector<bool>(to.groups.size(), true);
   load_.resize(to.members.size());
   for (uint32_t home = 0; home < std::min(reserved.size(), new_of_old_.size()); ++home) {
     if (StaysAt(home) >= 0) load_[static_cast<uint32_t>(StaysAt(home))] = reserved[home];

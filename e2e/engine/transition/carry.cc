@@ -4,6 +4,8 @@
 #include <set>
 #include <string>
 
+#include "agent/engine/world/groups.h"
+
 namespace tangram::engine {
 namespace {
 
@@ -29,23 +31,22 @@ int32_t PromiseOf(const RankManifest& manifest, size_t i) {
 }
 
 // Of a rank's pages, those of the blocks are free.
-kv::RankState Without(const BlockNames& blocks, const kv::RankState& state) {
+kv::RankState Without(const BlockNames& blocks, const HeldMap& held, uint32_t rank,
+                      const kv::RankState& state) {
   kv::RankState out;
   out.total_pages = state.total_pages;
   uint64_t free = state.free_pages;
+  for (const auto& [home, block] : blocks) free += held.PagesPerBlock(home, rank);
   for (const kv::Strip& strip : state.strips) {
-    if (blocks.contains({strip.home, strip.block})) {
-      free += strip.layers;
-    } else {
-      out.strips.push_back(strip);
-    }
+    if (!blocks.contains({strip.home, strip.block})) out.strips.push_back(strip);
   }
   out.free_pages = static_cast<uint32_t>(std::min<uint64_t>(free, UINT32_MAX));
   return out;
 }
 
 // The plan for the requests of `only` and the first `count` of `idle`.
-Result<Carrying> PlanWith(const kv::Input& only, const std::vector<RankManifest>& manifests,
+Result<Carrying> PlanWith(const kv::Input& only, const HeldMap& held,
+                          const std::vector<RankManifest>& manifests,
                           const std::vector<std::pair<uint32_t, uint32_t>>& idle, size_t count) {
   Carrying out;
   out.input = only;
@@ -71,7 +72,9 @@ Result<Carrying> PlanWith(const kv::Input& only, const std::vector<RankManifest>
       if (!used.contains({home, block})) unused.emplace(home, block);
     }
   }
-  for (kv::RankState& state : out.input.ranks) state = Without(unused, state);
+  for (uint32_t r = 0; !unused.empty() && r < out.input.ranks.size(); ++r) {
+    out.input.ranks[r] = Without(unused, held, r, out.input.ranks[r]);
+  }
   out.evicted.assign(unused.begin(), unused.end());
   Result<kv::Plan> plan = kv::MakePlan(out.input);
   if (!plan.ok()) return plan.status();
@@ -87,9 +90,18 @@ bool SameHomes(const kv::Plan& with, const kv::Plan& without) {
 
 }  // namespace
 
-Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to,
+std::vector<bool> ListedLayers(const Side& from, const Side& to, bool whole) {
+  if (whole || from.members != to.members) return {};
+  for (uint32_t home = 0; home < from.members.size(); ++home) {
+    if (Accepts(from.groups, home) && !Accepts(to.groups, home)) return {};
+  }
+  return kv::LayersThatChange(from.groups, to.groups);
+}
+
+Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to, bool whole,
                            std::vector<RankManifest>* manifests) {
   kv::Input input;
+  input.only_changed = !ListedLayers(from, to, whole).empty();
   input.shape = shape;
   input.old_groups = from.groups;
   input.new_groups = to.groups;
@@ -118,13 +130,14 @@ Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
     input.ranks.push_back(std::move(manifest.pages));
   }
   const std::vector<std::pair<uint32_t, uint32_t>> idle = InTurn(*manifests);
-  Result<Carrying> out = PlanWith(input, *manifests, idle, 0);
+  const HeldMap held(from.groups, shape, static_cast<uint32_t>(from.members.size()));
+  Result<Carrying> out = PlanWith(input, held, *manifests, idle, 0);
   if (!out.ok() || idle.empty()) return out;
   const kv::Plan without = out->plan;
   // As many as fit: all of them, most often.
   for (size_t fits = 0, most = idle.size(), count = most; fits < most;
        count = fits + (most - fits + 1) / 2) {
-    Result<Carrying> more = PlanWith(input, *manifests, idle, count);
+    Result<Carrying> more = PlanWith(input, held, *manifests, idle, count);
     if (!more.ok() && more.status().code() != Code::kNoMemory) return more;
     if (more.ok() && SameHomes(more->plan, without)) {
       out = std::move(more);

@@ -26,9 +26,12 @@ struct Carrying {
 };
 // Takes the pages of the manifests. Of what is idle as much comes along as has room beside the
 // requests, which go where they would go without. kNoMemory: these do not fit now, and every rank
-// finds so.
-Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to,
+// finds so; kNotHeld: the manifests must be whole.
+Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to, bool whole,
                            std::vector<RankManifest>* manifests);
+// Layers of which manifests list pages; empty: all. Where all ranks stay, under their numbers, and
+// all homes, ranks first tell of layers that change alone: that is enough if requests can stay.
+std::vector<bool> ListedLayers(const Side& from, const Side& to, bool whole);
 // How a rank of this engine keeps its KV.
 inline kv::Format PoolOf(const kv::Shape& shape, const model::KvRow& row, uint32_t pages) {
   return (row.latent ? kv::LatentPoolOf : kv::PoolOf)(shape, kv::Element::kF32, pages);

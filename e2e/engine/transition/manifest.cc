@@ -77,6 +77,7 @@ Bytes Encode(std::span<const Sequence* const> running, std::span<const Sequence*
 }  // namespace
 
 Bytes EncodeManifest(const Scheduler& scheduler, const PageStore& pages,
+                     const std::vector<bool>& layers,
                      const std::function<int32_t(std::span<const uint32_t>)>& promised) {
   size_t running = 0;
   const std::vector<const Sequence*> all = scheduler.All(&running);
@@ -84,8 +85,8 @@ Bytes EncodeManifest(const Scheduler& scheduler, const PageStore& pages,
   std::vector<int32_t> homes;
   for (size_t i = 0; i < running; ++i) homes.push_back(promised(all[i]->blocks));
   for (const Chain& chain : idle) homes.push_back(promised(chain.blocks));
-  return Encode(std::span(all).first(running), std::span(all).subspan(running), idle, pages.State(),
-                homes);
+  return Encode(std::span(all).first(running), std::span(all).subspan(running), idle,
+                pages.State(layers), homes);
 }
 
 Bytes EncodeManifest(const RankManifest& manifest) {

@@ -23,8 +23,9 @@ struct RankManifest {
   std::vector<int32_t> promised;
 };
 
-// `promised`: of what has these blocks, as above.
+// `promised`: of what has these blocks, as above. Pages of these layers, of all if there are none.
 Bytes EncodeManifest(const Scheduler& scheduler, const PageStore& pages,
+                     const std::vector<bool>& layers,
                      const std::function<int32_t(std::span<const uint32_t>)>& promised);
 Bytes EncodeManifest(const RankManifest& manifest);
 // kInternal: not a manifest, or with a request that no scheduler could have: without a prompt, with

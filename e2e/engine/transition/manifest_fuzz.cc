@@ -66,7 +66,8 @@ void Idle(FuzzedDataProvider& in, const HeldMap& held, uint32_t home, RankManife
 }
 
 // Requests at every home, and their blocks' pages on all ranks that hold heads of theirs.
-std::vector<RankManifest> Sound(FuzzedDataProvider& in, const Side& side) {
+std::vector<RankManifest> Sound(FuzzedDataProvider& in, const Side& side,
+                                const std::vector<bool>& layers) {
   std::vector<RankManifest> out(side.members.size());
   std::vector<PageStore> pages;
   for (size_t r = 0; r < out.size(); ++r) pages.emplace_back(kPages);
@@ -96,7 +97,7 @@ std::vector<RankManifest> Sound(FuzzedDataProvider& in, const Side& side) {
     }
   }
   for (uint32_t home = 0; home < out.size(); ++home) Idle(in, held, home, &out[home], &pages);
-  for (size_t r = 0; r < out.size(); ++r) out[r].pages = pages[r].State();
+  for (size_t r = 0; r < out.size(); ++r) out[r].pages = pages[r].State(layers);
   return out;
 }
 
@@ -175,10 +176,11 @@ void Part(const Carrying& carrying, const Side& from, const Side& to, uint32_t r
   Want(pages <= room, "more pages than the rank has");
 }
 
-void Plan(const Side& from, const Side& to, std::vector<RankManifest> manifests) {
-  const Result<Carrying> carrying = PlanCarry(kShape, from, to, &manifests);
+void Plan(const Side& from, const Side& to, bool whole, std::vector<RankManifest> manifests) {
+  const Result<Carrying> carrying = PlanCarry(kShape, from, to, whole, &manifests);
   if (!carrying.ok()) {
-    Want(carrying.status().code() == Code::kInvalid || carrying.status().code() == Code::kNoMemory,
+    const Code code = carrying.status().code();
+    Want(code == Code::kInvalid || code == Code::kNoMemory || (code == Code::kNotHeld && !whole),
          carrying.status().message());
     return;
   }
@@ -228,7 +230,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       MakeSide(in.ConsumeIntegralInRange<uint32_t>(1, 3), in.ConsumeIntegral<uint8_t>());
   const Side to =
       MakeSide(in.ConsumeIntegralInRange<uint32_t>(1, 3), in.ConsumeIntegral<uint8_t>());
-  std::vector<RankManifest> manifests = Sound(in, from);
+  const bool whole = in.ConsumeBool();
+  std::vector<RankManifest> manifests = Sound(in, from, ListedLayers(from, to, whole));
   while (in.remaining_bytes() > 0) Damage(in, One(in, &manifests));
   // As the others read them: what no scheduler could have does not come so far.
   for (RankManifest& manifest : manifests) {
@@ -236,6 +239,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!read.ok()) return 0;
     manifest = std::move(*read);
   }
-  Plan(from, to, manifests);
+  Plan(from, to, whole, manifests);
   return 0;
 }

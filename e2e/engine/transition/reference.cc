@@ -23,14 +23,14 @@ bool HomeOnly(const std::vector<kv::LayerGroups>& groups, uint32_t rank) {
 
 }  // namespace
 
-Bytes Reference::Manifest() {
-  return EncodeManifest(scheduler_, pages_, [this](std::span<const uint32_t> blocks) {
-    return ahead_ ? ahead_->PromiseOf(blocks) : -1;
-  });
+Bytes Reference::Manifest(const Side& to, bool whole) {
+  return EncodeManifest(
+      scheduler_, pages_, ListedLayers(epoch_->side, to, whole),
+      [this](std::span<const uint32_t> blocks) { return ahead_ ? ahead_->PromiseOf(blocks) : -1; });
 }
 
-Status Reference::Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
-                       uint64_t* moved, uint32_t* malformed) {
+Status Reference::Plan(const Side& from, const Side& to, bool whole,
+                       const std::vector<Bytes>& manifests, uint64_t* moved, uint32_t* malformed) {
   Transition next;
   for (uint32_t r = 0; r < manifests.size(); ++r) {
     Result<RankManifest> manifest = DecodeManifest(manifests[r], shape_.block_tokens);
@@ -40,10 +40,11 @@ Status Reference::Plan(const Side& from, const Side& to, const std::vector<Bytes
     }
     next.manifests.push_back(std::move(*manifest));
   }
-  Result<Carrying> carrying = PlanCarry(shape_, from, to, &next.manifests);
+  Result<Carrying> carrying = PlanCarry(shape_, from, to, whole, &next.manifests);
   if (!carrying.ok()) return carrying.status();
   next.carrying = std::move(*carrying);
   next.to = to;
+  next.listed = ListedLayers(from, to, whole);
   // All ranks find the same, and nothing comes of what goes: not even if all stay.
   for (const auto& [home, block] : next.carrying.evicted) {
     if (home == epoch_->rank) scheduler_.Evict(block);
@@ -65,7 +66,7 @@ Result<uint64_t> Reference::Bring(uint32_t rank, Between& between) {
   if (const Status copied = AwaitCopies(between); !copied.ok()) return copied;
   uint64_t ready = 0;
   Result<PageStore> pages =
-      pages_.After(*part, t.carrying.plan.blocks, held, rank, &copies, &ready);
+      pages_.After(*part, t.carrying.plan.blocks, held, rank, &copies, &ready, t.listed);
   if (!pages.ok()) return pages.status();
   const model::KvRow row = config_->kv_row();
   std::vector<kv::Format> sources;

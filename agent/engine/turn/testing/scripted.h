@@ -176,8 +176,11 @@ class ScriptedBackend final : public Backend {
     ++steps;
     return OkStatus();
   }
-  Bytes Manifest() override { return {1}; }
-  Status Plan(const Side&, const Side&, const std::vector<Bytes>&, uint64_t*, uint32_t*) override {
+  Bytes Manifest(const Side&, bool whole) override { return {whole ? uint8_t{2} : uint8_t{1}}; }
+  Status Plan(const Side&, const Side&, bool whole, const std::vector<Bytes>& manifests, uint64_t*,
+              uint32_t*) override {
+    planned.push_back(manifests);
+    if (takes_the_whole && !whole) return {Code::kNotHeld, "the whole"};
     return OkStatus();
   }
   Result<uint64_t> Bring(uint32_t, Between& between) override { return bring(between); }
@@ -189,6 +192,8 @@ class ScriptedBackend final : public Backend {
   void Leave() override {}
 
   std::function<Result<uint64_t>(Between&)> bring;
+  bool takes_the_whole = false;
+  std::vector<std::vector<Bytes>> planned;
   std::vector<Entry> entries;
   std::atomic<uint64_t> rows{0}, steps{0};
   std::atomic<bool> text_is_wrong{false};
