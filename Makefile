@@ -43,7 +43,7 @@ try-build:
 	@NINJA_STATUS='[build %es %p] ' ninja -C $(TRY)/cxx tangram-agent tangram-engine
 	@mkdir -p $(TRY)/bin
 	@$(call go-build,$(TRY)/bin,./cmd/tangram-driver ./cmd/tangram-gateway,./demo/tangram-demo)
-	@$(call checkpoint,demo,the demo checkpoint)
+	@$(call checkpoint,deep,the demo checkpoint)
 
 ##@ Build and test
 
@@ -128,7 +128,8 @@ go: setup
 checkpoint = test -f $(BUILD)/models/$(1)/config.json || { echo "[model] writing $(2)"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset $(1) --out $(BUILD)/models/$(1) >/dev/null; }
 
 model: setup
-	@$(call checkpoint,demo,the demo checkpoint)
+	@$(call checkpoint,deep,the demo checkpoint)
+	@$(call checkpoint,demo,a checkpoint of 6 layers for tests)
 
 wide-model: setup
 	@$(call checkpoint,wide,a checkpoint of 1.1 GiB)

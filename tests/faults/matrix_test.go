@@ -53,7 +53,7 @@ func TestFaults(t *testing.T) {
 	if worlds.IsCI() {
 		sample = coreCells(t)
 	}
-	playMatrix(t, func() *scene { return referenceScene(t, oneNode) }, cells, sample)
+	playMatrix(t, func() *scene { return referenceScene(t, oneNode, worlds.StartTiny) }, cells, sample)
 }
 
 // isFull: all cells are asked for.

@@ -23,9 +23,9 @@ type reference struct {
 	answers map[int]*load.Result // by index of the request
 }
 
-func newReference(t *testing.T) *reference {
+func newReference(t *testing.T, start func(*testing.T, harness.Options) *harness.World) *reference {
 	t.Helper()
-	w := worlds.StartTiny(t, harness.Options{Pods: []int{1}, Dir: "-one"})
+	w := start(t, harness.Options{Pods: []int{1}, Dir: "-one"})
 	worlds.Apply(t, w, 1, "ExpertParallel")
 	return &reference{w, map[int]*load.Result{}}
 }

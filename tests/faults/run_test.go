@@ -13,8 +13,8 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// transitionsOfARun are switches of mode that take a flip for each layer, all under one permit: with one spare bank, where the other
-// worlds have as many as layers.
+// transitionsOfARun are switches of mode that take twelve flips under one permit: 24 layers with two spare banks, where the other
+// worlds have as many spare banks as layers.
 var transitionsOfARun = []transition{
 	{"walk-to-tensor", four, tensor, first{}, true},
 	{"walk-to-expert", tensor, four, first{}, true},
@@ -54,13 +54,14 @@ func sampleOfARun(cells []fault, seed int) []fault {
 
 func sceneOfARun(t *testing.T) *scene {
 	t.Helper()
-	s := referenceScene(t, false)
+	s := referenceScene(t, false, worlds.StartDeep)
 	s.report, s.transitions, s.surveyed = "run.json", transitionsOfARun, ofARun
 	s.start = func(t *testing.T) *harness.World {
 		t.Helper()
-		return worlds.StartTiny(t, harness.Options{Pods: slices.Repeat([]int{1}, s.pods), Restart: true, FaultDirs: true, LeastStep: leastStep, SpareBanks: 1, Hangs: true})
+		return worlds.StartDeep(t, harness.Options{Pods: slices.Repeat([]int{1}, s.pods), Restart: true, FaultDirs: true, LeastStep: leastStep, Hangs: true})
 	}
-	s.reach = 12 * time.Second // three flips, one after another
+	s.most = 11                // of 32
+	s.reach = 40 * time.Second // twelve flips, one after another
 	return s
 }
 

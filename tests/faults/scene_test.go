@@ -37,17 +37,17 @@ const (
 	allAtOnce = 100 * time.Millisecond
 )
 
-// referenceScene has worlds of the reference engine, under the demo's load.
-func referenceScene(t *testing.T, oneNode bool) *scene {
+// referenceScene has worlds of the reference engine, of one model, under the demo's load.
+func referenceScene(t *testing.T, oneNode bool, model func(*testing.T, harness.Options) *harness.World) *scene {
 	t.Helper()
 	const pods = 4
 	trace := worlds.NewTrace(t, 9, allAtOnce)
 	trace.MaxAnswer = answer
 	start := func(t *testing.T) *harness.World {
 		t.Helper()
-		return worlds.StartTiny(t, harness.Options{Pods: slices.Repeat([]int{1}, pods), Restart: true, FaultDirs: true, LeastStep: leastStep, OneNode: oneNode, Hangs: !worlds.IsCI()})
+		return model(t, harness.Options{Pods: slices.Repeat([]int{1}, pods), Restart: true, FaultDirs: true, LeastStep: leastStep, OneNode: oneNode, Hangs: !worlds.IsCI()})
 	}
-	s := &scene{report: "report.json", transitions: transitions, start: start, pods: pods, rest: four, source: trace, judge: newReference(t),
+	s := &scene{report: "report.json", transitions: transitions, start: start, pods: pods, rest: four, source: trace, judge: newReference(t, model),
 		settle: 90 * time.Second /* longer than gateways avoid a rank whose sessions broke */, reach: 8 * time.Second, most: 4 /* of 10: on three ranks, or with copies on four */, slower: 1, tries: 4, oneNode: oneNode}
 	if worlds.IsCI() { // no limit of the clock decides: nothing hangs in these cells
 		s.settle, s.reach, s.tries, s.slower = worlds.Hang, worlds.Hang/6, 6, math.Inf(1)

@@ -32,7 +32,7 @@ REAL_TIME = "RealTime"
 # The worlds of processes that `make test` walks: of each kind one, under load, with kill -9 of a pod, an engine, an agent and a driver.
 # Several take many cases, of which only the first are run (worlds.Cases).
 WALK_CORE = (
-    "TestTour", "TestAPodDies", "TestAnEngineDiesAlone", "TestAnAgentDiesAlone", "TestDriverThatIsKilled", "TestAgentThatFailsInAPhase",
+    "TestTour", "TestADeepSwitch", "TestAPodDies", "TestAnEngineDiesAlone", "TestAnAgentDiesAlone", "TestDriverThatIsKilled", "TestAgentThatFailsInAPhase",
     "TestGolden", "TestPlacements", "TestEnginesConform", "TestAWorldOnGpus", "TestPythonEngines", "TestStaleCalls", "TestWrongCertificates",
     "TestShapesThatCannotBe", "TestTooLittleMemory",
 )

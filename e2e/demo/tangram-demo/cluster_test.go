@@ -29,7 +29,7 @@ func tools(t *testing.T, up, kubectl string) (o options, calls func() []string) 
 	writeTool(t, root, "build/bin/tangram", "echo {}")
 	writeTool(t, root, "path/go", "")
 	for _, p := range []string{"build/cxx/agent/server/tangram-agent", "build/cxx/agent/server/tangram-hook", "build/cxx/e2e/engine/tangram-engine",
-		"build/images/bin/tangram-operator", "build/images/bin/tangram-gateway", "build/models/demo/config.json", "build/models/tiny/config.json", "operator/go.mod"} {
+		"build/images/bin/tangram-operator", "build/images/bin/tangram-gateway", "build/models/deep/config.json", "build/models/tiny/config.json", "operator/go.mod"} {
 		write(p, "x")
 	}
 	t.Setenv("PATH", filepath.Join(root, "path")+":"+os.Getenv("PATH"))

@@ -180,7 +180,7 @@ func (o *options) worldFlags(c *cobra.Command) {
 	f.Uint64Var(&o.seed, "seed", 1, "random seed of prompts and sampling")
 	f.IntVar(&o.ranks, "ranks", 4, "initial number of ranks")
 	f.StringVar(&o.out, "out", "build/demo", "folder for logs and reports")
-	f.StringVar(&o.checkpoint, "checkpoint", "", "folder of the checkpoint for the run on one rank and for local worlds; empty: build/models/demo")
+	f.StringVar(&o.checkpoint, "checkpoint", "build/models/deep", "folder of the checkpoint for the run on one rank and for local worlds")
 	f.DurationVar(&o.span, "span", 12*time.Second, "duration of one round of the trace (80 requests)")
 	f.DurationVar(&o.pause, "pause", 3*time.Second, "pause before each transition")
 	f.IntVar(&o.atOnce, "concurrency", 8, "maximum number of concurrent requests")

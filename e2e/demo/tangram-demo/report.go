@@ -313,7 +313,7 @@ func (r *report) verdict(file string) string {
 const ratioGoal = 3
 
 // printBench: a line per transition, and the sum over the rounds: of each transition the
-// median ratio, of these the worst.
+// median ratio and the median of the longest inter-token gap in steps, of these the worst.
 func (r *report) printBench(out io.Writer) error {
 	encoder := json.NewEncoder(out)
 	var names []string
@@ -330,16 +330,24 @@ func (r *report) printBench(out io.Writer) error {
 	metrics := map[string]any{"lost": r.Lost, "longest_gap_seconds": r.LongestGap, "step_seconds": r.Step,
 		"ordinary_gap_seconds": r.Ordinary, "requests": r.Requests, "tokens": r.Tokens}
 	var worst *transition
+	gapSteps := 0.
 	for _, name := range names {
 		rounds := byName[name]
 		slices.SortFunc(rounds, func(a, b *transition) int { return cmp.Compare(a.Ratio, b.Ratio) })
 		median := rounds[len(rounds)/2]
 		metrics[name] = median.Ratio
+		var gaps []float64
+		for _, t := range rounds {
+			gaps = append(gaps, t.LongestGap/r.Step)
+		}
+		slices.Sort(gaps)
+		gapSteps = max(gapSteps, gaps[len(gaps)/2])
 		metrics["rounds"] = len(rounds)
 		if worst == nil || median.Ratio >= worst.Ratio {
 			worst = median
 		}
 	}
+	metrics["longest_gap_steps"] = gapSteps
 	return encoder.Encode(map[string]any{"bench": "transition", "value": worst.Silent, "unit": "s without a token, worst transition",
 		"ceiling": worst.Copy + 2*r.Step, "ratio": worst.Ratio, "goal": ratioGoal,
 		"pass": worst.Ratio <= ratioGoal && r.Lost == 0 && r.Tokens > 0, "metrics": metrics,

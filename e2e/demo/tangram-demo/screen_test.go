@@ -92,7 +92,7 @@ func TestManifestsAreOfTheAPI(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, world, d.Name)
 	require.EqualValues(t, 4, d.Spec.Replicas)
-	require.EqualValues(t, "demo", d.Spec.Model.Source.PersistentVolumeClaim.Path)
+	require.EqualValues(t, "deep", d.Spec.Model.Source.PersistentVolumeClaim.Path)
 }
 
 // Not parallel to other tests: all share the terminal.

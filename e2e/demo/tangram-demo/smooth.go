@@ -22,7 +22,7 @@ func smoothCommand() *cobra.Command {
 	c := &cobra.Command{Use: "smooth", Short: "Benchmark smooth: gaps in streams in windows with transitions, compared with windows without", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return smooth(cmd.Context(), *o) }}
 	c.Flags().StringVar(&o.out, "out", "build/bench/smooth", "folder for logs")
-	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/demo", "folder of the checkpoint")
+	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/deep", "folder of the checkpoint")
 	o.rootFlag(c)
 	return c
 }

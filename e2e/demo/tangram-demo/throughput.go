@@ -20,7 +20,7 @@ func throughputDuringCommand() *cobra.Command {
 	c := &cobra.Command{Use: "throughput-during", Short: "Benchmark throughput-during: tokens/s during transitions and their duration, with strategies Smooth and Fast", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return throughputDuring(cmd.Context(), *o) }}
 	c.Flags().StringVar(&o.out, "out", "build/bench/throughput-during", "folder for logs")
-	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/demo", "folder of the checkpoint")
+	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/deep", "folder of the checkpoint")
 	o.rootFlag(c)
 	return c
 }

@@ -60,6 +60,15 @@ func StartTiny(t *testing.T, o harness.Options) *harness.World {
 	return Start(t, o)
 }
 
+// StartDeep is a world of the deep preset: 24 layers of 32 experts, and two spare banks, so that a mode switch takes 12 flips.
+func StartDeep(t *testing.T, o harness.Options) *harness.World {
+	t.Helper()
+	var err error
+	o.Checkpoint, err = harness.Checkpoint(t.Context(), Root, "deep")
+	require.NoError(t, err)
+	return Start(t, o)
+}
+
 // Apply a shape by the driver.
 func Apply(t *testing.T, w *harness.World, ranks int, mode string, shapes ...string) *harness.Record {
 	t.Helper()
