@@ -137,6 +137,42 @@ TEST(Executor, AGatePageThatIsDestroyedAtTheFlipHoldsUpNoLaterAttempt) {
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 3, target));
 }
 
+// The engines of a later flip of a run are asked when it is its turn: what is flipped stays.
+TEST(Executor, AnEngineThatRefusesALaterFlipEndsTheRun) {
+  OneAgent agent(1);
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Retire(1));
+  agent.engines.prepare = [](const v1::EnginePrepare& asked) -> Status {
+    if (asked.header().attempt() != 3) return OkStatus();
+    return {Code::kEngine, "not this layout"};
+  };
+  const v1::Layout target = agent.Again();
+  v1::Layout last = target;
+  last.set_epoch(target.epoch() + 1);
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, target, {last}));
+  ASSERT_OK(agent.Stage(2));
+  agent.AwaitPhase(v1::PHASE_STAGED);
+  ASSERT_OK(agent.executor->Permit(agent.Header(2)));
+  v1::EngineFlip flip;
+  *flip.mutable_header() = agent.Header(2);
+  flip.set_target_hash(layout::HashOf(target));
+  EngineGate gate(agent.page(0));
+  const GateVote vote = gate.Word(2, target.epoch(), flip.target_hash());
+  ASSERT_TRUE(gate.Decide(std::span(&vote, 1), 1));
+  ASSERT_OK(agent.executor->Flip(0, flip));
+  agent.page(0)->steps = 1;
+  agent.AwaitPhase(v1::PHASE_FAILED);
+  const v1::StatusResponse status = agent.GetStatus();
+  EXPECT_EQ(status.epoch(), 2u);
+  EXPECT_EQ(status.ranks(0).transition().attempt(), 3u);
+  EXPECT_EQ(status.ranks(0).transition().error(), "device 0: not this layout");
+  agent.stores.layout = status.layout();
+  const auto flipped = agent.executor->Abort(agent.Header(3), "a test");
+  ASSERT_TRUE(flipped.ok()) << flipped.status().message();
+  EXPECT_FALSE(*flipped);
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 4, agent.Again()));
+}
+
 // Whoever looks is answered while memory goes over to the target; whoever would end the attempt
 // waits until it has flipped.
 TEST(Executor, AFlipThatTakesLongHoldsUpNobodyButWhoWouldEndIt) {

@@ -81,23 +81,32 @@ v1::Layout OneAgent::Again() {
   return out;
 }
 
-Status OneAgent::Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target) {
+Status OneAgent::Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target,
+                         const std::vector<v1::Layout>& then) {
   v1::PrepareRequest request;
-  *request.mutable_header() = Header(attempt);
   *request.mutable_geometry() = stores.geometry().proto();
-  request.set_kind(kind);
-  request.set_target_epoch(target.epoch());
-  request.set_target_hash(layout::HashOf(target));
-  *request.mutable_layout() = target;
+  const auto fill = [&](v1::FlipKind its_kind, uint64_t ahead, const v1::Layout& to,
+                        v1::PrepareRequest* out) {
+    *out->mutable_header() = Header(attempt + ahead);
+    out->mutable_header()->set_epoch(stores.layout.epoch() + ahead);
+    out->set_kind(its_kind);
+    out->set_target_epoch(to.epoch());
+    out->set_target_hash(layout::HashOf(to));
+    *out->mutable_layout() = to;
+    for (const auto& member : stores.members) {
+      if (layout::RankOf(to, member->id) < 0) continue;
+      if (out->parts_size() == static_cast<int>(memories_.size())) break;  // the others are away
+      *out->add_parts() = stores.PartOf(*member, to);
+    }
+  };
+  fill(kind, 0, target, &request);
+  for (size_t i = 0; i < then.size(); ++i) {
+    fill(v1::FLIP_KIND_LAYOUT, i + 1, then[i], request.add_next());
+  }
   for (const v1::PeerAddress& peer : stores.Addresses(target)) *request.add_peers() = peer;
   v1::PeerAddress* elsewhere = request.add_peers();  // somebody to ask, and to tell words
   *elsewhere = request.peers(0);
   elsewhere->set_agent("elsewhere");
-  for (const auto& member : stores.members) {
-    if (layout::RankOf(target, member->id) < 0) continue;
-    if (request.parts_size() == static_cast<int>(memories_.size())) break;  // the others are away
-    *request.add_parts() = stores.PartOf(*member, target);
-  }
   return executor->Prepare(request);
 }
 

@@ -17,7 +17,7 @@
 
 namespace tangram::testing {
 
-// Engines that say yes to everything.
+// Engines that say yes to everything, unless `prepare` answers.
 class YesEngines final : public Engines {
  public:
   EngineInfo Info(uint32_t) override {
@@ -27,8 +27,8 @@ class YesEngines final : public Engines {
     info.capabilities = capabilities;
     return info;
   }
-  Status Prepare(uint32_t, const v1::EnginePrepare&, std::stop_token) override {
-    return OkStatus();
+  Status Prepare(uint32_t, const v1::EnginePrepare& asked, std::stop_token) override {
+    return prepare ? prepare(asked) : OkStatus();
   }
   Status Map(uint32_t, const v1::Header&, EngineMappings, std::stop_token) override {
     return OkStatus();
@@ -37,7 +37,8 @@ class YesEngines final : public Engines {
   void Abort(uint32_t, const v1::EngineAbort&) override {}
   void Dismiss(uint32_t, const std::string&) override {}
 
-  v1::EngineCapabilities capabilities;  // of each; set before calls
+  v1::EngineCapabilities capabilities;                      // of each; set before calls
+  std::function<Status(const v1::EnginePrepare&)> prepare;  // the same
 };
 
 // Other agents: they take every word; asked, they answer `says` (nothing: they are away), and not
@@ -105,7 +106,9 @@ class OneAgent {
   v1::Layout First() { return stores.First(1); }
   // Another epoch of the same.
   v1::Layout Again();
-  Status Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target);
+  // `then`: targets of the flips that follow in a run.
+  Status Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target,
+                 const std::vector<v1::Layout>& then = {});
   v1::StatusResponse GetStatus() {
     return executor->GetStatus(&v1::StatusRequest::default_instance());
   }

@@ -47,13 +47,16 @@ func Start(t *testing.T, o harness.Options) *harness.World {
 	return w
 }
 
-// StartTiny is a world of the tiny preset: 10 experts, 6 granules, 6 query heads.
+// StartTiny is a world of the tiny preset: 10 experts, 6 granules, 6 query heads. A mode switch of its three layers is one flip, unless o says otherwise.
 func StartTiny(t *testing.T, o harness.Options) *harness.World {
 	t.Helper()
 	var err error
 	o.Checkpoint, err = harness.Checkpoint(t.Context(), Root, "tiny")
 	require.NoError(t, err)
 	o.Granule, o.KV = 8, 8<<20
+	if o.SpareBanks == 0 {
+		o.SpareBanks = 3
+	}
 	if o.Memory == 0 {
 		o.Memory = 64 << 20
 	}
