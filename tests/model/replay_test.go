@@ -80,7 +80,7 @@ var attemptMutants = []mutant{
 	{"an abort burns only what is under way", "end.cc", "if (run_ && run_->Has(event.header.attempt)) EndRun(\"abort: \" + event.reason, &step);\n", ""},
 	{"a run goes on after an abort", "run.cc", "  run_->over = true;\n", ""},
 	{"a run permits what is not verified", "flip.cc", "if (attempt_->phase == Phase::kStaged) return OkStatus();", "if (attempt_->phase == Phase::kStaged || attempt_->phase == Phase::kStaging) return OkStatus();"},
-	{"a run gives the old places back after its own first step", "end.cc", "event.by_run ? 2 : 1", "1"},
+	{"a run gives the old places back before its own first step", "end.cc", "gates[device].steps >= 1", "(event.by_run || gates[device].steps >= 1)"},
 	{"a rank that stands still walks on", "run.cc", "|| !gates[device].stopped) continue;", "|| true) continue;"},
 	{"who steps is repaired", "prepare.cc", "} else if (repair && rank.rank >= 0 && !gates[device].stopped) {", "} else if (false) {"},
 }

@@ -134,10 +134,10 @@ class Agent {
     Flipped(epoch);
     const auto* run = machine().run();
     if (run != nullptr && !run->over && run->Has(attempt) && attempt < run->last) {
-      gate().steps = 1;
+      gate().steps = 0;
       Refused(Tell(attempt::Retire{HeaderOf(), true}),
               "a flip is retired that others may not have");
-      gate().steps = 2;
+      gate().steps = 1;
       Ok(Finish(Tell(attempt::Retire{HeaderOf(), true})), "the retirement");
       return;
     }
