@@ -372,7 +372,7 @@ class Placing {
     for (const size_t i : some) {
       const int32_t stay = in_.new_of_old[in_.requests[i].home];
       if (!free(i) && TakeAt(i, stay)) continue;
-      // What nobody waits for is not worth a list of all layers.
+      // An idle prefix is dropped rather than have ranks list all layers.
       if (in_.only_changed && in_.requests[i].idle) return {Code::kNoMemory, why_};
       homeless.push_back(i);
     }

@@ -47,7 +47,6 @@ func TestADeepSwitch(t *testing.T) {
 				}, worlds.Hang, 100*time.Millisecond)
 				switches = append(switches, d.Record.Record)
 			}
-			time.Sleep(time.Second)
 			close(a.halt)
 			walked := <-a.played
 			require.NotEmpty(t, walked)

@@ -109,8 +109,8 @@ class Ahead {
   const uint32_t block_tokens_, rank_;
   std::vector<int32_t> new_of_old_;
   HeldMap target_;
-  // By layer: its attention changes, or homes do. KV of the others stays where it is, and nobody
-  // needs to hear of it: a flip of a run changes a few layers of many.
+  // By layer: its attention changes, or homes do. KV of the other layers stays in place and is not
+  // reported: a flip of a run changes a few layers of many.
   std::vector<bool> moves_;
   std::map<uint32_t, std::vector<HeldMap::Lane>> wanted_;  // by rank of the target
   std::vector<uint64_t> load_;                             // of these: blocks

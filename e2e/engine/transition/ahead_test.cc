@@ -138,8 +138,8 @@ TEST_F(AheadTest, RequestsOfHomesThatLeaveGoAhead) {
   EXPECT_GE(carried.used, 4 * 28 * kBlockBytes) << carried.flip << " bytes came in the flip";
 }
 
-// Of 6 layers of two ranks the last two change: nothing is told of a KV head that a rank has in
-// others only. If a rank leaves, homes change, and all is told.
+// Two ranks, 6 layers, of which the last two change: a rank does not report a KV head that it holds
+// in other layers only. If a rank leaves, homes change, and it reports all.
 TEST(AheadNews, IsOfTheLayersThatChange) {
   const kv::Shape shape{
       .query_heads = 4, .kv_heads = 2, .block_tokens = 16, .head_token_bytes = 64};
