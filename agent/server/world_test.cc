@@ -534,6 +534,30 @@ TEST(Socket, AnEngineGetsWhatItMapsAndClosesWhatItHasNothingOf) {
   EXPECT_EQ(engines.wrong_granules(), 0);
 }
 
+// A step of the engine may take long; a thread of its client library maps and unmaps meanwhile.
+TEST(Socket, MappingAndUnmappingWaitForNoStep) {
+  World world({2, 1});
+  Engines engines(world);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(0, 1)));
+  ASSERT_TRUE(world.PrepareAll(v1::FLIP_KIND_LAYOUT, 2, ExpertLayout(world.members(), 2, true)));
+  engines.InAStep([&] { EXPECT_TRUE(world.StageAll(World::HeaderOf(1, 2))); });
+  for (size_t i = 0; i < world.size(); ++i) {
+    grpc::ClientContext context;
+    v1::PermitRequest request;
+    *request.mutable_header() = World::HeaderOf(1, 2);
+    v1::PermitResponse response;
+    ASSERT_TRUE(world.Driver(i)->Permit(&context, request, &response).ok());
+  }
+  ASSERT_TRUE(world.WaitEpoch(2));
+  const int flipped = engines.steps();
+  ASSERT_TRUE(Eventually([&] { return engines.steps() > flipped + 2; }));
+  const size_t both = OpenWeights();
+  engines.InAStep([&] { EXPECT_TRUE(RetireAll(world, World::HeaderOf(2, 2))); });
+  EXPECT_LT(OpenWeights(), both) << "what was left is closed";
+  EXPECT_EQ(engines.wrong_granules(), 0);
+}
+
 // An engine's device may read the layout before the flip for some time beyond it.
 TEST(Socket, NothingIsUnmappedBeforeTheDeviceHasDoneWithIt) {
   World world({1, 1});

@@ -289,6 +289,11 @@ void Engines::Leave(size_t rank) {
   clients_[rank] = nullptr;
 }
 
+void Engines::InAStep(const std::function<void()>& what) {
+  const std::scoped_lock lock(mu_);
+  what();
+}
+
 void Engines::Replace(const World& world, size_t rank) {
   if (clients_[rank] != nullptr) Leave(rank);
   tg_client* client = Attach(world, rank);
@@ -421,6 +426,7 @@ void Engines::Step() {
     tg_count_executed(client, 1, 3, 4);
     tg_step_done(client);
   }
+  ++steps_;
 }
 
 void Engines::Check(tg_client* client) {

@@ -85,6 +85,7 @@ class Engines {
   int aborts() const { return aborts_; }
   uint64_t kv_bytes() const { return kv_bytes_; }
   uint64_t ahead_bytes() const { return ahead_bytes_; }
+  int steps() const { return steps_; }
   std::atomic<bool> ahead{false};  // from Prepare on each pulls some KV ahead, once an attempt
   std::atomic<int> done_fd{-1};    // that they commit with, if it is one
   std::atomic<bool> refuse_prepare{false};
@@ -97,6 +98,8 @@ class Engines {
   // The engine of this rank goes, another one comes; or it is left out until then.
   void Replace(const World& world, size_t rank);
   void Leave(size_t rank);
+  // Does this within a step: no engine polls, nor ends its step, before it is done.
+  void InAStep(const std::function<void()>& what);
   tg_code last_poll(size_t rank) const { return last_poll_[rank]; }
 
  private:
@@ -113,7 +116,7 @@ class Engines {
   std::mutex mu_;  // clients_, but for the order of ranks
   std::vector<tg_client*> clients_;
   std::array<std::atomic<tg_code>, 16> last_poll_{};
-  std::atomic<int> wrong_{0}, checked_{0}, prepares_{0}, aborts_{0};
+  std::atomic<int> wrong_{0}, checked_{0}, prepares_{0}, aborts_{0}, steps_{0};
   std::atomic<uint64_t> kv_bytes_{0}, ahead_bytes_{0};
   enum class Staging { kNone, kWanted, kGoing };
   std::array<Staging, 16> staging_{};
