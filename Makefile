@@ -17,11 +17,11 @@ help:
 
 ##@ Try it
 
-try: try-build ## Change the layout of a running model, with local processes and without Kubernetes (SEED=, RANKS=)
-	@TANGRAM_CXX=$(CURDIR)/$(TRY)/cxx TANGRAM_BIN=$(CURDIR)/$(TRY)/bin $(TRY)/bin/tangram-demo local --seed $(SEED) --ranks $(RANKS) --out $(TRY)/run
+try: try-build ## Change the layout of a running model, with local processes and without Kubernetes (SEED=, RANKS=, STEP=)
+	@TANGRAM_CXX=$(CURDIR)/$(TRY)/cxx TANGRAM_BIN=$(CURDIR)/$(TRY)/bin $(TRY)/bin/tangram-demo local --seed $(SEED) --ranks $(RANKS) $(if $(STEP),--min-step $(STEP)) --out $(TRY)/run
 
-demo: demo-build ## Run the full demo on a Kubernetes cluster that this command starts and removes (SEED=, RANKS=)
-	@$(BUILD)/bin/tangram-demo cluster --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo
+demo: demo-build ## Run the full demo on a Kubernetes cluster that this command starts and removes (SEED=, RANKS=, STEP=)
+	@$(BUILD)/bin/tangram-demo cluster --seed $(SEED) --ranks $(RANKS) $(if $(STEP),--min-step $(STEP)) --out $(BUILD)/demo
 
 demo-vllm: demo-build vllm-image ## Run the demo with vLLM engines, and compare all tokens with transformers (SEED=)
 	@$(BUILD)/bin/tangram-demo vllm --seed $(SEED) --out $(BUILD)/demo-vllm

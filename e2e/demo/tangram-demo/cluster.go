@@ -170,14 +170,14 @@ func readManifest(file string) (*v1alpha2.MoEDeployment, map[string]any, error) 
 	return typed, written, nil
 }
 
-// applyManifests of the demo; with another number of ranks than in the file, or with other engines, a copy of its world.
+// applyManifests of the demo; with another number of ranks than in the file, with other engines or slower steps, a copy of its world.
 func applyManifests(ctx context.Context, o options, k *kube.Client) error {
 	typed, written, err := readManifest(o.manifest())
 	if err != nil {
 		return err
 	}
 	dir := filepath.Join(o.root, manifests)
-	if int(typed.Spec.Replicas) == o.ranks && !o.vllm {
+	if int(typed.Spec.Replicas) == o.ranks && !o.vllm && o.leastStep == 0 {
 		return k.ApplyFile(ctx, dir)
 	}
 	for _, name := range []string{"00-namespace.yaml", "10-models.yaml"} {
@@ -186,7 +186,12 @@ func applyManifests(ctx context.Context, o options, k *kube.Client) error {
 		}
 	}
 	// Not the typed one: its zero values would be set.
-	written["spec"].(map[string]any)["replicas"] = o.ranks // the typed one has a spec
+	spec := written["spec"].(map[string]any) // the typed one has a spec
+	spec["replicas"] = o.ranks
+	if o.leastStep > 0 {
+		engine := spec["engine"].(map[string]any)
+		engine["args"] = append(engine["args"].([]any), "--min-step-ms", fmt.Sprint(o.leastStep.Milliseconds()))
+	}
 	return k.Apply(ctx, written)
 }
 

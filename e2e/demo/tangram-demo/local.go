@@ -50,6 +50,9 @@ func start(ctx context.Context, o options, sub string, ranks int, pods []int) (*
 	if !o.bench {
 		h.MaxTokens = longestStream + 512
 	}
+	if sub == "world" {
+		h.LeastStep = o.leastStep
+	}
 	w, err := harness.Start(ctx, h)
 	if err != nil {
 		return nil, err

@@ -27,6 +27,7 @@ type options struct {
 	span       time.Duration // of one round of the trace
 	pause      time.Duration // before and between transitions
 	atOnce     int
+	leastStep  time.Duration // of a step with work
 
 	only   string // recovery, burst-real
 	bench  bool   // local
@@ -69,6 +70,7 @@ func localCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return local(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.rootFlag(c)
+	o.stepFlag(c)
 	c.Flags().BoolVar(&o.bench, "bench", false, "print JSON lines of the transition benchmark instead of the tables")
 	return c
 }
@@ -154,6 +156,7 @@ func clusterCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return onCluster(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.clusterFlags(c)
+	o.stepFlag(c)
 	c.Flags().BoolVar(&o.keep, "keep", false, "keep the cluster until tangram-demo cluster-down")
 	return c
 }
@@ -184,6 +187,10 @@ func (o *options) worldFlags(c *cobra.Command) {
 	f.DurationVar(&o.span, "span", 12*time.Second, "duration of one round of the trace (80 requests)")
 	f.DurationVar(&o.pause, "pause", 3*time.Second, "pause before each transition")
 	f.IntVar(&o.atOnce, "concurrency", 8, "maximum number of concurrent requests")
+}
+
+func (o *options) stepFlag(c *cobra.Command) {
+	c.Flags().DurationVar(&o.leastStep, "min-step", 0, "minimum duration of an engine's step, e.g. 200ms; 0: steps are as fast as the processors allow")
 }
 
 func (o *options) rootFlag(c *cobra.Command) {

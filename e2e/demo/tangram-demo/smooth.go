@@ -41,6 +41,14 @@ type smoothCase struct {
 	Fast  bool          // every other round is of strategy Fast
 }
 
+// kindOf the least time of a step.
+func kindOf(step time.Duration) string {
+	if step > 0 {
+		return "paced"
+	}
+	return "free"
+}
+
 func (c smoothCase) name() string {
 	load, pace := "decode", "free"
 	if c.Trace {
@@ -97,10 +105,7 @@ func smooth(ctx context.Context, o options) error {
 			}
 		}
 		total, requests = total+len(pairs), requests+len(results)
-		kind := "paced"
-		if c.Step == 0 {
-			kind = "free"
-		}
+		kind := kindOf(c.Step)
 		for _, figure := range []string{"median", "p95"} {
 			worst[kind+"_"+figure] = max(worst[kind+"_"+figure], found[figure+"_ratio"])
 		}

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,10 +38,7 @@ func throughputDuring(ctx context.Context, o options) error {
 	lines, metrics := json.NewEncoder(os.Stdout), map[string]any{}
 	lost, tokens := 0, 0
 	for _, step := range []time.Duration{smoothPaced, 0} {
-		kind := "paced"
-		if step == 0 {
-			kind = "free"
-		}
+		kind := kindOf(step)
 		c := smoothCase{Ranks: 2, Step: step, Fast: true}
 		pairs, results, err := smoothPairs(ctx, o, c, rounds*len(c.steps()))
 		if err != nil {
@@ -81,7 +81,12 @@ func throughputDuring(ctx context.Context, o options) error {
 					return err
 				}
 				if what == "switch" {
-					if err := lines.Encode(gapsOf(usual(pairs, fast), results, kind, name)); err != nil {
+					p := usual(pairs, fast)
+					flips, err := flipsOf(filepath.Join(o.out, c.name(), "engine-p0-0.log"), p)
+					if err != nil {
+						return err
+					}
+					if err := lines.Encode(gapsOf(p, results, flips, step, name)); err != nil {
 						return err
 					}
 				}
@@ -113,10 +118,37 @@ func usual(pairs []*pair, fast bool) *pair {
 	return of[len(of)/2]
 }
 
-// gapsOf the tokens in the windows of a transition, for a plot: when each came, seconds after the command, and how long after the one before it, milliseconds.
-func gapsOf(p *pair, results []*load.Result, kind, strategy string) map[string]any {
-	at, gaps := []float64{}, []float64{}
+// flipsOf a transition: when the engine of rank 0 flipped, by its log.
+func flipsOf(log string, p *pair) ([]time.Time, error) {
+	text, err := os.ReadFile(log)
+	if err != nil {
+		return nil, err
+	}
+	var out []time.Time
+	for line := range strings.Lines(string(text)) {
+		stamp, _, flipped := strings.Cut(line, "] [engine] [info] flip committed ")
+		if !flipped {
+			continue
+		}
+		at, err := time.ParseInLocation("[2006-01-02 15:04:05.000", stamp, time.Local)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", log, err)
+		}
+		if at.After(p.during.begin) && at.Before(p.with.end) {
+			out = append(out, at)
+		}
+	}
+	return out, nil
+}
+
+// gapsOf the tokens in the windows of a transition, for a plot: when each came, seconds after the command, and how long after the one before it, milliseconds;
+// and when the world flipped.
+func gapsOf(p *pair, results []*load.Result, flips []time.Time, step time.Duration, strategy string) map[string]any {
+	at, gaps, flipped := []float64{}, []float64{}, []float64{}
 	round := func(v float64) float64 { return math.Round(v*1e4) / 1e4 }
+	for _, t := range flips {
+		flipped = append(flipped, round(t.Sub(p.during.begin).Seconds()))
+	}
 	for _, r := range results {
 		for i := 1; i < len(r.Tokens); i++ {
 			if to := r.Tokens[i].At; to.After(p.without.begin) && to.Before(p.with.end) {
@@ -125,5 +157,6 @@ func gapsOf(p *pair, results []*load.Result, kind, strategy string) map[string]a
 			}
 		}
 	}
-	return map[string]any{"bench": "throughput-during", "plot": "gaps", "steps": kind, "strategy": strategy, "transition": p.name, "seconds": round(p.during.end.Sub(p.during.begin).Seconds()), "at": at, "gap_ms": gaps}
+	return map[string]any{"bench": "throughput-during", "plot": "gaps", "steps": kindOf(step), "step_ms": step.Milliseconds(), "strategy": strategy, "transition": p.name,
+		"seconds": round(p.during.end.Sub(p.during.begin).Seconds()), "at": at, "gap_ms": gaps, "flips": flipped}
 }

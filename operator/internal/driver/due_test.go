@@ -86,6 +86,17 @@ func TestWhenARulingIsDue(t *testing.T) {
 		says(back, world(t, away), ruled)
 		time.Sleep(time.Second)
 		says("", world(t, away), ruled)
+		begin()
+		failed := func(_, b *tangramv1.RankStatus) {
+			away(nil, b)
+			b.Transition = &tangramv1.TransitionStatus{Attempt: 9, TargetEpoch: 5, Phase: tangramv1.Phase_PHASE_FAILED}
+		}
+		says("", world(t, failed), ruled) // its agent takes no engine before the attempt ends, which is by the ruling
+		flipped := func(_, b *tangramv1.RankStatus) {
+			away(nil, b)
+			b.Transition = &tangramv1.TransitionStatus{Attempt: 8, TargetEpoch: 4, Phase: tangramv1.Phase_PHASE_FLIPPED}
+		}
+		says(back, world(t, flipped), ruled)
 		left := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 4, Epoch: 4, Outcome: "stay", Survivors: []string{"a", "c"}, Lost: []Lost{{Member: "b"}}}}
 		begin()
 		says("", world(t, away, left), ruled) // nobody waits for who was left out

@@ -313,6 +313,9 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 		if !e.answers || e.attached || t.record.Fence.lost(id) {
 			continue
 		}
+		if unfinished(t.ranks[id].status) {
+			continue // its agent accepts no engine before the attempt ends, and only the ruling ends it
+		}
 		missing[id] = now
 		if since, known := w.missing[id]; known {
 			missing[id] = since

@@ -88,46 +88,78 @@ func save(p *plot.Plot, path string) error {
 }
 
 // Gaps draws gaps.svg from the lines of the bench throughput-during: how long after the one before it each token came, through a switch of mode, by
-// strategy Smooth and by Fast.
+// strategy Smooth and by Fast. Crosses at the bottom are the flips.
 func Gaps(throughput io.Reader, dir string) error {
 	all, err := lines(throughput, "throughput-during")
 	if err != nil {
 		return err
 	}
 	p := plot.New()
-	p.Title.Text = "A switch from ExpertParallel to TensorParallel: each token of four streams, two ranks, steps of 50 ms"
 	p.X.Label.Text, p.Y.Label.Text = "seconds after the command", "milliseconds since the token before"
 	p.Y.Min = 0
 	p.Add(plotter.NewGrid())
 	p.Legend.Top = true
 	for _, c := range []policy{{"fast", "Fast", color.RGBA{220, 50, 32, 255}}, {"smooth", "Smooth", color.RGBA{0, 90, 181, 255}}} {
-		var at plotter.XYs
+		var tokens, flips plotter.XYs
 		for _, l := range all {
 			if l["plot"] != "gaps" || l["steps"] != "paced" || l["strategy"] != c.key {
 				continue
 			}
-			x, isX := l["at"].([]any)
-			y, isY := l["gap_ms"].([]any)
-			if !isX || !isY || len(x) != len(y) {
-				return fmt.Errorf("the gaps of strategy %s have no lists at and gap_ms of one length", c.key)
+			if tokens, flips, err = gapsAndFlips(l); err != nil {
+				return fmt.Errorf("the gaps of strategy %s: %w", c.key, err)
 			}
-			for i := range x {
-				a, isA := x[i].(float64)
-				b, isB := y[i].(float64)
-				if !isA || !isB {
-					return fmt.Errorf("the gaps of strategy %s: entry %d is no number", c.key, i)
-				}
-				at = append(at, plotter.XY{X: a, Y: b})
+			step, err := l.number("step_ms")
+			if err != nil {
+				return err
 			}
+			p.Title.Text = fmt.Sprintf("A switch from ExpertParallel to TensorParallel: each token of four streams, two ranks, steps of %g ms", step)
 		}
-		if len(at) == 0 {
+		if len(tokens) == 0 {
 			return fmt.Errorf("output of bench throughput-during: it has no gaps of strategy %s", c.key)
 		}
-		if err := dots(p, c, at); err != nil {
+		if err := dots(p, c, tokens); err != nil {
 			return err
 		}
+		s, err := plotter.NewScatter(flips)
+		if err != nil {
+			return fmt.Errorf("flips of strategy %s: %w", c.key, err)
+		}
+		s.GlyphStyle = draw.GlyphStyle{Color: c.colour, Radius: vg.Points(4), Shape: draw.CrossGlyph{}}
+		p.Add(s)
+		p.Legend.Add(c.name+", flips", s)
 	}
 	return save(p, filepath.Join(dir, "gaps.svg"))
+}
+
+// gapsAndFlips of one transition. A flip is at height 0.
+func gapsAndFlips(l line) (tokens, flips plotter.XYs, err error) {
+	numbers := func(name string) []float64 {
+		list, is := l[name].([]any)
+		if !is && err == nil {
+			err = fmt.Errorf("no list %q", name)
+		}
+		out := make([]float64, len(list))
+		for i, v := range list {
+			if out[i], is = v.(float64); !is && err == nil {
+				err = fmt.Errorf("entry %d of %q is no number", i, name)
+			}
+		}
+		return out
+	}
+	at, gaps := numbers("at"), numbers("gap_ms")
+	if err == nil && len(at) != len(gaps) {
+		err = fmt.Errorf("%d times and %d gaps", len(at), len(gaps))
+	}
+	for _, x := range numbers("flips") {
+		flips = append(flips, plotter.XY{X: x})
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range at {
+		tokens = append(tokens, plotter.XY{X: at[i], Y: gaps[i]})
+	}
+	return tokens, flips, nil
 }
 
 // line of a bench, without its summary.

@@ -43,12 +43,18 @@ func TestThePlotOfGapsIsOfTheOutputBesideIt(t *testing.T) {
 }
 
 func TestGapsThatCannotBeDrawn(t *testing.T) {
-	const fast, smooth = `{"bench":"throughput-during","plot":"gaps","steps":"paced","strategy":"fast","at":[1],"gap_ms":[2]}`, `{"bench":"throughput-during","plot":"gaps","steps":"paced","strategy":"smooth",`
+	const (
+		begin  = `{"bench":"throughput-during","plot":"gaps","steps":"paced",`
+		fast   = begin + `"strategy":"fast","step_ms":50,"at":[1],"gap_ms":[2],"flips":[1]}` + "\n"
+		smooth = fast + begin + `"strategy":"smooth",`
+	)
 	for want, in := range map[string]string{
-		"it has no lines":               "",
-		"no gaps of strategy smooth":    fast,
-		"no lists at and gap_ms of one": fast + "\n" + smooth + `"at":[1,2],"gap_ms":[2]}`,
-		"entry 0 is no number":          fast + "\n" + smooth + `"at":["x"],"gap_ms":[2]}`,
+		"it has no lines":                     "",
+		"no gaps of strategy smooth":          fast,
+		"strategy smooth: no list \"gap_ms\"": smooth + `"at":[1]}`,
+		"2 times and 1 gaps":                  smooth + `"at":[1,2],"gap_ms":[2],"flips":[]}`,
+		"entry 0 of \"at\" is no number":      smooth + `"at":["x"],"gap_ms":[2],"flips":[]}`,
+		`has no number "step_ms"`:             smooth + `"at":[1],"gap_ms":[2],"flips":[1]}`,
 	} {
 		require.ErrorContains(t, Gaps(strings.NewReader(in), t.TempDir()), want)
 	}
