@@ -215,6 +215,16 @@ type PeakMemory struct {
 	MeasuredBytes int64 `json:"measuredBytes"`
 }
 
+// KVLoad is the distribution of requests over ranks after a transition, in tokens of KV cache that requests have
+// reserved. If the rank with the most would have more than 1.25 times the mean, a transition also redistributes requests
+// whose KV it has to move anyway.
+type KVLoad struct {
+	// maxTokens is the number of reserved tokens of the rank with the most.
+	MaxTokens int64 `json:"maxTokens"`
+	// meanTokens is the mean over all ranks.
+	MeanTokens int64 `json:"meanTokens"`
+}
+
 // LayoutTransitionStatus is the progress and the outcome of a transition.
 type LayoutTransitionStatus struct {
 	// conditions are Complete, Failed and Aborted. Exactly one is True once the transition has ended.
@@ -246,6 +256,10 @@ type LayoutTransitionStatus struct {
 	// peakMemory is the planned and the measured peak of memory for weights.
 	// +optional
 	PeakMemory *PeakMemory `json:"peakMemory,omitempty"`
+	// kvLoad is the distribution of requests over ranks at the end. It is absent without requests, and for engines that
+	// do not report it, such as vLLM.
+	// +optional
+	KVLoad *KVLoad `json:"kvLoad,omitempty"`
 	// sinceRequested is the time from the change of the spec, or from the loss of a pod, to the end. It includes the
 	// start of pods, earlier transitions and back-off. Its start has a resolution of one second, as in condition Ready.
 	// +optional

@@ -60,7 +60,9 @@ type Record struct {
 	LocalBytes       uint64    `json:"local_bytes"`
 	CheckpointBytes  uint64    `json:"checkpoint_bytes"`
 	PlannedPeakBytes uint64    `json:"planned_peak_bytes"`
-	PeakBytes        uint64    `json:"peak_bytes"` // measured
+	PeakBytes        uint64    `json:"peak_bytes"`              // measured
+	KVMaxTokens      uint64    `json:"kv_max_tokens,omitempty"` // that requests have reserved at the end: of the fullest rank
+	KVMeanTokens     uint64    `json:"kv_mean_tokens,omitempty"`
 	Bytes            Bytes     `json:"bytes"`
 	Seconds          Seconds   `json:"seconds"`
 	TotalSeconds     float64   `json:"total_seconds"`

@@ -83,7 +83,7 @@ func requireFelt(t *testing.T, k *kube.Client) {
 	eventually(t, "what clients felt of four transitions", func() (bool, string) {
 		all, err := k.Transitions(t.Context(), name)
 		require.NoError(t, err)
-		felt, seen := 0, ""
+		felt, loaded, seen := 0, 0, ""
 		for _, lt := range all {
 			f := lt.Status.ClientImpact
 			if f == nil || lt.Spec.From.Epoch == 0 {
@@ -96,8 +96,13 @@ func requireFelt(t *testing.T, k *kube.Client) {
 			require.LessOrEqual(t, f.Silence.Duration, f.LongestGap.Duration, "who waits in silence waits for a token")
 			require.Positive(t, lt.Status.PeakMemory.MeasuredBytes)
 			require.LessOrEqual(t, lt.Status.PeakMemory.MeasuredBytes, lt.Status.PeakMemory.PlannedBytes)
+			if kv := lt.Status.KVLoad; kv != nil {
+				loaded++
+				require.LessOrEqual(t, kv.MeanTokens, kv.MaxTokens)
+			}
 			require.GreaterOrEqual(t, lt.Status.SinceRequested.Duration, lt.Status.CompletionTime.Sub(lt.Status.StartTime.Time).Truncate(1e9))
 		}
+		require.True(t, felt < 4 || loaded > 0, "requests run, and no transition says where their KV is")
 		return felt >= 4, seen
 	})
 }

@@ -53,6 +53,10 @@ func newRecord(t *v1alpha2.LayoutTransition) (*harness.Record, error) {
 	if s.PeakMemory != nil {
 		peak = *s.PeakMemory
 	}
+	var kv v1alpha2.KVLoad
+	if s.KVLoad != nil {
+		kv = *s.KVLoad
+	}
 	return &harness.Record{
 		FromEpoch: uint64(t.Spec.From.Epoch), Epoch: uint64(s.Epoch), TargetHash: t.Spec.To.LayoutHash, PlanHash: t.Spec.PlanHash,
 		ExpertBytes: uint64(t.Spec.ExpertBytes), ExpertBoundBytes: uint64(t.Spec.ExpertBytesLowerBound), DenseBytes: uint64(t.Spec.DenseBytes),
@@ -63,6 +67,7 @@ func newRecord(t *v1alpha2.LayoutTransition) (*harness.Record, error) {
 			Flip: s.Phases.Flip.Seconds(), Retire: s.Phases.Retire.Seconds()},
 		TotalSeconds: s.CompletionTime.Sub(s.StartTime.Time).Seconds(), Retries: int(s.Retries), PlannedFlips: int(t.Spec.Flips),
 		PeakBytes: uint64(peak.MeasuredBytes), PlannedPeakBytes: uint64(peak.PlannedBytes),
+		KVMaxTokens: uint64(kv.MaxTokens), KVMeanTokens: uint64(kv.MeanTokens),
 		Started: s.StartTime.Time, Ended: s.CompletionTime.Time,
 	}, nil
 }

@@ -291,15 +291,16 @@ func (r *report) printTable(out io.Writer) {
 	}
 }
 
-// printMemory of weights on the fullest rank during each transition: as its agent counted, and as the plan expected.
+// printMemory of weights on the fullest rank during each transition: as its agent counted, and as the plan expected; and how much KV requests have
+// reserved after it.
 func (r *report) printMemory(out io.Writer) {
 	if len(r.Transitions) == 0 {
 		return
 	}
 	w := tables(out)
-	_, _ = fmt.Fprintln(w, "\npeak weight memory of the fullest rank\tmeasured MB\tplanned MB\t")
+	_, _ = fmt.Fprintln(w, "\npeak weight memory of the fullest rank\tmeasured MB\tplanned MB\tKV tokens reserved at the end, fullest rank\tmean\t")
 	for _, t := range r.Transitions {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t\n", t.Name, mb(t.Record.PeakBytes), mb(t.Record.PlannedPeakBytes))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t\n", t.Name, mb(t.Record.PeakBytes), mb(t.Record.PlannedPeakBytes), t.Record.KVMaxTokens, t.Record.KVMeanTokens)
 	}
 	_ = w.Flush()
 }

@@ -73,13 +73,14 @@ func TestRecordOfATransition(t *testing.T) {
 		Status: v1alpha2.LayoutTransitionStatus{Phase: v1alpha2.PhaseSucceeded, Epoch: 5, Retries: 1, StartTime: &start, CompletionTime: &end,
 			Bytes:      v1alpha2.TransferredBytes{Process: 1, Node: 2, TCP: 3, Checkpoint: 4, KV: 5, KVAhead: 2},
 			PeakMemory: &v1alpha2.PeakMemory{MeasuredBytes: 6, PlannedBytes: 7},
+			KVLoad:     &v1alpha2.KVLoad{MaxTokens: 12, MeanTokens: 11},
 			Phases:     v1alpha2.PhaseDurations{Stage: metav1.Duration{Duration: 1500 * time.Millisecond}}},
 	}
 	r, err := newRecord(lt)
 	require.NoError(t, err)
 	require.EqualValues(t, []any{uint64(3), uint64(5), uint64(10), uint64(9), uint64(8), uint64(3), uint64(5), 2, 1, 1.5, 2.5},
 		[]any{r.FromEpoch, r.Epoch, r.ExpertBytes, r.ExpertBoundBytes, r.DenseBytes, r.Bytes.TCP, r.Bytes.KV, r.PlannedFlips, r.Retries, r.Seconds.Stage, r.TotalSeconds})
-	require.EqualValues(t, []uint64{2, 6, 7}, []uint64{r.Bytes.KVAhead, r.PeakBytes, r.PlannedPeakBytes})
+	require.EqualValues(t, []uint64{2, 6, 7, 12, 11}, []uint64{r.Bytes.KVAhead, r.PeakBytes, r.PlannedPeakBytes, r.KVMaxTokens, r.KVMeanTokens})
 	require.Equal(t, start.Time, r.Started)
 	lt.Status.Phase, lt.Status.Message = v1alpha2.PhaseFailed, "rank 2 is full"
 	_, err = newRecord(lt)

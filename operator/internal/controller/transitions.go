@@ -238,6 +238,9 @@ func fillEnd(s *api.LayoutTransitionStatus, record *driver.Record, phase api.Tra
 	s.Phases = api.PhaseDurations{Plan: duration(record.Seconds.Plan), Prepare: duration(record.Seconds.Prepare), Stage: duration(record.Seconds.Stage),
 		Flip: duration(record.Seconds.Flip), Retire: duration(record.Seconds.Retire)}
 	s.PeakMemory = &api.PeakMemory{PlannedBytes: int64(record.PlannedPeakBytes), MeasuredBytes: int64(record.PeakBytes)}
+	if record.KVMaxTokens > 0 {
+		s.KVLoad = &api.KVLoad{MaxTokens: int64(record.KVMaxTokens), MeanTokens: int64(record.KVMeanTokens)}
+	}
 	s.Message = clip(record.Error, 4096)
 	setOutcome(s)
 }

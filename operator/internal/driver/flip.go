@@ -310,6 +310,7 @@ func (r *flipRun) retire(ctx context.Context) error {
 			v := judge(r.last.Attempt, r.members, latest)
 			if v.stepped == v.ranks {
 				r.measure(latest)
+				r.record.KVMaxTokens, r.record.KVMeanTokens = reserved(r.members, latest)
 				return true, 0, nil
 			}
 			return false, uint64(v.stepped), r.broken(latest)

@@ -190,19 +190,22 @@ type Record struct {
 	LocalBytes       uint64   `json:"local_bytes"`
 	CheckpointBytes  uint64   `json:"checkpoint_bytes"`
 	// Of weights, of the rank that has most at a time: by the plan, and as the ranks told.
-	PlannedPeakBytes uint64       `json:"planned_peak_bytes"`
-	PeakBytes        uint64       `json:"peak_bytes"`
-	Bytes            Bytes        `json:"bytes"`
-	Seconds          Seconds      `json:"seconds"`
-	TotalSeconds     float64      `json:"total_seconds"`
-	Retries          int          `json:"retries"`
-	Flips            []FlipRecord `json:"flips"`
-	PlannedFlips     int          `json:"planned_flips"`
-	Permits          int          `json:"permits"`         // that were recorded, each for one flip or a run of them
-	Calls            uint64       `json:"calls,omitempty"` // to agents; tangram-driver counts them
-	Started          time.Time    `json:"started"`
-	Ended            time.Time    `json:"ended"`
-	Error            string       `json:"error,omitempty"`
+	PlannedPeakBytes uint64 `json:"planned_peak_bytes"`
+	PeakBytes        uint64 `json:"peak_bytes"`
+	// Of KV, that requests have reserved after the last flip: of the rank that has most, and in the mean of all.
+	KVMaxTokens  uint64       `json:"kv_max_tokens,omitempty"`
+	KVMeanTokens uint64       `json:"kv_mean_tokens,omitempty"`
+	Bytes        Bytes        `json:"bytes"`
+	Seconds      Seconds      `json:"seconds"`
+	TotalSeconds float64      `json:"total_seconds"`
+	Retries      int          `json:"retries"`
+	Flips        []FlipRecord `json:"flips"`
+	PlannedFlips int          `json:"planned_flips"`
+	Permits      int          `json:"permits"`         // that were recorded, each for one flip or a run of them
+	Calls        uint64       `json:"calls,omitempty"` // to agents; tangram-driver counts them
+	Started      time.Time    `json:"started"`
+	Ended        time.Time    `json:"ended"`
+	Error        string       `json:"error,omitempty"`
 }
 
 func (r *Record) planned(result *planner.Result, took time.Duration) {
@@ -282,6 +285,20 @@ func measured(first, last uint64, latest map[int]*tangramv1.StatusResponse) (Byt
 		}
 	}
 	return b, s, peak
+}
+
+// reserved tokens of KV on the members that stay: the most of one, and the mean.
+func reserved(members map[string]bool, latest map[int]*tangramv1.StatusResponse) (most, mean uint64) {
+	ranks := uint64(0)
+	for _, a := range latest {
+		for _, r := range a.GetRanks() {
+			if members[r.GetMember().GetId()] {
+				tokens := r.GetEngine().GetKvReservedTokens()
+				ranks, mean, most = ranks+1, mean+tokens, max(most, tokens)
+			}
+		}
+	}
+	return most, mean / max(ranks, 1)
 }
 
 // SaveTo is a Hooks.Save that puts the record at the end of the store's list of transitions. The oldest leave: a store

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"tangram.dev/operator/internal/store"
+	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
 // A world that lives long keeps the newest records, and its store does not grow with its age.
@@ -21,4 +22,17 @@ func TestTheStoreKeepsTheNewestTransitions(t *testing.T) {
 	require.Len(t, kept, keptTransitions)
 	require.EqualValues(t, 2*keptTransitions, kept[0].Epoch)
 	require.EqualValues(t, 3*keptTransitions-1, kept[keptTransitions-1].Epoch)
+}
+
+// A leaver's requests are elsewhere by the end.
+func TestReservedTokensAreOfThoseThatStay(t *testing.T) {
+	a, b := says(layoutOf(4, "a", "b", "c"), "a", "b"), says(layoutOf(4, "a", "b", "c"), "c")
+	for i, tokens := range []uint64{30, 50} {
+		a.Ranks[i].Engine.KvReservedTokens = tokens
+	}
+	b.Ranks[0].Engine.KvReservedTokens = 1000
+	most, mean := reserved(map[string]bool{"a": true, "b": true, "c": false}, map[int]*tangramv1.StatusResponse{0: a, 1: b})
+	require.EqualValues(t, []uint64{50, 40}, []uint64{most, mean})
+	most, mean = reserved(nil, nil)
+	require.Zero(t, most+mean)
 }
