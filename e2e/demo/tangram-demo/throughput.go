@@ -103,7 +103,7 @@ func throughputDuring(ctx context.Context, o options) error {
 	}
 	metrics["lost"], metrics["tokens"] = lost, tokens
 	return lines.Encode(map[string]any{"bench": "throughput-during", "value": metrics["paced_rate_over_before"], "ceiling": 1, "ratio": metrics["paced_rate_over_before"],
-		"unit": "tokens/s from the command to its end over those before, medians, the worse of switch and resize, steps of 50 ms", "metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "rounds": rounds}})
+		"unit": "tokens/s from the command to its end over those before, medians, the worse of switch and resize, steps of 100 ms", "metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "rounds": rounds}})
 }
 
 // usual switch of a strategy to mode TensorParallel: the one with the median gap.
