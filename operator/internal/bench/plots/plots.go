@@ -99,6 +99,7 @@ func Gaps(throughput io.Reader, dir string) error {
 	p.Y.Min = 0
 	p.Add(plotter.NewGrid())
 	p.Legend.Top = true
+	beside := 0.0 // height of a strategy's flips, which would hide those of the other
 	for _, c := range []policy{{"fast", "Fast", color.RGBA{220, 50, 32, 255}}, {"smooth", "Smooth", color.RGBA{0, 90, 181, 255}}} {
 		var tokens, flips plotter.XYs
 		for _, l := range all {
@@ -112,7 +113,7 @@ func Gaps(throughput io.Reader, dir string) error {
 			if err != nil {
 				return err
 			}
-			p.Title.Text = fmt.Sprintf("A switch from ExpertParallel to TensorParallel: each token of four streams, two ranks, steps of %g ms", step)
+			p.Title.Text = fmt.Sprintf("Tokens of four streams in a switch to TensorParallel, steps of %g ms", step)
 		}
 		if len(tokens) == 0 {
 			return fmt.Errorf("output of bench throughput-during: it has no gaps of strategy %s", c.key)
@@ -120,6 +121,10 @@ func Gaps(throughput io.Reader, dir string) error {
 		if err := dots(p, c, tokens); err != nil {
 			return err
 		}
+		for i := range flips {
+			flips[i].Y = beside
+		}
+		beside += 6
 		s, err := plotter.NewScatter(flips)
 		if err != nil {
 			return fmt.Errorf("flips of strategy %s: %w", c.key, err)
@@ -128,10 +133,11 @@ func Gaps(throughput io.Reader, dir string) error {
 		p.Add(s)
 		p.Legend.Add(c.name+", flips", s)
 	}
+	p.Y.Max *= 1.3 // the legend stands there
 	return save(p, filepath.Join(dir, "gaps.svg"))
 }
 
-// gapsAndFlips of one transition. A flip is at height 0.
+// gapsAndFlips of one transition.
 func gapsAndFlips(l line) (tokens, flips plotter.XYs, err error) {
 	numbers := func(name string) []float64 {
 		list, is := l[name].([]any)
