@@ -30,7 +30,7 @@ func smoothCommand() *cobra.Command {
 const (
 	smoothTail  = 200 * time.Millisecond // after a transition: old banks are freed, sources closed
 	smoothFirst = 700 * time.Millisecond // of a window while it is not known how long a transition lasts
-	smoothPaced = 100 * time.Millisecond // the least time of a step where cores are not what limits it: four ranks of the model need some 40 ms of both
+	smoothPaced = 100 * time.Millisecond // the least time of a step where cores are not what limits it; two ranks of the model need some 22 ms of both
 )
 
 // smoothCase is one world, and what happens to it again and again. Every case has the same number of transitions.
