@@ -216,13 +216,15 @@ type PeakMemory struct {
 }
 
 // KVLoad is the distribution of requests over ranks after a transition, in tokens of KV cache that requests have
-// reserved. If the rank with the most would have more than 1.25 times the mean, a transition also redistributes requests
-// whose KV it has to move anyway.
+// reserved.
 type KVLoad struct {
 	// maxTokens is the number of reserved tokens of the rank with the most.
 	MaxTokens int64 `json:"maxTokens"`
 	// meanTokens is the mean over all ranks.
 	MeanTokens int64 `json:"meanTokens"`
+	// boundTokens is 1.25 times the mean. If a rank would have more, a transition also redistributes requests whose KV
+	// it has to move anyway. Other requests stay, so maxTokens can be above the bound.
+	BoundTokens int64 `json:"boundTokens"`
 }
 
 // LayoutTransitionStatus is the progress and the outcome of a transition.

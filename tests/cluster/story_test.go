@@ -99,6 +99,7 @@ func requireFelt(t *testing.T, k *kube.Client) {
 			if kv := lt.Status.KVLoad; kv != nil {
 				loaded++
 				require.LessOrEqual(t, kv.MeanTokens, kv.MaxTokens)
+				require.Equal(t, kv.MeanTokens*5/4, kv.BoundTokens)
 			}
 			require.GreaterOrEqual(t, lt.Status.SinceRequested.Duration, lt.Status.CompletionTime.Sub(lt.Status.StartTime.Time).Truncate(1e9))
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 )
 
 const wait = 4 * time.Minute // only what hangs takes so long
@@ -83,6 +84,21 @@ func TestAWorldThatIsNeverReadyIsExplainedAndTakenDown(t *testing.T) {
 		}
 	}
 	require.Greater(t, diagnosed, 3, "%v", all)
+}
+
+func TestEnginesOfTheWorldGetTheMinimumOfAStep(t *testing.T) {
+	o, _ := tools(t, "true", `case "$*" in *"apply -f -"*) cat >> "$0.applied";; *wait*) exit 1;; esac`)
+	o.leastStep = 200 * time.Millisecond
+	require.Error(t, onCluster(t.Context(), o), "the world is never ready")
+	applied, err := os.ReadFile(filepath.Join(o.root, "build/bin/kubectl.applied"))
+	require.NoError(t, err)
+	var world struct {
+		Kind string
+		Spec struct{ Engine struct{ Args []string } }
+	}
+	require.NoError(t, yaml.Unmarshal(applied, &world))
+	require.Equal(t, "MoEDeployment", world.Kind)
+	require.Subset(t, world.Spec.Engine.Args, []string{"--min-step-ms", "200"})
 }
 
 func TestAnInterruptedDemoIsTakenDown(t *testing.T) {

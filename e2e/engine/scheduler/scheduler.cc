@@ -55,7 +55,6 @@ void Scheduler::SetLayout(const HeldMap* held, uint32_t rank) {
   held_ = held;
   rank_ = rank;
   figures_.clear();
-  blocked_ = false;
 }
 
 std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Submit submit,
@@ -85,7 +84,7 @@ std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Sub
   sequence.tokens.assign(sequence.submit.prompt().begin(), sequence.submit.prompt().end());
   sequence.arrival = arrival;
   const uint32_t blocks = sequence.FutureBlocks(limits_.block_tokens);
-  if (!figures_.empty() && !Fits(blocks, 1 - limits_.headroom, true)) {
+  if (!figures_.empty() && !Fits(rank_, blocks, 1 - limits_.headroom, Nothing())) {
     return Refuse(id, v1::Refused::CODE_INVALID,
                   "its " + std::to_string(sequence.reserved_tokens()) + " tokens are " +
                       std::to_string(blocks) + " KV blocks, more than a rank of this layout has " +
@@ -113,17 +112,33 @@ bool Scheduler::Cancel(const std::string& request) {
   return true;
 }
 
-bool Scheduler::Fits(uint32_t blocks, double share, bool alone) const {
+std::vector<uint64_t> Scheduler::Reserved() const {
+  std::vector<uint64_t> out = Nothing();
   for (uint32_t r = 0; r < held_->ranks(); ++r) {
-    const uint64_t mine = held_->PagesPerBlock(rank_, r);
-    if (mine == 0) continue;
-    uint64_t pages = mine * (blocks + (alone ? 0 : ReservedBlocks()));
-    for (uint32_t h = 0; !alone && h < held_->ranks(); ++h) {
-      if (h != rank_) pages += uint64_t{held_->PagesPerBlock(h, r)} * figures_[h].reserved_blocks;
+    for (uint32_t h = 0; h < held_->ranks(); ++h) {
+      out[r] += uint64_t{held_->PagesPerBlock(h, r)} * figures_[h].reserved_blocks;
     }
-    if (static_cast<double>(pages) > figures_[r].total_pages * share) return false;
+  }
+  return out;
+}
+
+bool Scheduler::Fits(uint32_t home, uint64_t blocks, double share,
+                     const std::vector<uint64_t>& reserved) const {
+  for (uint32_t r = 0; r < held_->ranks(); ++r) {
+    const uint64_t each = held_->PagesPerBlock(home, r);
+    if (each > 0 &&
+        static_cast<double>(each * blocks + reserved[r]) > figures_[r].total_pages * share) {
+      return false;
+    }
   }
   return true;
+}
+
+bool Scheduler::HasRoom(uint32_t home, uint64_t blocks,
+                        const std::vector<uint64_t>& reserved) const {
+  const double share = 1 - limits_.headroom;
+  return Fits(home, blocks, share, reserved) ||
+         (!Fits(home, blocks, share, Nothing()) && Fits(home, blocks, 1, reserved));
 }
 
 bool Scheduler::SharesRanks() const {
@@ -211,42 +226,74 @@ uint64_t Scheduler::reserved_tokens() const {
   return uint64_t{ReservedBlocks()} * limits_.block_tokens;
 }
 
-void Scheduler::Admit(uint64_t step) {
-  blocked_ = false;
+uint32_t Scheduler::Need(const Sequence& sequence, const std::vector<uint32_t>& shared) const {
+  const auto live = std::count_if(shared.begin(), shared.end(),
+                                  [&](uint32_t block) { return !blocks_.Idle(block); });
+  return sequence.FutureBlocks(limits_.block_tokens) - static_cast<uint32_t>(live);
+}
+
+bool Scheduler::GrantHeads() {
+  std::vector<uint32_t> homes;
+  for (uint32_t h = 0; h < figures_.size(); ++h) {
+    if (figures_[h].head_blocks > 0) homes.push_back(h);
+  }
+  std::stable_sort(homes.begin(), homes.end(), [&](uint32_t a, uint32_t b) {
+    return figures_[a].head_arrival < figures_[b].head_arrival;
+  });
+  std::vector<uint64_t> reserved = Reserved();
+  std::vector<bool> closed(held_->ranks());  // an older head waits for room here
+  bool mine = false;
+  for (const uint32_t home : homes) {
+    HomeFigures& figures = figures_[home];
+    bool goes = HasRoom(home, figures.head_blocks, reserved);
+    for (uint32_t r = 0; r < held_->ranks(); ++r) {
+      goes = goes && !(closed[r] && held_->PagesPerBlock(home, r) > 0);
+    }
+    for (uint32_t r = 0; r < held_->ranks(); ++r) {
+      const uint64_t pages = held_->PagesPerBlock(home, r) * figures.head_blocks;
+      if (goes) reserved[r] += pages;
+      if (!goes && pages > 0) closed[r] = true;
+    }
+    if (!goes) continue;
+    figures.reserved_blocks += static_cast<uint32_t>(figures.head_blocks);
+    if (home == rank_) {
+      mine = true;
+    } else {
+      figures.head_blocks = 0;  // granted once
+    }
+  }
+  return mine;
+}
+
+void Scheduler::Admit() {
   if (!accepts() || figures_.size() != held_->ranks()) return;
   const bool shares = SharesRanks();
-  // Figures are one step old: only one home of those that share ranks may use the room.
-  const bool my_turn = !shares || step % held_->ranks() == rank_;
+  const uint64_t granted = shares && GrantHeads() ? figures_[rank_].head_blocks : 0;
+  figures_[rank_].head_blocks = 0;
+  figures_[rank_].reserved_blocks = ReservedBlocks();
+  if (waiting_.empty()) return;
+  std::vector<uint64_t> reserved = Reserved();
   while (!waiting_.empty() && running_.size() < limits_.max_running) {
     Sequence& head = waiting_.front();
     const std::vector<uint32_t> shared = SharedPrefix(head);
-    // What is idle is not reserved yet.
-    const auto live = std::count_if(shared.begin(), shared.end(),
-                                    [&](uint32_t block) { return !blocks_.Idle(block); });
-    const uint32_t need = head.FutureBlocks(limits_.block_tokens) - static_cast<uint32_t>(live);
-    if (!Fits(need, 1, true)) {
+    const uint32_t need = Need(head, shared);
+    if (!Fits(rank_, need, 1, Nothing())) {
       refused_.push_back({head.gateway, Refuse(head.id(), v1::Refused::CODE_BUSY,
                                                "the layout changed while the request waited, and "
                                                "it needs more KV than the new layout has")});
       Forget(head.id());
       continue;
     }
-    // A request larger than the share is let in when it is alone.
-    if (!Fits(need, 1 - limits_.headroom, false) &&
-        (Fits(need, 1 - limits_.headroom, true) || !Fits(need, 1, false))) {
-      blocked_ = true;
-      return;
-    }
-    if (!my_turn) return;
-    for (uint32_t h = 0; shares && h < figures_.size(); ++h) {
-      if (h != rank_ && figures_[h].blocked_since < head.arrival) return;
-    }
+    if (shares ? need > granted : !HasRoom(rank_, need, reserved)) return;
     for (const uint32_t block : shared) blocks_.Ref(block);
     head.blocks = shared;
     head.computed = static_cast<uint32_t>(shared.size()) * limits_.block_tokens;
     counters_.reused_tokens += head.computed;
     running_.splice(running_.end(), waiting_, waiting_.begin());
     by_id_[running_.back().id()].list = &running_;
+    for (uint32_t r = 0; r < held_->ranks(); ++r) {
+      reserved[r] += uint64_t{held_->PagesPerBlock(rank_, r)} * need;
+    }
     figures_[rank_].reserved_blocks = ReservedBlocks();
     figures_[rank_].idle_blocks = blocks_.idle();
     blocks_.Evict(IdleToGo(rank_, Lacking(1 - limits_.headroom)));
@@ -254,16 +301,17 @@ void Scheduler::Admit(uint64_t step) {
     const std::vector<int64_t> lacking = Lacking(1);
     running_.back().held =
         std::any_of(lacking.begin(), lacking.end(), [](int64_t pages) { return pages > 0; });
+    if (shares) return;
   }
 }
 
-std::vector<Chunk> Scheduler::Next(uint64_t step) {
+std::vector<Chunk> Scheduler::Next() {
   if (held_ != nullptr && figures_.size() == held_->ranks()) {
     MakeRoom();
     // All homes know of who was admitted before, and make room now.
     for (Sequence& sequence : running_) sequence.held = false;
   }
-  Admit(step);
+  Admit();
   std::vector<Chunk> out;
   for (Sequence& sequence : running_) {
     if (sequence.held) continue;
@@ -297,7 +345,11 @@ HomeFigures Scheduler::Figures() const {
   out.reserved_blocks = ReservedBlocks();
   out.running = static_cast<uint32_t>(running_.size());
   out.waiting = static_cast<uint32_t>(waiting_.size());
-  if (blocked_ && !waiting_.empty()) out.blocked_since = waiting_.front().arrival;
+  if (!waiting_.empty() && running_.size() < limits_.max_running) {
+    const Sequence& head = waiting_.front();
+    out.head_arrival = head.arrival;
+    out.head_blocks = Need(head, SharedPrefix(head));
+  }
   return out;
 }
 

@@ -1,11 +1,12 @@
 // Continuous batching at one home: who runs, and which positions of whom this step computes.
 //
 // Admission is FIFO and reserves the worst case (prompt + max_tokens) on every rank of the
-// home's groups, so that a running request is never preempted. Homes share those ranks;
-// they take turns by step, on figures that all of them exchanged, so two never give away
-// the same pages. Blocks of a full prefix that some request has computed are shared, and stay when
-// the last one that has them ended (idle), in what is not reserved: a request is admitted as if
-// there were none, and they go for it. A home frees its own at once, those of others a step later.
+// home's groups, so that a running request is never preempted. Homes that share ranks tell each
+// other of the heads of their queues in each step's exchange. In the next step all find the same:
+// which of these have room, the oldest first. So two never give away the same pages. Blocks of a
+// full prefix that some request has computed are shared, and stay when the last one that has them
+// ended (idle), in what is not reserved: a request is admitted as if there were none, and they go
+// for it. A home frees its own at once, those of others a step later.
 #pragma once
 
 #include <cstdint>
@@ -42,15 +43,15 @@ struct SchedulerLimits {
 
 // What a home tells the others in every step's control exchange.
 struct HomeFigures {
-  static constexpr uint64_t kNotBlocked = ~0ull;
-
   uint32_t total_pages = 0;
   uint32_t idle_blocks = 0;
   uint32_t reserved_blocks = 0;  // unique live blocks and what running requests may ask for
   uint32_t running = 0;
   uint32_t waiting = 0;
   uint32_t executed = 0;  // rows times granules that this rank's experts computed since the last
-  uint64_t blocked_since = kNotBlocked;  // arrival of the head of the queue when it did not fit
+  // The head of the queue: when it arrived, and what it would reserve (0: none may be admitted).
+  uint64_t head_arrival = 0;
+  uint64_t head_blocks = 0;
 };
 
 // Positions [start, start + count) of a sequence. The last one yields a token when it is the
@@ -83,9 +84,9 @@ class Scheduler {
   bool Cancel(const std::string& request);
   bool Knows(const std::string& request) const { return by_id_.contains(request); }
 
-  // Admits when it is this home's turn, then picks the step's chunks and gives them blocks.
+  // Admits what has room, then picks the step's chunks and gives them blocks.
   // A batch that is not computed after all (a flip) may simply be forgotten.
-  std::vector<Chunk> Next(uint64_t step);
+  std::vector<Chunk> Next();
   HomeFigures Figures() const;
   void SetFigures(std::vector<HomeFigures> figures) { figures_ = std::move(figures); }
 
@@ -132,11 +133,24 @@ class Scheduler {
     List::iterator at;
   };
 
-  // `share`: of every rank's pages, what may be reserved; `alone`: as if nothing else ran.
-  bool Fits(uint32_t blocks, double share, bool alone) const;
+  // Do so many blocks of a home fit beside what is reserved (pages of each rank)? `share`: of every
+  // rank's pages, what may be reserved.
+  bool Fits(uint32_t home, uint64_t blocks, double share,
+            const std::vector<uint64_t>& reserved) const;
+  // The same, with the headroom left alone, but by requests that are larger.
+  bool HasRoom(uint32_t home, uint64_t blocks, const std::vector<uint64_t>& reserved) const;
+  // [ranks] nothing is reserved; what running requests of all homes have reserved.
+  std::vector<uint64_t> Nothing() const { return std::vector<uint64_t>(held_->ranks()); }
+  std::vector<uint64_t> Reserved() const;
   // Do other homes take pages on ranks that this home takes pages on?
   bool SharesRanks() const;
-  void Admit(uint64_t step);
+  // Blocks that a request which waits would reserve. What is idle is not reserved yet.
+  uint32_t Need(const Sequence& sequence, const std::vector<uint32_t>& shared) const;
+  // Grants room to the heads of all homes' queues, as they were in the last exchange; no head
+  // passes an older one that needs a rank of its own. True: this home's head has room, for
+  // head_blocks.
+  bool GrantHeads();
+  void Admit();
   // Pages that each rank lacks if all comes that is reserved, beside what is idle, in this share of
   // its pages.
   std::vector<int64_t> Lacking(double share) const;
@@ -164,7 +178,6 @@ class Scheduler {
     uint64_t arrived = 0, prompt_tokens = 0, reused_tokens = 0, finished = 0, output_tokens = 0,
              prefill_tokens = 0, decode_tokens = 0;
   } counters_;
-  bool blocked_ = false;  // the head of the queue did not fit
 };
 
 }  // namespace tangram::engine

@@ -50,7 +50,7 @@ struct Fixture {
   }
   // One step; every finished position samples token 7.
   void Step() {
-    for (const Chunk& chunk : scheduler.Next(step++)) {
+    for (const Chunk& chunk : scheduler.Next()) {
       const bool samples = chunk.Samples();
       scheduler.Computed(chunk);
       if (samples) (void)scheduler.Append(chunk.sequence, 7);
@@ -60,7 +60,7 @@ struct Fixture {
   HeldMap held;
   Scheduler scheduler;
   std::vector<HomeFigures> figures;
-  uint64_t arrival = 0, step = 0;
+  uint64_t arrival = 0;
 };
 
 TEST(SchedulerTest, DecodesComeFirstAndPrefillFillsTheBudget) {
@@ -68,7 +68,7 @@ TEST(SchedulerTest, DecodesComeFirstAndPrefillFillsTheBudget) {
   ASSERT_FALSE(f.Submit("a", {1, 2}, 5));
   f.Step();
   ASSERT_FALSE(f.Submit("b", std::vector<uint32_t>(20, 3), 5));
-  const std::vector<Chunk> chunks = f.scheduler.Next(1);
+  const std::vector<Chunk> chunks = f.scheduler.Next();
   ASSERT_EQ(chunks.size(), 2u);
   EXPECT_EQ(chunks[0].sequence->id(), "a");
   EXPECT_EQ(chunks[0].start, 2u);
@@ -100,9 +100,9 @@ TEST(SchedulerTest, AnAnswerThatBeganElsewhereEndsWhereItWouldHave) {
 TEST(SchedulerTest, ABatchThatWasNotComputedIsGivenAgain) {
   Fixture f;
   ASSERT_FALSE(f.Submit("a", {1, 2, 3, 4, 5}, 5));
-  const auto first = f.scheduler.Next(0);
+  const auto first = f.scheduler.Next();
   const std::vector<uint32_t> blocks = first[0].sequence->blocks;
-  const auto again = f.scheduler.Next(1);
+  const auto again = f.scheduler.Next();
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].start, 0u);
   EXPECT_EQ(again[0].sequence->blocks, blocks);
@@ -116,7 +116,8 @@ TEST(SchedulerTest, WorstCaseIsReservedAndTheQueueIsFifo) {
   f.Step();
   EXPECT_EQ(f.scheduler.running(), 1u);
   EXPECT_EQ(f.scheduler.waiting(), 2u);
-  EXPECT_EQ(f.scheduler.Figures().blocked_since, 2u);
+  EXPECT_EQ(f.scheduler.Figures().head_arrival, 2u);
+  EXPECT_EQ(f.scheduler.Figures().head_blocks, 20u);
   EXPECT_EQ(f.scheduler.Figures().reserved_blocks, 20u);
   EXPECT_TRUE(f.scheduler.Cancel("a"));
   EXPECT_FALSE(f.scheduler.Cancel("a"));
@@ -132,7 +133,7 @@ TEST(SchedulerTest, LiveRequestsShareFullBlocksOfTheirPrefix) {
   f.Step();
   ASSERT_FALSE(f.Submit("b", {1, 2, 3, 4, 5, 6, 7, 8}, 8));  // its last position is computed
   ASSERT_FALSE(f.Submit("c", {1, 2, 3, 9, 5, 6, 7, 8}, 8));  // other tokens
-  const auto chunks = f.scheduler.Next(f.step++);
+  const auto chunks = f.scheduler.Next();
   ASSERT_EQ(chunks.size(), 3u);
   const Sequence &a = *chunks[0].sequence, &b = *chunks[1].sequence, &c = *chunks[2].sequence;
   EXPECT_EQ(b.computed, 4u);
@@ -171,21 +172,45 @@ TEST(SchedulerTest, SaltsAreApart) {
   EXPECT_TRUE(f.Submit("e", prompt, 2, std::string(257, 's')).has_value());
 }
 
-TEST(SchedulerTest, HomesThatShareRanksTakeTurnsAndLetTheOldestGoFirst) {
+// All homes of a group, as they hear of each other.
+void Exchange(Fixture* f) {
+  f->figures[0] = f->scheduler.Figures();
+  f->figures[0].total_pages = f->figures[1].total_pages;
+  f->scheduler.SetFigures(f->figures);
+}
+
+TEST(SchedulerTest, OfHomesThatShareRanksTheOldestHeadsGoAsFarAsThereIsRoom) {
+  Fixture f(2, true);  // 60 pages for admission, 1 a block at each rank
+  ASSERT_FALSE(f.Submit("a", {1}, 79));
+  EXPECT_TRUE(f.scheduler.Next().empty()) << "the other home has not heard of it";
+  Exchange(&f);
+  EXPECT_EQ(f.scheduler.Next().size(), 1u);
+  EXPECT_TRUE(f.scheduler.Cancel("a"));
+
+  f.arrival = 10;
+  ASSERT_FALSE(f.Submit("b", {1}, 79));  // 20 blocks
+  f.figures[1].reserved_blocks = 30;
+  f.figures[1].head_arrival = 5;
+  f.figures[1].head_blocks = 11;
+  Exchange(&f);
+  EXPECT_TRUE(f.scheduler.Next().empty()) << "an older head takes the room at the other home";
+  f.figures[1].head_blocks = 31;
+  Exchange(&f);
+  EXPECT_TRUE(f.scheduler.Next().empty()) << "an older head waits for room";
+  f.figures[1].head_arrival = 20;
+  Exchange(&f);
+  EXPECT_EQ(f.scheduler.Next().size(), 1u) << "a younger one waits";
+}
+
+TEST(SchedulerTest, AHeadThatNeedsMoreThanTheOthersHeardOfWaits) {
   Fixture f(2, true);
-  ASSERT_FALSE(f.Submit("a", {1}, 8));
-  f.figures[1].reserved_blocks = 60;  // of the other home: 60 pages, all there is
-  f.scheduler.SetFigures(f.figures);
-  EXPECT_TRUE(f.scheduler.Next(0).empty());
-  f.figures[1].reserved_blocks = 0;
-  f.scheduler.SetFigures(f.figures);
-  EXPECT_TRUE(f.scheduler.Next(1).empty()) << "rank 1's turn";
-  f.figures[1].blocked_since = 0;
-  f.scheduler.SetFigures(f.figures);
-  EXPECT_TRUE(f.scheduler.Next(2).empty()) << "an older request waits at rank 1";
-  f.figures[1].blocked_since = 5;
-  f.scheduler.SetFigures(f.figures);
-  EXPECT_EQ(f.scheduler.Next(4).size(), 1u);
+  ASSERT_FALSE(f.Submit("a", {1}, 3));
+  Exchange(&f);
+  EXPECT_TRUE(f.scheduler.Cancel("a"));
+  ASSERT_FALSE(f.Submit("b", {1}, 7));  // 2 blocks, the other home counts on 1
+  EXPECT_TRUE(f.scheduler.Next().empty());
+  Exchange(&f);
+  EXPECT_EQ(f.scheduler.Next().size(), 1u);
 }
 
 TEST(SchedulerTest, RefusesWhatCanNeverRunAndWhatIsTooMuch) {

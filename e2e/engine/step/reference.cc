@@ -68,11 +68,11 @@ std::map<std::string, v1::Roster> Reference::Rosters() const {
   return out;
 }
 
-Backend::Announcement Reference::Announce(uint64_t step) {
+Backend::Announcement Reference::Announce(uint64_t /*step*/) {
   // A step that follows one that ended in time begins when that one should have ended.
   const Paced::Ended before = std::exchange(paced_.ended, Paced::Ended::kUnpaced);
   paced_.begun = before == Paced::Ended::kInTime ? paced_.until : std::chrono::steady_clock::now();
-  chunks_ = scheduler_.Next(step);
+  chunks_ = scheduler_.Next();
   for (Refusal& refusal : scheduler_.TakeRefused()) {
     sink_->Refuse(refusal.gateway, std::move(refusal.refused));
   }

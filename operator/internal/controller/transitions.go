@@ -239,7 +239,7 @@ func fillEnd(s *api.LayoutTransitionStatus, record *driver.Record, phase api.Tra
 		Flip: duration(record.Seconds.Flip), Retire: duration(record.Seconds.Retire)}
 	s.PeakMemory = &api.PeakMemory{PlannedBytes: int64(record.PlannedPeakBytes), MeasuredBytes: int64(record.PeakBytes)}
 	if record.KVMaxTokens > 0 {
-		s.KVLoad = &api.KVLoad{MaxTokens: int64(record.KVMaxTokens), MeanTokens: int64(record.KVMeanTokens)}
+		s.KVLoad = &api.KVLoad{MaxTokens: int64(record.KVMaxTokens), MeanTokens: int64(record.KVMeanTokens), BoundTokens: int64(driver.KVBound * float64(record.KVMeanTokens))}
 	}
 	s.Message = clip(record.Error, 4096)
 	setOutcome(s)

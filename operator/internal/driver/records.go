@@ -287,6 +287,10 @@ func measured(first, last uint64, latest map[int]*tangramv1.StatusResponse) (Byt
 	return b, s, peak
 }
 
+// KVBound is how many times the mean load a rank may have before a flip also redistributes requests whose KV it has to move anyway: kv::kLopsided, which the
+// engines plan with.
+const KVBound = 1.25
+
 // reserved tokens of KV on the members that stay: the most of one, and the mean.
 func reserved(members map[string]bool, latest map[int]*tangramv1.StatusResponse) (most, mean uint64) {
 	ranks := uint64(0)

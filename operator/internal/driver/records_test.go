@@ -1,6 +1,8 @@
 package driver
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,4 +37,10 @@ func TestReservedTokensAreOfThoseThatStay(t *testing.T) {
 	require.EqualValues(t, []uint64{50, 40}, []uint64{most, mean})
 	most, mean = reserved(nil, nil)
 	require.Zero(t, most+mean)
+}
+
+func TestTheBoundOfLoadIsTheOneThatEnginesPlanWith(t *testing.T) {
+	plan, err := os.ReadFile("../../../agent/kv/plan.h")
+	require.NoError(t, err)
+	require.Contains(t, string(plan), fmt.Sprintf("kLopsided = %v;", KVBound))
 }
