@@ -14,6 +14,9 @@ type seen struct {
 	Before float64 `json:"tokens_per_second_before"` // over as long as the pause before it
 	During float64 `json:"tokens_per_second_during"`
 	After  float64 `json:"tokens_per_second_after"` // likewise
+	// GapBefore and GapAfter are the medians of the times between two tokens of a request, seconds, in the same stretches: what a step of each layout takes.
+	GapBefore float64 `json:"gap_seconds_before"`
+	GapAfter  float64 `json:"gap_seconds_after"`
 	// FirstToken is the longest wait for a first token of those that waited in it, seconds.
 	FirstToken float64 `json:"first_token_seconds"`
 	// Gaps is the plain sum of all gaps between two tokens of the world that are longer than two steps, while a request
@@ -23,7 +26,8 @@ type seen struct {
 
 // measure the stretch from..to; times are of all tokens, ascending.
 func (s *seen) measure(results []*load.Result, times []time.Time, from, to time.Time, step float64, around time.Duration) {
-	*s = seen{Before: rate(times, from.Add(-around), from), During: rate(times, from, to), After: rate(times, to, to.Add(around))}
+	*s = seen{Before: rate(times, from.Add(-around), from), During: rate(times, from, to), After: rate(times, to, to.Add(around)),
+		GapBefore: medianGap(results, from.Add(-around), from), GapAfter: medianGap(results, to, to.Add(around))}
 	for _, r := range results {
 		if len(r.Tokens) > 0 && r.Sent.Before(to) && r.Tokens[0].At.After(from) {
 			s.FirstToken = max(s.FirstToken, r.Tokens[0].At.Sub(r.Sent).Seconds())
@@ -76,9 +80,9 @@ func firstTokens(results []*load.Result) (middle, p99, worst float64) {
 // printSeen is the table of the clients' view.
 func (r *report) printSeen(out io.Writer) {
 	w := tables(out)
-	_, _ = fmt.Fprintln(w, "\nclients\ttokens/s before\tduring\tafter\tlongest inter-token latency ms\tstall ms\tstall / (copy + 2 steps)\tall gaps ms\tlongest time to first token ms\t")
+	_, _ = fmt.Fprintln(w, "\nclients\ttokens/s before\tduring\tafter\tmedian inter-token latency before, after ms\tlongest inter-token latency ms\tstall ms\tstall / (copy + 2 steps)\tall gaps ms\tlongest time to first token ms\t")
 	row := func(name string, s *seen, rest string) {
-		_, _ = fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%s\t%s\t%s\t\n", name, s.Before, s.During, s.After, rest, milliseconds(s.Gaps), milliseconds(s.FirstToken))
+		_, _ = fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%s, %s\t%s\t%s\t%s\t\n", name, s.Before, s.During, s.After, milliseconds(s.GapBefore), milliseconds(s.GapAfter), rest, milliseconds(s.Gaps), milliseconds(s.FirstToken))
 	}
 	for _, t := range r.Transitions {
 		row(t.Name, &t.Seen, fmt.Sprintf("%s\t%s\t%.1f", milliseconds(t.LongestGap), milliseconds(t.Silent), t.Ratio))

@@ -87,7 +87,7 @@ func TestAWorldThatIsNeverReadyIsExplainedAndTakenDown(t *testing.T) {
 }
 
 func TestEnginesOfTheWorldGetTheMinimumOfAStep(t *testing.T) {
-	o, _ := tools(t, "true", `case "$*" in *"apply -f -"*) cat >> "$0.applied";; *wait*) exit 1;; esac`)
+	o, _ := tools(t, "true", `case "$*" in *"apply -f -"*) cat > "$0.applied";; *wait*) exit 1;; esac`)
 	o.leastStep = 200 * time.Millisecond
 	require.Error(t, onCluster(t.Context(), o), "the world is never ready")
 	applied, err := os.ReadFile(filepath.Join(o.root, "build/bin/kubectl.applied"))

@@ -31,6 +31,7 @@ const (
 	smoothTail  = 200 * time.Millisecond // after a transition: old banks are freed, sources closed
 	smoothFirst = 700 * time.Millisecond // of a window while it is not known how long a transition lasts
 	smoothPaced = 100 * time.Millisecond // the least time of a step where cores are not what limits it; two ranks of the model need some 22 ms of both
+	smoothTight = 50 * time.Millisecond  // and where half of their time is left for a transition
 )
 
 // smoothCase is one world, and what happens to it again and again. Every case has the same number of transitions.
@@ -43,10 +44,13 @@ type smoothCase struct {
 
 // kindOf the least time of a step.
 func kindOf(step time.Duration) string {
-	if step > 0 {
+	switch step {
+	case 0:
+		return "free"
+	case smoothPaced:
 		return "paced"
 	}
-	return "free"
+	return fmt.Sprintf("paced_%d_ms", step.Milliseconds())
 }
 
 func (c smoothCase) name() string {

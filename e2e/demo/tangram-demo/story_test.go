@@ -171,10 +171,13 @@ func TestWhatClientsSee(t *testing.T) {
 	require.InDelta(t, 2, s.Before, .01)
 	require.InDelta(t, 1.3, s.During, .01)
 	require.InDelta(t, 2, s.After, .01)
+	require.InDelta(t, .5, s.GapBefore, .01)
+	require.InDelta(t, .5, s.GapAfter, .01)
 	require.InDelta(t, 4, s.Gaps, .01)
 	require.InDelta(t, 3.5, s.FirstToken, .01)
 	s.measure([]*load.Result{late}, times, at(10), at(20), .5, 5*time.Second)
 	require.Zero(t, s.Gaps, "nobody waits when it begins")
+	require.Zero(t, s.GapBefore, "no token came before it")
 	s.measure([]*load.Result{{Sent: at(1), Tokens: []load.Token{{At: at(18)}}}}, times, at(10), at(20), .5, 5*time.Second)
 	require.InDelta(t, 4, s.Gaps, .01, "who waits for a first token counts")
 }

@@ -46,14 +46,14 @@ func TestLongRequest_WhenNoTokenCame(t *testing.T) {
 // Columns have the field's terms and units.
 func TestTables_WhenARunHasAll(t *testing.T) {
 	r := &report{Requests: 1251, Tokens: 26668, Compared: true, LongestGap: 1.364, Broken: []string{"2 requests lost"},
-		Transitions: []*transition{{Name: "EP -> TP", Streams: 8, LongestGap: .139, Silent: 1.2, Ratio: 14.1, Record: &harness.Record{ExpertBytes: 1178151680, ExpertBoundBytes: 78151680, Bytes: harness.Bytes{TCP: 78151680, KV: 46103040, KVAhead: 45588480}}}},
+		Transitions: []*transition{{Name: "EP -> TP", Streams: 8, LongestGap: .139, Silent: 1.2, Ratio: 14.1, Seen: seen{GapBefore: .1, GapAfter: .157}, Record: &harness.Record{ExpertBytes: 1178151680, ExpertBoundBytes: 78151680, Bytes: harness.Bytes{TCP: 78151680, KV: 46103040, KVAhead: 45588480}}}},
 		Heat:        &heat{Without: .638, Promised: 1, Measured: .9, Moves: 70, Bytes: 17203200, Why: "70 experts move"},
 		Acts:        []*act{{Name: rankActName, Requests: 8, WorstGap: 1.364, Repaired: .59, Whole: 3.8, ReadAgain: 23101440}}}
 	var out strings.Builder
 	r.printTable(&out)
 	text := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{"expert MB lower bound MB non-expert MB KV MB KV in flips MB", "EP -> TP 8 78.2 1,178.2 78.2 0.0 46.1 0.5",
-		"longest inter-token latency ms stall ms", "EP -> TP 0 0 0 139 1,200 14.1", "rebalance of hot experts 0.638 1.000 0.900 70 17.2", "recovery time s time to Ready s reloaded from checkpoint MB",
+		"longest inter-token latency ms stall ms", "EP -> TP 0 0 0 100, 157 139 1,200 14.1", "rebalance of hot experts 0.638 1.000 0.900 70 17.2", "recovery time s time to Ready s reloaded from checkpoint MB",
 		"kill -9 of a rank 8 0.00 1.36 0.59 3.80 23.1", "1,251 requests, 26,668 tokens", "mismatched tokens: 0", "requests that differ from the one-rank run: 0 broken promise: 2 requests lost"} {
 		require.Contains(t, text, want)
 	}

@@ -37,7 +37,7 @@ func throughputDuring(ctx context.Context, o options) error {
 	}
 	lines, metrics := json.NewEncoder(os.Stdout), map[string]any{}
 	lost, tokens := 0, 0
-	for _, step := range []time.Duration{smoothPaced, 0} {
+	for _, step := range []time.Duration{smoothPaced, smoothTight, 0} {
 		kind := kindOf(step)
 		c := smoothCase{Ranks: 2, Step: step, Fast: true}
 		pairs, results, err := smoothPairs(ctx, o, c, rounds*len(c.steps()))
