@@ -113,7 +113,7 @@ func expertsGetHot(t *testing.T, k *kube.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	done, why, err := cluster.Rebalance(ctx, k, name)
+	done, why, err := cluster.Rebalance(ctx, k, name, cluster.RebalanceInterval)
 	require.NoError(t, err, why)
 	t.Logf("%d experts moved, %d bytes: balancedness %d permille, without %d; %s", done.Moves, done.Bytes, *done.MeasuredPermille, *done.CounterfactualPermille, why)
 	require.Positive(t, done.Moves)

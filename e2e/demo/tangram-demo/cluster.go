@@ -205,7 +205,7 @@ func playsOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 	}
 	limited, cancel := context.WithTimeout(ctx, waitAct)
 	defer cancel()
-	if r.Heat, err = expertsGetHot(limited, k, trace, begin); err != nil {
+	if r.Heat, err = expertsGetHot(limited, o, k, trace, begin); err != nil {
 		return fmt.Errorf("%s: %w", heatName, err)
 	}
 	if r.GatewayBefore, err = gatewayCounts(ctx, k); err != nil {

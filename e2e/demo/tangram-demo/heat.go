@@ -15,6 +15,8 @@ const (
 	heatName = "rebalance of hot experts"
 	// heatUp: so long the requests from before go on, of which no window shall tell.
 	heatUp = 4 * time.Second
+	// heatSteps are the fewest between two looks of the operator: fewer tokens say too little of which experts are hot.
+	heatSteps = 45
 )
 
 // heat is the act in which prompts ask for the same few experts, as the report has it. Balancedness is mean over
@@ -32,7 +34,7 @@ type heat struct {
 }
 
 // expertsGetHot until the operator has moved experts and measured what that brought.
-func expertsGetHot(ctx context.Context, k *kube.Client, trace *load.Trace, begin func(string)) (*heat, error) {
+func expertsGetHot(ctx context.Context, o options, k *kube.Client, trace *load.Trace, begin func(string)) (*heat, error) {
 	begin(heatName)
 	h := &heat{from: time.Now()}
 	trace.Heat(true)
@@ -40,7 +42,7 @@ func expertsGetHot(ctx context.Context, k *kube.Client, trace *load.Trace, begin
 	if err := sleep(ctx, heatUp); err != nil {
 		return nil, err
 	}
-	last, why, err := cluster.Rebalance(ctx, k, world)
+	last, why, err := cluster.Rebalance(ctx, k, world, max(cluster.RebalanceInterval, heatSteps*o.leastStep))
 	if err != nil {
 		return nil, err
 	}

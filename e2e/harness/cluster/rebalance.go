@@ -10,18 +10,21 @@ import (
 )
 
 const (
-	// follow asks for copies of hot experts, two on each of four ranks, and for a look every three seconds.
-	follow = `{"spec":{"experts":{"redundant":{"count":8},"rebalance":{"mode":"Apply","intervalSeconds":3}}}}`
+	// follow asks for copies of hot experts, two on each of four ranks, and for a look every so many seconds.
+	follow = `{"spec":{"experts":{"redundant":{"count":8},"rebalance":{"mode":"Apply","intervalSeconds":%d}}}}`
 	// stay leaves experts where they are: who dies next dies with copies around.
 	stay = `{"spec":{"experts":null}}`
 	look = 50 * time.Millisecond
+
+	// RebalanceInterval suits a world whose steps are as fast as two cores allow.
+	RebalanceInterval = 3 * time.Second
 )
 
 // Rebalance a world whose prompts ask for the same few experts, until the operator has moved experts and measured what
-// that brought. why: its words on the decision, also with an error.
-func Rebalance(ctx context.Context, k *kube.Client, deployment string) (done *v1alpha2.CompletedRebalance, why string, err error) {
+// that brought. interval, in whole seconds: the operator decides and measures by the tokens of one. why: its words on the decision, also with an error.
+func Rebalance(ctx context.Context, k *kube.Client, deployment string, interval time.Duration) (done *v1alpha2.CompletedRebalance, why string, err error) {
 	object := "moedeployment/" + deployment
-	if err := k.Patch(ctx, object, follow); err != nil {
+	if err := k.Patch(ctx, object, fmt.Sprintf(follow, int(interval.Seconds()))); err != nil {
 		return nil, "", err
 	}
 	for done == nil || done.MeasuredPermille == nil {
