@@ -15,8 +15,8 @@ import (
 const (
 	longestStream = 3072                   // tokens of the long stream
 	settle        = 300 * time.Millisecond // after a transition: gaps that began in it have ended
-	perTransition = 2 * time.Second        // that the long stream allows for
-	usualGap      = 20 * time.Millisecond  // on two cores, if no token has come yet
+	perTransition = 5 * time.Second        // that the long stream allows for
+	usualGap      = 40 * time.Millisecond  // on two cores
 )
 
 // clientView of a span of time, in one line.
@@ -28,15 +28,15 @@ func clientView(c *load.Counters, from, to time.Time) string {
 	return fmt.Sprintf("longest inter-token gap %s ms, %d requests lost", milliseconds(longest.Seconds()), c.Now().Lost)
 }
 
-// longRequest lasts for all transitions, if tokens keep their present rate.
+// longRequest lasts for all transitions. Tokens come at their present rate or faster: the first steps compute prompts and are slower than usual.
 func longRequest(o options, c *load.Counters) load.Request {
 	var seconds []float64
 	for _, g := range c.Gaps(time.Time{}, time.Now()) {
 		seconds = append(seconds, g.To.Sub(g.From).Seconds())
 	}
-	gap := usualGap.Seconds()
+	gap := max(usualGap, o.leastStep).Seconds()
 	if len(seconds) > 0 {
-		gap = median(seconds)
+		gap = min(gap, median(seconds))
 	}
 	whole := time.Duration(len(steps(o.ranks, o.joiners()))) * (o.pause + perTransition)
 	r := load.Request{Index: -1, MaxTokens: min(int(whole.Seconds()/max(gap, 1e-4)), longestStream), TopP: 1}

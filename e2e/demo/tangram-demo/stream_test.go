@@ -37,7 +37,7 @@ func TestPlacementOfLayout_WhenExpertsAreSharded(t *testing.T) {
 
 func TestLongRequest_WhenNoTokenCame(t *testing.T) {
 	r := longRequest(options{ranks: 4, pause: 3 * time.Second}, &load.Counters{})
-	require.Equal(t, 1000, r.MaxTokens, "20 s at 20 ms")
+	require.Equal(t, 800, r.MaxTokens, "32 s at 40 ms")
 	require.Len(t, r.Prompt, 32)
 	r = longRequest(options{ranks: 4, pause: time.Hour}, &load.Counters{})
 	require.Equal(t, longestStream, r.MaxTokens)
