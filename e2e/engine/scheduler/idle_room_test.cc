@@ -1,5 +1,5 @@
-// Homes that share ranks, step by step as the engine has them, with the pages of every rank: what
-// is idle is in nobody's way.
+// Homes that share ranks, step by step as the engine has them, with the pages of every rank: idle
+// blocks never keep a request from being admitted.
 #include <gtest/gtest.h>
 
 #include <algorithm>
