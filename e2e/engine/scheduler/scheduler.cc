@@ -237,6 +237,7 @@ bool Scheduler::GrantHeads() {
   for (uint32_t h = 0; h < figures_.size(); ++h) {
     if (figures_[h].head_blocks > 0) homes.push_back(h);
   }
+  if (homes.empty()) return false;
   std::stable_sort(homes.begin(), homes.end(), [&](uint32_t a, uint32_t b) {
     return figures_[a].head_arrival < figures_[b].head_arrival;
   });
@@ -272,7 +273,7 @@ void Scheduler::Admit() {
   figures_[rank_].head_blocks = 0;
   figures_[rank_].reserved_blocks = ReservedBlocks();
   if (waiting_.empty()) return;
-  std::vector<uint64_t> reserved = Reserved();
+  std::vector<uint64_t> reserved = shares ? Nothing() : Reserved();
   while (!waiting_.empty() && running_.size() < limits_.max_running) {
     Sequence& head = waiting_.front();
     const std::vector<uint32_t> shared = SharedPrefix(head);
