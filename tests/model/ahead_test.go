@@ -9,24 +9,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a flip takes of copies that were made ahead of it is what the home has then (ahead.pml); and each rule is needed for that.
+// TestModelOfCopiesAhead checks ahead.pml: a flip uses only copies that equal what the home has then. Each rule is needed.
 func TestModelOfCopiesAhead(t *testing.T) {
 	whole := checkFile(t, "ahead.pml")
 	require.Zero(t, whole.errors, whole.output)
-	require.Greater(t, whole.states, 50_000, "the model lost its behaviour")
+	require.Greater(t, whole.states, 50_000, "the model lost behaviour")
 	text, err := os.ReadFile("ahead.pml")
 	require.NoError(t, err)
 	for place := range whole.unreached() {
 		_, line, _ := strings.Cut(place, ": ")
 		n, err := strconv.Atoi(line)
 		require.NoError(t, err)
-		require.Contains(t, strings.Split(string(text), "\n")[n-1], "under_way[1]", "nothing reaches it; two pulls at a time are there with NO_MEMORY_UNTIL_IT_CAME alone")
+		require.Contains(t, strings.Split(string(text), "\n")[n-1], "under_way[1]", "no run reaches this line; only with NO_MEMORY_UNTIL_IT_CAME do two copies run at a time")
 	}
 	for rule, sentence := range map[string]string{
-		"NO_GENERATION":           "A copy is good if the generation that was told before it began is that of the flip.",
-		"NO_FULL_IS_FINAL":        "As long as a request has its generation a block of it that is full is not written.",
-		"NO_WAIT":                 "The flip waits for what is being written.",
-		"NO_MEMORY_UNTIL_IT_CAME": "What is being written is given back when it came.",
+		"NO_GENERATION":           "A copy is good if the generation reported before it began is the flip's.",
+		"NO_FULL_IS_FINAL":        "A full block of a request is not written again in its generation.",
+		"NO_WAIT":                 "The flip waits for copies in progress.",
+		"NO_MEMORY_UNTIL_IT_CAME": "Memory is given back only when the copy into it has ended.",
 	} {
 		t.Run(rule, func(t *testing.T) {
 			r := checkFile(t, "ahead.pml", "-D"+rule)

@@ -6,21 +6,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Steps that pause for an attempt (pause.pml): all leave the same ones out, and nobody waits for ever. Each rule is needed for that.
+// TestModelOfPauses checks pause.pml: all ranks leave out the same steps, and no rank waits forever. Each rule is needed.
 func TestModelOfPauses(t *testing.T) {
 	whole := checkFile(t, "pause.pml")
 	require.Zero(t, whole.errors, whole.output)
-	require.Greater(t, whole.states, 5_000, "the model lost its behaviour")
+	require.Greater(t, whole.states, 5_000, "the model lost behaviour")
 	require.Empty(t, whole.unreached())
 	for _, r := range []struct {
 		rule, claim, sentence string
-		holds                 []string // the claim holds so
+		holds                 []string // with these the claim holds
 	}{
-		{"NO_ALIKE", "ALIKE", "Every member hears in the exchange that one of them wants no step, so all leave it out alike.", nil},
-		{"NO_BOUND", "SERVES", "Steps pause for ten seconds of an attempt at most, so that a world whose operator died in it serves on.", nil},
-		{"NO_END", "SERVES", "A pause ends with the attempt: it is asked for anew in each exchange.", nil},
-		// With a clock it would only take until that is over.
-		{"NO_MORE", "SERVES", "A flip that KV does not allow pauses no more: requests must end first.", []string{"-DNO_BOUND", "-DNO_DEATH"}},
+		{"NO_ALIKE", "ALIKE", "The exchange tells every member that one of them wants no step, so all leave it out.", nil},
+		{"NO_BOUND", "SERVES", "An attempt pauses steps for at most ten seconds, so a world whose operator died in it continues to serve.", nil},
+		{"NO_END", "SERVES", "Each exchange requests the pause anew, so it ends with its attempt.", nil},
+		// NO_BOUND: the clock would end this pause too. NO_DEATH: without the clock, a death of the operator breaks SERVES.
+		{"NO_MORE", "SERVES", "A flip that KV does not allow pauses no more, because requests must end first.", []string{"-DNO_BOUND", "-DNO_DEATH"}},
 	} {
 		t.Run(r.rule, func(t *testing.T) {
 			if r.holds != nil {
