@@ -19,8 +19,8 @@ MAX_LINE = 160  # characters
 MAX_README_LINES, MAX_README_WORDS = 120, 900
 
 CLI = r"(?:operator/(?:cmd|internal/plancli|internal/simcli)|e2e/demo/tangram-demo)/(?!.*_test\.go$).*\.go$|agent/vllm/(?!tests/).*\.py$"
-IDIOM_FILES = re.compile(r"(?!CHANGELOG)[^/]+\.md$|docs/.*\.md$|charts/.*\.(?:yaml|md|txt|json)$|api/.*types\.go$|examples/.*\.\w+$|" + CLI)
-SENTENCE_FILES = re.compile(r"(?!CHANGELOG)[^/]+\.md$|charts/tangram/(?:README\.md|values\.yaml|templates/NOTES\.txt)$|"
+IDIOM_FILES = re.compile(r"(?!CHANGELOG)[^/]+\.md$|.*/README\.md$|docs/.*\.md$|charts/.*\.(?:yaml|md|txt|json)$|api/.*types\.go$|examples/.*\.\w+$|" + CLI)
+SENTENCE_FILES = re.compile(r"(?!CHANGELOG)[^/]+\.md$|docs/.*\.md$|.*/README\.md$|charts/tangram/(?:values\.yaml|templates/NOTES\.txt)$|"
                             r"api/v1alpha2/.*types\.go$|" + CLI)
 IDIOMS = [re.compile(pattern.replace(" ", r"\s+")) for pattern in (
     r"\b[Ww]ho (?:hangs|waits|dies|comes|leaves|joins|asks|has|is|was|reads|may|does|knows|brings|holds|looks|stands)\b",

@@ -85,7 +85,7 @@ func TestGoldenOutputs(t *testing.T) {
 	}
 }
 
-// Pages show what the command beside each picture draws.
+// TestPicturesAreAsMade: each page names the command that draws its picture.
 func TestPicturesAreAsMade(t *testing.T) {
 	for _, c := range []struct{ page, picture, command string }{
 		{"policy.md", "policy/bursts.svg",
@@ -97,7 +97,7 @@ func TestPicturesAreAsMade(t *testing.T) {
 			path := filepath.Join(docs, c.picture)
 			page, err := os.ReadFile(filepath.Join(docs, c.page))
 			require.NoError(t, err)
-			require.Contains(t, string(page), "`"+c.command+"docs/"+c.picture+"`")
+			require.Contains(t, string(page), c.command+"docs/"+c.picture)
 			made := filepath.Join(t.TempDir(), "made.svg")
 			code, _, errs := call("", strings.Fields(c.command + made)[1:]...)
 			require.Zero(t, code, errs)
@@ -108,7 +108,7 @@ func TestPicturesAreAsMade(t *testing.T) {
 			}
 			want, err := os.ReadFile(path)
 			require.NoError(t, err)
-			require.Equal(t, string(want), string(got), "draw it anew: go test ./cmd/tangram -update")
+			require.Equal(t, string(want), string(got), "draw it again: go test ./cmd/tangram -update")
 		})
 	}
 }
