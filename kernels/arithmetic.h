@@ -1,5 +1,5 @@
-// Numbers of a decode step, with the same bits on a GPU and on a host: each operation is rounded by
-// itself to fp32, to nearest, whatever a compiler would make of two of them.
+// Arithmetic of a decode step with the same bits on a GPU and on a host: each operation is rounded
+// separately to fp32, to nearest, so a compiler may not fuse two of them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ TANGRAM_DEVICE float Product(float a, float b) { return __fmul_rn(a, b); }
 TANGRAM_DEVICE float Quotient(float a, float b) { return __fdiv_rn(a, b); }
 TANGRAM_DEVICE float Root(float a) { return __fsqrt_rn(a); }
 #else
-// Built with -ffp-contract=off.
+// The host build uses -ffp-contract=off.
 inline float OfBits(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
 inline float Sum(float a, float b) { return a + b; }
@@ -46,7 +46,7 @@ TANGRAM_DEVICE float LoadBf16(Memory& memory, uint64_t address) {
   return OfBits(static_cast<uint32_t>(memory.template Load<uint16_t>(address)) << 16);
 }
 
-// To the nearest of bf16, ties to even; what is no number stays none.
+// Rounds to the nearest bf16, ties to even; NaN stays NaN.
 TANGRAM_DEVICE uint16_t ToBf16(float value) {
   const uint32_t bits = BitsOf(value);
   const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = bits >> 16 | 0x40;
@@ -72,7 +72,7 @@ TANGRAM_DEVICE float Exp(float x) {
   return Product(sum, OfBits(static_cast<uint32_t>(n + 127) << 23));
 }
 
-// The sum of products of bf16 weights and fp32 numbers, one after another.
+// The sum of products of bf16 weights and fp32 numbers, in order.
 template <typename Memory>
 TANGRAM_DEVICE float Dot(Memory& memory, uint64_t weights, uint64_t numbers, uint64_t count) {
   float sum = 0;

@@ -5,7 +5,7 @@
 
 namespace tangram::kernels {
 
-// K of a position of a row and KV head; V lies `block_tokens * dim` numbers behind it.
+// Address of K of a position of a row and KV head; V follows `block_tokens * dim` numbers later.
 template <typename Memory>
 TANGRAM_DEVICE uint64_t KeyAt(const PagesOf& p, uint64_t row, uint64_t head, uint64_t position,
                               Memory& memory) {
@@ -48,7 +48,7 @@ TANGRAM_DEVICE void AttendScores(const Where& where, const AttendParameters& p, 
   });
 }
 
-// Softmax and the sum of V, for each number of a head by itself.
+// Softmax and the sum of V; each thread computes one number of a head.
 template <typename Memory>
 TANGRAM_DEVICE void AttendMix(const Where& where, const AttendParameters& p, Memory& memory) {
   const PagesOf& pages = p.pages;
@@ -61,7 +61,7 @@ TANGRAM_DEVICE void AttendMix(const Where& where, const AttendParameters& p, Mem
       const float score = LoadFloat(memory, scores + 4 * t);
       if (score > highest) highest = score;
     }
-    const uint64_t value = pages.block_tokens * pages.dim * 4 + 4 * d;  // behind its key
+    const uint64_t value = pages.block_tokens * pages.dim * 4 + 4 * d;  // relative to its key
     float sum = 0, norm = 0;
     for (uint64_t t = 0; t <= last; ++t) {
       const float weight = Exp(Difference(LoadFloat(memory, scores + 4 * t), highest));

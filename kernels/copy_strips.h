@@ -1,5 +1,4 @@
-// Kernel `copy_strips`: the move of shards whose parts are columns, and of anything else that lies
-// in lines at equal distances.
+// Kernel `copy_strips`: copies lines at equal distances, such as shards that consist of columns.
 #pragma once
 
 #include "kernels/lines.h"
@@ -37,7 +36,7 @@ TANGRAM_DEVICE void CopyStrips(const Where& where, const CopyStripsParameters& p
   Cursor<CopyStrip> cursor(p.strips, p.count, p.units);
   for (uint64_t i = share.begin; i < share.end; ++i) {
     memory.Round();
-    // On a ring.
+    // Units form a ring that begins at `start`.
     const uint64_t unit = i < p.units - p.start ? p.start + i : i - (p.units - p.start);
     const CopyStrip& strip = cursor.At(memory, unit);
     CopyTile(where, StripLines{strip, strip.bytes, strip.lines}, AccessOf(strip),

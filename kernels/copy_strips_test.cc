@@ -1,4 +1,4 @@
-// Strips of any shape arrive, and no byte beside them changes.
+// Strips of any shape are copied, and no byte next to them changes.
 #include "kernels/copy_strips.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class Buffers {
   Buffers(size_t bytes, std::mt19937* random)
       : from_(Noise(bytes + 16, random)), to_(Noise(bytes + 16, random)), expected_(to_) {}
 
-  // What a strip means, byte by byte. Offsets are from an address that is a multiple of 16.
+  // The definition of a strip, byte by byte. Offsets are from an address that is a multiple of 16.
   void Add(CopyStrip strip) {
     strip.from += Aligned(from_);
     strip.to += Aligned(to_);
@@ -41,7 +41,7 @@ class Buffers {
     strip.to += AddressOf(to_);
     strips_.push_back(strip);
   }
-  // Whether a launch did that and nothing else. `start`: modulo the tiles.
+  // Whether a launch makes exactly these copies. `start`: modulo the tiles.
   bool Copied(Launch launch, uint64_t start, Order order = Order::kForwards) {
     const uint64_t units = NumberStrips(strips_);
     const CopyStripsParameters parameters{AddressOf(strips_), strips_.size(), units,
@@ -77,7 +77,7 @@ TEST(CopyStrips, OfEverySmallShapeAndPlaceArrive) {
   EXPECT_EQ(copied, 4 * 40 * 16 * 4);
 }
 
-// A few strips, of more than one tile some of them, with gaps of other strips between.
+// A few strips, some longer than a tile, with gaps of other strips between.
 TEST(CopyStrips, ListsOfAnyStripsArriveByAnyGridFromAnyStart) {
   std::mt19937 random(2);
   for (int turn = 0; turn < 40; ++turn) {

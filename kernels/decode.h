@@ -1,4 +1,4 @@
-// Kernels of a decode step outside of attention and experts: `fill_bf16`, `embed`, `rms_norm`,
+// Kernels of a decode step except attention and experts: `fill_bf16`, `embed`, `rms_norm`,
 // `matvec`, `rope`, `add_parts`, `pick_token`.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tangram::kernels {
 
-// Calls `each(i)` for the items of this thread: neighbours have neighbours.
+// Calls `each(i)` for the items of this thread; neighbouring threads have neighbouring items.
 template <typename Memory, typename Each>
 TANGRAM_DEVICE void EachItem(const Where& where, uint64_t items, Memory& memory, Each&& each) {
   const uint64_t step = uint64_t{where.blocks} * where.threads;
@@ -18,7 +18,7 @@ TANGRAM_DEVICE void EachItem(const Where& where, uint64_t items, Memory& memory,
   }
 }
 
-// Of a number and a seed, all bits mixed (splitmix64: Steele, Lea and Flood, 2014).
+// A hash of a number and a seed (splitmix64: Steele, Lea and Flood, 2014).
 TANGRAM_DEVICE uint64_t Mixed(uint64_t seed, uint64_t number) {
   uint64_t z = seed + (number + 1) * 0x9e3779b97f4a7c15u;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -30,7 +30,7 @@ template <typename Memory>
 TANGRAM_DEVICE void FillBf16(const Where& where, const FillParameters& p, Memory& memory) {
   EachItem(where, p.rows, memory, [&](uint64_t i) {
     const uint64_t bits = Mixed(p.seed, p.first + i);
-    // 24 bits: exact in fp32. What is beyond bf16 is cut off.
+    // 24 bits: exact in fp32. Bits beyond bf16 are cut off.
     const auto unit = static_cast<float>(static_cast<int32_t>(bits >> 40) - (1 << 23));
     const float value = Product(Product(unit, 1.1920929e-7f), p.scale);
     memory.template Store<uint16_t>(p.to + 2 * i, static_cast<uint16_t>(BitsOf(value) >> 16));
@@ -64,7 +64,7 @@ TANGRAM_DEVICE void RmsNorm(const Where& where, const RmsNormParameters& p, Memo
   });
 }
 
-// Rows are neighbours: they read the same weights.
+// Neighbouring threads take neighbouring rows, which read the same weights.
 template <typename Memory>
 TANGRAM_DEVICE void Matvec(const Where& where, const MatvecParameters& p, Memory& memory) {
   EachItem(where, p.rows * p.outputs, memory, [&](uint64_t i) {

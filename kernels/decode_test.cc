@@ -1,4 +1,4 @@
-// The kernels of a decode step against plain formulas in double.
+// Compares the kernels of a decode step with plain formulas in double.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ double Of(uint16_t bf16) { return std::bit_cast<float>(uint32_t{bf16} << 16); }
 
 template <typename Parameters>
 void RunItems(const char* name, uint64_t results, const Parameters& parameters) {
-  // Fewer blocks than there is work for, so that threads take several.
+  // Too few blocks for the work, so threads take several items.
   testing::Run(name, ItemsLaunch(results, 2), parameters, Order::kBackwards);
 }
 
@@ -209,7 +209,8 @@ TEST(Decode, TheHighestExpertsAreChosenWithTheirSoftmax) {
   EXPECT_EQ(choices[0].weight, choices[1].weight);
 }
 
-// Ranks with some experts each, or with a part of each, add up to one that has all.
+// Ranks with some whole experts each, or with a part of each expert, add up to one rank that has
+// all.
 TEST(Decode, ExpertsOfRanksAddUpWhetherWholeOrSliced) {
   constexpr uint64_t kRows = 3, kTop = 2, kExperts = 4, kHidden = 10, kInner = 6;
   Numbers numbers(5);

@@ -1,10 +1,10 @@
-// Dispatch and combine between the ranks of a world (docs/dispatch.md): what its kernels are told,
-// and what lies where in memory that several ranks reach.
+// Dispatch and combine between the ranks of a world (docs/dispatch.md): the parameters of the
+// kernels, and the layout of the memory that several ranks reach.
 //
-// A rank has an inbox for each rank of its world, itself too, which that rank alone writes. What
-// changes with members, placement or failures lies in a table in the device's memory: a graph that
-// was captured once reads it anew at each replay. Two pairs may be open at once: each uses one of
-// two halves of the inboxes, and of scratch.
+// A rank has an inbox for each rank of its world, itself included, and only that rank writes it.
+// Data that changes with members, placement or failures is in a table in device memory: a graph,
+// captured once, reads it again at each replay. Two pairs may be open concurrently: each uses one
+// of two halves of the inboxes and of scratch.
 #pragma once
 
 #include <cstddef>
@@ -15,42 +15,42 @@
 
 namespace tangram::kernels {
 
-// By the numbers of dispatch::Element.
+// The values of dispatch::Element.
 enum RowElement : uint32_t { kRowF32 = 1, kRowBf16 = 2, kRowFp8 = 3, kRowFixed = 4 };
 
 constexpr uint32_t kMostPeers = 64;
-constexpr uint32_t kDispatchChunk = 64;  // rows that one thread looks through
-// In choices: not at this rank; and at none, since all its copies are on masked ranks, or there is
-// no such expert.
+constexpr uint32_t kDispatchChunk = 64;  // rows that one thread scans
+// In choices (replicas): not at this rank; and nowhere, because all replicas are on masked ranks or
+// the expert does not exist.
 constexpr int32_t kChoiceElsewhere = -1, kChoiceNowhere = -2;
 
-// Why a rank is masked.
+// The reason why a rank is masked.
 enum MaskCause : uint32_t {
   kNotMasked = 0,
-  kSilent = 1,     // nothing came from it for the timeout
-  kStuck = 2,      // it told that it lives, and was not through after three times that
-  kMalformed = 3,  // it says that it has more rows than a dispatch may
-  kTold = 4,       // from outside
+  kSilent = 1,     // no sign of it within the timeout
+  kStuck = 2,      // sent heartbeats, but did not finish in three timeouts
+  kMalformed = 3,  // claims more rows than a dispatch may have
+  kTold = 4,       // masked from outside
 };
 
 struct DispatchPeer {
-  uint64_t in = 0;   // its inbox here
-  uint64_t out = 0;  // where this rank writes for it: this rank's inbox there
+  uint64_t in = 0;   // its inbox in this rank's memory
+  uint64_t out = 0;  // this rank's inbox in its memory
   uint32_t masked = kNotMasked;
   uint32_t unused = 0;
 };
 
-// Of a layer's experts, as LayerRoutes in agent/dispatch has them; lists of uint32_t.
+// The experts of a layer, like LayerRoutes in agent/dispatch; lists of uint32_t.
 struct DispatchLayer {
   uint64_t first = 0;        // [experts + 1]
   uint64_t ranks_begin = 0;  // [choices + 1]
   uint64_t ranks = 0;
-  uint64_t own = 0;    // int32_t [experts]: the choice for this rank's own rows; -1: all in turn
-  uint64_t local = 0;  // int32_t [choices]: which of those with pieces here it is; -1: of none
+  uint64_t own = 0;    // int32_t [experts]: replica for this rank's own rows; -1: in turn
+  uint64_t local = 0;  // int32_t [choices]: index among those with pieces here; -1: none
   uint32_t choices = 0, locals = 0;
 };
 
-// In the device's memory, at one address for good.
+// In device memory, at a fixed address.
 struct DispatchTable {
   uint64_t epoch = 0;
   uint64_t next = 0;    // pairs of this epoch so far
@@ -59,37 +59,37 @@ struct DispatchTable {
   DispatchPeer peers[kMostPeers];
 };
 
-// Where things lie in the half of an inbox that a pair uses. Rows are strides apart, which are
-// multiples of 16; everything else begins at multiples of 128.
+// Offsets in the half of an inbox that a pair uses. Rows have strides that are multiples of 16; all
+// other parts begin at multiples of 128.
 struct DispatchInbox {
-  uint64_t beat = 0;  // of the whole inbox: grows while its writer waits
-  // Of the two lanes, dispatch and combine: a uint64_t that says of which pair what lies here is.
+  uint64_t beat = 0;  // of the whole inbox: a heartbeat, grows while its writer waits
+  // Of the two lanes, dispatch and combine: a uint64_t that names the pair of the data here.
   uint64_t flags[2] = {};
   uint64_t total = 0;                 // uint32_t, rows of the dispatch
   uint64_t choices = 0, weights = 0;  // int32_t, float [most_tokens][top_k]
-  uint64_t lacking = 0;               // uint32_t [most_tokens]: choices that are not in a sum
-  uint64_t unfit = 0;  // uint64_t [most_tokens]: a flag, if a sum has no place in fixed point
+  uint64_t lacking = 0;               // uint32_t [most_tokens]: choices missing in a sum
+  uint64_t unfit = 0;  // uint64_t [most_tokens]: a flag if a sum overflows fixed point
   uint64_t rows[2] = {}, stride[2] = {};
-  // Of a lane all lies in one range, which begins with its flag and ends with its rows.
+  // All data of a lane is one range, which begins with its flag and ends with its rows.
 };
 
-// One pair, in the device's memory.
+// State of one pair, in device memory.
 struct DispatchPair {
   uint64_t flag = 0;
-  uint64_t wanted = 0;           // rows by expert that came
-  uint64_t bad_id = UINT64_MAX;  // the least (row, k) that is for no expert
-  uint32_t kept = 0;             // of them: those there is room for
-  uint32_t wraps = 0;            // a sum leaves 64-bit fixed point
+  uint64_t wanted = 0;           // received entries (row, expert)
+  uint64_t bad_id = UINT64_MAX;  // the lowest (row, k) without a valid expert
+  uint32_t kept = 0;             // entries that fit
+  uint32_t wraps = 0;            // a sum overflows 64-bit fixed point
 };
 
-// Where dispatch_wait remembers between two looks.
+// State of dispatch_wait between two polls.
 struct DispatchWait {
-  uint64_t flag = 0;  // of the pair that this is of
+  uint64_t flag = 0;  // of the pair of this state
   uint64_t began = 0, looked = 0, told = 0;
   uint64_t heard[kMostPeers] = {}, beats[kMostPeers] = {};
 };
 
-// All kernels of a pair are told the same, but for `lane`.
+// All kernels of a pair get the same parameters, except `lane`.
 struct DispatchParameters {
   uint32_t hidden = 0, top_k = 0, experts = 0, most_tokens = 0;
   uint32_t x = 0, wire = 0, outputs = 0, sums = 0;  // RowElement
@@ -101,35 +101,36 @@ struct DispatchParameters {
   uint64_t turns = 0;        // uint32_t [layers][experts]
   DispatchInbox inbox;
 
-  // The caller's: [tokens][hidden] of x, int32_t and float [tokens][top_k]; what experts give
-  // [packed][hidden] of outputs; [tokens][hidden] of sums (F32, BF16, int64_t).
+  // The caller's arrays: [tokens][hidden] of x, int32_t and float [tokens][top_k]; the experts'
+  // outputs, [packed][hidden] of outputs; [tokens][hidden] of sums (F32, BF16, int64_t).
   uint64_t rows = 0, ids = 0, weights = 0;
   uint64_t given = 0, y = 0;
 
-  // Scratch, uint32_t if not said: of what goes,
+  // Scratch, uint32_t unless noted: for sending,
   uint64_t pair = 0;         // DispatchPair
   uint64_t wait = 0;         // DispatchWait
   uint64_t choices = 0;      // int32_t [most_tokens][top_k]
   uint64_t counts = 0;       // [chunks][experts]
   uint64_t rank_counts = 0;  // [chunks][kMostPeers]
-  uint64_t rows_to = 0;      // [kMostPeers][most_tokens]: which rows, ascending
-  uint64_t slot_of = 0;      // int32_t [most_tokens][kMostPeers]: where among them; -1: not there
-  uint64_t sent = 0;         // [kMostPeers]
-  uint64_t routed = 0;       // [experts]: rows of this rank, wherever they go
-  uint64_t missing = 0;      // [most_tokens]: choices that are not in y
-  // and of what comes.
-  uint64_t came = 0, summed = 0;  // [kMostPeers]: rows; whether its sums came
-  uint64_t totals = 0;            // [kMostPeers * chunks]: for experts here
+  uint64_t rows_to = 0;      // [kMostPeers][most_tokens]: row numbers, ascending
+  uint64_t slot_of = 0;  // int32_t [most_tokens][kMostPeers]: index among them; -1: not sent there
+  uint64_t sent = 0;     // [kMostPeers]
+  uint64_t routed = 0;   // [experts]: rows of this rank, for any destination
+  uint64_t missing = 0;  // [most_tokens]: choices missing in y
+  // and for receiving.
+  uint64_t came = 0, summed = 0;  // [kMostPeers]: rows; whether its sums arrived
+  uint64_t totals = 0;            // [kMostPeers * chunks]: rows for experts here
   uint64_t tally = 0;             // [kMostPeers * chunks][most_locals]
   uint64_t local_counts = 0;      // [most_locals]
   uint64_t local_offsets = 0;     // [most_locals + 1]
-  uint64_t place = 0;   // int32_t [kMostPeers][most_tokens][top_k]: in packed rows; -1: not there
-  uint64_t from = 0;    // uint64_t [capacity]: where a packed row came to
-  uint64_t packed = 0;  // [capacity][hidden] of wire
-  uint64_t scales = 0;  // float [capacity][scales of a row], of FP8
+  uint64_t place = 0;             // int32_t [kMostPeers][most_tokens][top_k]: packed row; -1: none
+  uint64_t from = 0;              // uint64_t [capacity]: source address of a packed row
+  uint64_t packed = 0;            // [capacity][hidden] of wire
+  uint64_t scales = 0;            // float [capacity][scales of a row], of FP8
 };
 
-// What a flag says; 24 bits of the epoch, so that what an older one left is none of this one's.
+// The value of a flag; it has 24 bits of the epoch, so a flag of an older epoch is never taken for
+// a current one.
 TANGRAM_DEVICE uint64_t FlagOf(uint64_t epoch, uint64_t pair) {
   return epoch << 40 | (pair + 1 & ((uint64_t{1} << 40) - 1));
 }
@@ -140,18 +141,18 @@ TANGRAM_DEVICE uint32_t BytesOfNumber(uint32_t element) {
 TANGRAM_DEVICE uint32_t ScalesOfRow(uint32_t element, uint32_t hidden) {
   return element == kRowFp8 ? (hidden + 127) / 128 : 0;
 }
-// Where a row's scales begin.
+// Offset of a row's scales.
 TANGRAM_DEVICE uint64_t ScalesAt(uint32_t hidden) { return (uint64_t{hidden} + 3) / 4 * 4; }
 TANGRAM_DEVICE uint64_t BytesOfRow(uint32_t element, uint32_t hidden) {
   if (element != kRowFp8) return uint64_t{hidden} * BytesOfNumber(element);
   return ScalesAt(hidden) + ScalesOfRow(element, hidden) * uint64_t{4};
 }
-// There is always one.
+// At least one.
 TANGRAM_DEVICE uint32_t ChunksOf(uint32_t rows) {
   return rows == 0 ? 1 : (rows + kDispatchChunk - 1) / kDispatchChunk;
 }
 
-// What kernels read of the table.
+// The kernels' view of the table.
 template <typename Memory>
 class World {
  public:
@@ -198,7 +199,7 @@ TANGRAM_DEVICE int32_t Signed(Memory& memory, uint64_t list, uint64_t index) {
   return static_cast<int32_t>(Word(memory, list, index));
 }
 
-// Whether a choice of the layer needs the rank.
+// Whether a choice (replica) of the layer needs the rank.
 template <typename Memory>
 TANGRAM_DEVICE bool IsAt(Memory& memory, const DispatchLayer& layer, uint32_t choice,
                          uint32_t rank) {
@@ -208,8 +209,8 @@ TANGRAM_DEVICE bool IsAt(Memory& memory, const DispatchLayer& layer, uint32_t ch
   return false;
 }
 
-// Calls use(rank, tile) for a block's share of the tiles of all ranks, one after another, beginning
-// with the rank behind this one: so not all ranks write to the same one at once.
+// Calls use(rank, tile) for a block's share of the tiles of all ranks, in order, beginning with the
+// rank after this one. So the ranks do not all write to the same one together.
 template <typename TilesOf, typename Use>
 TANGRAM_DEVICE void EachTile(const Where& where, uint32_t ranks, uint32_t self, TilesOf&& tiles_of,
                              Use&& use) {

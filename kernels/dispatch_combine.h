@@ -1,6 +1,7 @@
-// Kernels `combine_send` and `combine_reduce`: at the rank that has experts, a row's sum over its
-// choices there, in their order, weighted, straight into the memory of its home; there the sum of
-// those, in the order of ranks. The bits are those of Partial and Add (agent/dispatch/numbers.h).
+// Kernels `combine_send` and `combine_reduce`. The rank that has experts sums a row over its
+// choices there, in their order, weighted, and writes the sum directly into the memory of the row's
+// home. The home adds these sums in the order of ranks. The bits are those of Partial and Add
+// (agent/dispatch/numbers.h).
 #pragma once
 
 #include "kernels/arithmetic.h"
@@ -9,7 +10,7 @@
 
 namespace tangram::kernels {
 
-// A number of a row of sums while it is added up: fp32, or an integer of unit 2^-40.
+// A number of a row of sums during the addition: fp32, or an integer of unit 2^-40.
 template <uint32_t kSums>
 struct Accumulator {
   float sum = 0;
@@ -19,7 +20,7 @@ struct Accumulator<kRowFixed> {
   int64_t sum = 0;
 };
 
-// Both have one sign, and the sum the other: it went around.
+// Overflow: both operands have one sign, and the sum has the other.
 TANGRAM_DEVICE bool AddFixed(int64_t number, int64_t* sum) {
   const auto next =
       static_cast<int64_t>(static_cast<uint64_t>(*sum) + static_cast<uint64_t>(number));
@@ -28,7 +29,7 @@ TANGRAM_DEVICE bool AddFixed(int64_t number, int64_t* sum) {
   return good;
 }
 
-// `kNumbers` numbers of an element, side by side, by one access of 16, 8, 4 or 2 bytes.
+// Loads `kNumbers` adjacent numbers of an element by one access of 16, 8, 4 or 2 bytes.
 template <uint32_t kElement, uint32_t kNumbers, typename Memory>
 TANGRAM_DEVICE void LoadNumbers(Memory& memory, uint64_t at, uint64_t (&out)[kNumbers]) {
   constexpr uint32_t kBytes = kElement == kRowFixed ? 8 : kElement == kRowF32 ? 4 : 2;
@@ -85,8 +86,8 @@ TANGRAM_DEVICE void StoreNumbers(Memory& memory, uint64_t at,
   }
 }
 
-// Units of a row: so many numbers as 16 bytes of a sum have, or one by one where rows lie anyhow.
-// A thread has `kBatch` units under way.
+// Units of a row: the numbers that 16 bytes of a sum hold, or single numbers if rows are not
+// aligned. A thread works on `kBatch` units concurrently.
 constexpr uint64_t kSumTile = 4096;
 constexpr uint32_t kSumBatch = 2;
 
@@ -95,7 +96,7 @@ TANGRAM_DEVICE constexpr uint32_t NumbersOfUnit() {
   return kSums == kRowFixed ? 2 : kSums == kRowF32 ? 4 : 8;
 }
 
-// The sums that go back to one rank.
+// The sums that are sent back to one rank.
 template <uint32_t kOutputs, uint32_t kSums, uint32_t kNumbers, typename Memory>
 class Partials {
  public:
@@ -165,7 +166,7 @@ class Partials {
                           out_ + p_.inbox.rows[1] + row * p_.inbox.stride[1] +
                               uint64_t{unit} * kNumbers * BytesOfNumber(kSums),
                           sums[b]);
-      // Whoever finds one of a row says the same.
+      // Every thread that finds an overflow in a row stores the same value.
       if (!good[b])
         memory_.template Store<uint64_t>(
             out_ + p_.inbox.unfit + row * 8,
@@ -174,7 +175,7 @@ class Partials {
     }
   }
 
-  // Which of its choices here are not in the sum.
+  // Stores which of the row's choices here are missing in the sum.
   TANGRAM_DEVICE void Tell(uint64_t row) {
     uint32_t lacking = 0;
     for (uint32_t k = 0; k < p_.top_k; ++k) {
@@ -189,7 +190,7 @@ class Partials {
   const DispatchParameters& p_;
   Memory& memory_;
   const uint64_t in_, out_, place_;
-  const uint32_t units_;  // of a row; those of all rows are fewer than 2^32
+  const uint32_t units_;  // per row; all rows together have fewer than 2^32
 };
 
 template <uint32_t kOutputs, uint32_t kSums, uint32_t kNumbers, typename Memory>
@@ -230,7 +231,7 @@ TANGRAM_DEVICE void CombineSend(const Where& where, const DispatchParameters& p,
   }
 }
 
-// The sums of all ranks for this one's rows.
+// Adds the sums of all ranks for this rank's rows.
 template <uint32_t kSums, uint32_t kNumbers, typename Memory>
 class Homecoming {
  public:
@@ -293,7 +294,7 @@ class Homecoming {
       if (Signed(memory_, p_.choices, row * p_.top_k + k) < 0) out |= 1u << k;
     return out;
   }
-  // Of a row's choices at a rank those that are not in what it sent.
+  // Returns a row's choices at a rank that are missing in the sum which it sent.
   TANGRAM_DEVICE uint32_t Missing(uint64_t row, uint32_t rank, bool came, uint64_t in,
                                   uint64_t slot) {
     uint32_t lacking = UINT32_MAX;

@@ -9,7 +9,7 @@ constexpr uint64_t kLine = 128;
 uint64_t Lines(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 uint64_t Stride(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
 
-// Gives out memory, one thing after another.
+// Assigns offsets, one after another.
 class Places {
  public:
   explicit Places(uint64_t at) : at_(at) {}
@@ -28,7 +28,8 @@ uint64_t HalfOf(const DispatchParameters& p, Places* places, DispatchInbox* out)
   const uint64_t rows = p.most_tokens, entries = rows * p.top_k * 4;
   out->stride[0] = Stride(BytesOfRow(p.wire, p.hidden));
   out->stride[1] = Stride(BytesOfRow(p.sums, p.hidden));
-  // Of a lane all is one range: where ranks do not reach each other's memory it is one message.
+  // All data of a lane is one range: for ranks that do not reach each other's memory it is one
+  // message.
   out->flags[0] = places->Take(kLine);
   out->total = out->flags[0] + 8;
   out->choices = places->Take(entries);

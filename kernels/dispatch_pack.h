@@ -1,7 +1,8 @@
 // Kernels `dispatch_totals`, `dispatch_tally`, `dispatch_offsets`, `dispatch_place`,
-// `dispatch_pack`: what came, packed for the experts here: in order of choice (so of expert), and
-// within one in order of ranks and of their rows, as Exchange (agent/dispatch) packs it. Counts and
-// offsets are made where they are needed. What is beyond the room is left out: the last that came.
+// `dispatch_pack`: received rows, packed for the experts here. The order is that of choices (so of
+// experts), then of ranks and of their rows, as Exchange (agent/dispatch) packs it. Counts and
+// offsets are computed where they are needed. If there is too little room, the last rows are left
+// out.
 #pragma once
 
 #include "kernels/arithmetic.h"
@@ -13,7 +14,7 @@ namespace tangram::kernels {
 // A chunk of the rows of one rank.
 struct CameChunk {
   uint32_t rank = 0;
-  uint64_t begin = 0, end = 0;  // of the rank's rows
+  uint64_t begin = 0, end = 0;  // among the rank's rows
 };
 template <typename Memory>
 TANGRAM_DEVICE CameChunk CameChunkOf(const DispatchParameters& p, uint64_t number, Memory& memory) {
@@ -26,7 +27,7 @@ TANGRAM_DEVICE CameChunk CameChunkOf(const DispatchParameters& p, uint64_t numbe
   return chunk;
 }
 
-// Which of the choices here an entry of a rank's is for; -1: none, or it is none that could be.
+// Index, among the choices here, of an entry of a rank; -1: none, or an invalid entry.
 template <typename Memory>
 TANGRAM_DEVICE int32_t LocalOf(const DispatchParameters& p, const DispatchLayer& layer, uint64_t in,
                                uint64_t entry, Memory& memory) {
@@ -54,8 +55,8 @@ TANGRAM_DEVICE void DispatchTotals(const Where& where, const DispatchParameters&
   }
 }
 
-// Calls use(entry, local) for the entries of a chunk that there is room for, in order; `before`: of
-// all chunks before. local -1: of what stays out.
+// Calls use(entry, local) for the entries of a chunk that fit, in order; `before`: entries of all
+// chunks before. local -1: the entry is left out.
 template <typename Memory, typename Use>
 TANGRAM_DEVICE void EachEntry(const DispatchParameters& p, const DispatchLayer& layer, uint64_t in,
                               const CameChunk& chunk, uint64_t before, Memory& memory, Use&& use) {
@@ -66,7 +67,7 @@ TANGRAM_DEVICE void EachEntry(const DispatchParameters& p, const DispatchLayer& 
   }
 }
 
-// A thread for each chunk and each choice here.
+// One thread per chunk and choice here.
 template <typename Memory, typename Use>
 TANGRAM_DEVICE void EachCameChunk(const Where& where, const DispatchParameters& p,
                                   const DispatchLayer& layer, World<Memory>& world, Memory& memory,
@@ -104,7 +105,7 @@ TANGRAM_DEVICE void DispatchTally(const Where& where, const DispatchParameters& 
                 });
 }
 
-// The tally of a chunk becomes that of all before it.
+// Replaces the tally of each chunk by the sum of all chunks before it.
 template <typename Memory>
 TANGRAM_DEVICE void DispatchOffsets(const Where& where, const DispatchParameters& p,
                                     Memory& memory) {
@@ -167,7 +168,7 @@ TANGRAM_DEVICE void DispatchPlace(const Where& where, const DispatchParameters& 
       });
 }
 
-// Rows by their addresses.
+// Lines at a list of addresses.
 template <typename Memory>
 struct PackedLines {
   using Grid = Radices<2>;

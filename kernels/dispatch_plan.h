@@ -1,14 +1,14 @@
-// Kernels `dispatch_count`, `dispatch_choose`, `dispatch_ranks`, `dispatch_slots`: which rows go to
-// whom, as dispatch::Choose (agent/dispatch/plan.h) has it, own copies and turns, so that a
-// graph can do without the host. A thread looks through a chunk of rows for one expert, or for one
-// rank, and adds up what the chunks before have.
+// Kernels `dispatch_count`, `dispatch_choose`, `dispatch_ranks`, `dispatch_slots`: the destination
+// of each row, by the rule of dispatch::Choose (agent/dispatch/plan.h): own replica, else replicas
+// in turn. So a graph needs no host. A thread scans a chunk of rows for one expert or one rank, and
+// adds the counts of the chunks before.
 #pragma once
 
 #include "kernels/dispatch.h"
 
 namespace tangram::kernels {
 
-// Begins a pair: its flag is that of the next one of this epoch.
+// Begins a pair: sets its flag to the next one of this epoch.
 template <typename Memory>
 TANGRAM_DEVICE void BeginPair(const DispatchParameters& p, Memory& memory) {
   const uint64_t next = p.table + offsetof(DispatchTable, next);
@@ -27,7 +27,7 @@ struct Chunk {
   uint64_t begin = 0, end = 0;  // of its rows
 };
 
-// Calls use(chunk) for each chunk of `rows` and each of `columns` that is this thread's.
+// Calls use(chunk) for this thread's chunks: one for each chunk of `rows` and each of `columns`.
 template <typename Memory, typename Use>
 TANGRAM_DEVICE void EachChunk(const Where& where, uint32_t rows, uint32_t columns, Memory& memory,
                               Use&& use) {
@@ -53,7 +53,7 @@ TANGRAM_DEVICE void DispatchCount(const Where& where, const DispatchParameters& 
   });
 }
 
-// Whether all ranks of a choice take part.
+// Whether all ranks of a choice (replica) take part.
 template <typename Memory>
 TANGRAM_DEVICE bool IsThere(World<Memory>& world, const DispatchLayer& layer, uint32_t choice,
                             Memory& memory) {
@@ -64,7 +64,7 @@ TANGRAM_DEVICE bool IsThere(World<Memory>& world, const DispatchLayer& layer, ui
   return there;
 }
 
-// Of an expert's alternatives that are there this rank's own, or else the one whose turn it is.
+// Among the available replicas of an expert: this rank's own one, else the next in turn.
 template <typename Memory>
 TANGRAM_DEVICE int32_t ChoiceOf(World<Memory>& world, const DispatchLayer& layer, uint32_t expert,
                                 uint32_t turn, Memory& memory) {
@@ -77,7 +77,7 @@ TANGRAM_DEVICE int32_t ChoiceOf(World<Memory>& world, const DispatchLayer& layer
     left += IsThere(world, layer, choice, memory) ? 1 : 0;
   if (left == 0) return kChoiceNowhere;
   uint32_t before = turn % left;
-  // Who is masked meanwhile may leave fewer than were counted.
+  // A rank that is masked meanwhile may leave fewer than were counted.
   for (uint32_t choice = first; choice < end; ++choice)
     if (IsThere(world, layer, choice, memory) && before-- == 0) return static_cast<int32_t>(choice);
   return kChoiceNowhere;
@@ -115,7 +115,7 @@ TANGRAM_DEVICE bool GoesTo(const DispatchParameters& p, const DispatchLayer& lay
   return false;
 }
 
-// Also: turns go on.
+// Also advances the turns.
 template <typename Memory>
 TANGRAM_DEVICE void DispatchRanks(const Where& where, const DispatchParameters& p, Memory& memory) {
   World<Memory> world(p, memory);

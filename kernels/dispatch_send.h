@@ -1,5 +1,5 @@
-// Kernel `dispatch_send`: each row once to each rank that has experts of it, straight into that
-// rank's memory: as it is, or as FP8 e4m3 with an fp32 scale for each 128 numbers.
+// Kernel `dispatch_send`: writes each row once to each rank that has experts for it, directly into
+// that rank's memory: unchanged, or as FP8 e4m3 with an fp32 scale per 128 numbers.
 #pragma once
 
 #include "kernels/arithmetic.h"
@@ -9,7 +9,7 @@
 
 namespace tangram::kernels {
 
-// Rows by a list, to lines that lie side by side.
+// Copies listed rows to adjacent lines.
 template <typename Memory>
 struct ListedLines {
   using Grid = Radices<2>;
@@ -34,8 +34,8 @@ TANGRAM_DEVICE float NumberAt(uint32_t element, uint64_t row, uint64_t index, Me
                             : LoadBf16(memory, row + index * 2);
 }
 
-// Of a scale: the largest magnitude of its block over 448; so small a block has none whose inverse
-// is a number.
+// A scale is the largest magnitude of its block over 448. A block that is too small for a finite
+// inverse has scale 1.
 struct Fp8Scale {
   float scale = 1, inverse = 1;
 };
@@ -45,7 +45,7 @@ TANGRAM_DEVICE Fp8Scale ScaleOf(uint32_t largest) {
   const float scale = Quotient(most, kFp8Most);
   return {scale, Quotient(1, scale)};
 }
-// As integers, magnitudes have the order of the numbers; what is no number has none.
+// As integers, magnitudes order like the numbers; NaN is ignored.
 TANGRAM_DEVICE uint32_t LargerMagnitude(uint32_t bits, uint32_t largest) {
   const uint32_t magnitude = bits & 0x7fffffff;
   return magnitude <= 0x7f800000 && magnitude > largest ? magnitude : largest;
@@ -57,10 +57,9 @@ TANGRAM_DEVICE uint32_t NumberOf(const Word16& word, uint32_t n, uint32_t elemen
   return static_cast<uint32_t>((n < 4 ? word.low : word.high) >> (16 * (n % 4)) & 0xffff) << 16;
 }
 
-// What eight threads make of the blocks of a rank's rows. Each reads a block whole, since no thread
-// asks another: at any time the eight of one block are at eight words side by side, so they load
-// whole sectors, seven times in eight from the nearest cache. Each keeps the words that it
-// converts.
+// Eight threads convert the blocks of a rank's rows. Each reads whole blocks, since no thread waits
+// for another. At any time the eight of one block read eight adjacent words, so they load whole
+// sectors, seven times in eight from the nearest cache. Each keeps the words that it converts.
 template <typename Memory>
 class Fp8Blocks {
  public:
@@ -100,7 +99,7 @@ class Fp8Blocks {
  private:
   template <uint32_t kElement>
   TANGRAM_DEVICE void Whole(uint64_t from, uint64_t to, uint64_t scale_at, uint32_t lane) {
-    constexpr uint32_t kOf = kElement == kRowF32 ? 4 : 8;  // numbers of a word
+    constexpr uint32_t kOf = kElement == kRowF32 ? 4 : 8;  // numbers per word
     constexpr uint32_t kMine = kNumbers / kOf / kThreads;
     Word16 mine[kMine];
     uint32_t largest = 0;
@@ -135,7 +134,7 @@ class Fp8Blocks {
     if (lane == 0) StoreFloat(memory_, scale_at, scale.scale);
   }
 
-  // Number by number: the last block of a row, or rows that lie anyhow.
+  // One number at a time: the last block of a row, or rows that are not aligned.
   TANGRAM_DEVICE void Any(uint64_t from, uint64_t first, uint64_t to, uint64_t scale_at) {
     const uint64_t end = Smaller<uint64_t>(first + kNumbers, p_.hidden);
     uint32_t largest = 0;
@@ -155,7 +154,7 @@ class Fp8Blocks {
   const uint32_t of_row_;
 };
 
-// What is told of rows beside them: of a row's choices those that are at the rank, and weights.
+// Metadata of rows: which of a row's choices are at the rank, and weights.
 template <typename Memory>
 class Told {
  public:
@@ -186,7 +185,7 @@ TANGRAM_DEVICE void DispatchSend(const Where& where, const DispatchParameters& p
   const DispatchLayer layer = world.layer();
   const uint32_t ranks = world.ranks(), self = world.self();
   const uint64_t bytes = BytesOfRow(p.x, p.hidden);
-  // Whoever was masked since they were counted is sent to all the same: its memory is there.
+  // A rank that was masked after the count still gets its rows: its memory exists.
   const auto rows_of = [&](uint32_t r) -> uint64_t { return Word(memory, p.sent, r); };
   const auto lines_of = [&](uint32_t r) {
     return ListedLines<Memory>{p.rows,

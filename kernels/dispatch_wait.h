@@ -1,13 +1,13 @@
-// Kernels `dispatch_flag` and `dispatch_wait`: this rank says that all it has for the others lies
-// in their inboxes, and waits for the same from them. Of both lanes.
+// Kernels `dispatch_flag` and `dispatch_wait`, for both lanes. This rank signals that all its data
+// for the others is in their inboxes, and waits for the same signal from them.
 #pragma once
 
 #include "kernels/dispatch.h"
 
 namespace tangram::kernels {
 
-// Behind the kernel that wrote rows, on the same stream: what it wrote is there for who sees the
-// flag.
+// Runs after the kernel that wrote rows, on the same stream: a reader that sees the flag sees those
+// rows.
 template <typename Memory>
 TANGRAM_DEVICE void DispatchFlag(const Where& where, const DispatchParameters& p, Memory& memory) {
   World<Memory> world(p, memory);
@@ -23,11 +23,11 @@ TANGRAM_DEVICE void DispatchFlag(const Where& where, const DispatchParameters& p
   }
 }
 
-// One thread waits for all ranks, looks at each in turn, and masks who makes no progress: one of
-// which nothing came for the timeout, neither its flag nor a sign that it waits, too (a beat; so of
-// ranks that wait for each other the silent one is masked), and one that is not through after three
-// times that. Time in which this kernel did not run is nobody's fault. What it remembers lies in
-// memory, so it may be begun anew at any Pause.
+// One thread waits for all ranks, polls each in turn, and masks unresponsive ones. A rank is masked
+// if neither its flag nor a heartbeat arrived within the timeout. (A waiting rank sends heartbeats,
+// so of ranks that wait for each other only the unresponsive one is masked.) It is also masked if
+// it has not finished after three timeouts. Time in which this kernel did not run does not count.
+// The state is in memory, so the kernel may be restarted at any Pause.
 template <typename Memory>
 class WaitForAll {
  public:
@@ -43,8 +43,8 @@ class WaitForAll {
       Look(memory_.Now());
       memory_.Pause();
     }
-    // Whose rows, or sums, are used: the same for all that follows of this pair, whoever is masked
-    // meanwhile.
+    // Decides whose rows, or sums, are used: fixed for the rest of this pair, even if a rank is
+    // masked meanwhile.
     for (uint32_t r = 0; r < ranks_; ++r) {
       uint32_t use = !world_.masked(r) && Here(r) ? 1 : 0;
       if (use != 0 && p_.lane == 0) {
@@ -76,7 +76,7 @@ class WaitForAll {
   }
 
   TANGRAM_DEVICE void Look(uint64_t now) {
-    // By lane: it waits for the sums of a pair whose rows it waited for before.
+    // By lane: it waits for the sums of a pair after it has waited for the pair's rows.
     const uint64_t of = flag_ << 1 | p_.lane;
     if (Get(At(offsetof(DispatchWait, flag))) != of) {
       Put(At(offsetof(DispatchWait, flag)), of);

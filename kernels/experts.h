@@ -10,7 +10,7 @@ TANGRAM_DEVICE void Route(const Where& where, const RouteParameters& p, Memory& 
   EachItem(where, p.rows, memory, [&](uint64_t r) {
     const uint64_t logits = p.logits + r * p.experts * 4, to = p.to + r * p.top * sizeof(Choice);
     float first = 0, before = 0, norm = 0;
-    uint64_t last = 0;  // chosen, with the logit `before`
+    uint64_t last = 0;  // the last chosen expert, with the logit `before`
     for (uint64_t k = 0; k < p.top; ++k) {
       float best = 0;
       uint64_t chosen = p.experts;
@@ -37,7 +37,7 @@ TANGRAM_DEVICE void Route(const Where& where, const RouteParameters& p, Memory& 
   });
 }
 
-// Where the k-th expert of a row is; 0: not here.
+// The address of the k-th expert of a row; 0: not here.
 template <typename Memory>
 TANGRAM_DEVICE uint64_t PlaceOf(const ExpertParameters& p, uint64_t row, uint64_t k,
                                 Memory& memory) {

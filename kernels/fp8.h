@@ -1,6 +1,6 @@
 // FP8 e4m3 (4 bits of exponent, 3 of mantissa, no infinity; "FP8 Formats for Deep Learning",
-// arXiv:2209.05433), by integers and single operations of fp32 that are exact, so that host and
-// device have the same bits. Blocks of numbers share an fp32 scale.
+// arXiv:2209.05433), by integers and single exact operations of fp32, so host and device have the
+// same bits. Blocks of numbers share an fp32 scale.
 #pragma once
 
 #include "kernels/memory.h"
@@ -11,13 +11,13 @@ constexpr float kFp8Most = 448;
 constexpr uint32_t kFp8Block = 128;  // numbers of a row that share a scale
 constexpr uint8_t kFp8Nan = 0x7f;
 
-// The bits of an fp32 number to the nearest of e4m3, ties to even; what is beyond the largest
-// becomes the largest, what is no number kFp8Nan.
+// Rounds the bits of an fp32 number to the nearest e4m3, ties to even. Numbers beyond the largest
+// become the largest, NaN becomes kFp8Nan.
 TANGRAM_DEVICE uint8_t ToFp8(uint32_t bits) {
   const uint32_t magnitude = bits & 0x7fffffff, sign = bits >> 24 & 0x80;
-  // From 2^-6 on: 20 bits of mantissa go, and the bias is 7 in place of 127.
+  // From 2^-6 on: drops 20 bits of mantissa, and changes the bias from 127 to 7.
   const uint32_t normal = ((magnitude + 0x7ffff + (magnitude >> 20 & 1)) >> 20) - (120u << 3);
-  // Below, in units of 2^-9: half-way numbers go to the even one.
+  // Below, in units of 2^-9: half-way numbers round to the even one.
   const uint32_t exponent = magnitude >> 23, mantissa = (magnitude & 0x7fffff) | 0x800000;
   const uint32_t down = exponent > 120 ? 21 : exponent > 116 ? 141 - exponent : 25;
   const uint32_t half = 1u << (down - 1), rest = mantissa & (2 * half - 1);

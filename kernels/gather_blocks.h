@@ -1,5 +1,5 @@
-// Kernel `gather_blocks`: blocks of one size by their numbers, into a buffer, out of one, or from
-// pool to pool: those that changed while the others were carried.
+// Kernel `gather_blocks`: copies blocks of one size by their numbers, into a buffer, out of one, or
+// from pool to pool. It is for blocks that changed while the others were copied.
 #pragma once
 
 #include "kernels/lines.h"

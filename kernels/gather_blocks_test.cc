@@ -14,13 +14,13 @@ namespace {
 
 using testing::AddressOf;
 
-// Blocks by number on either side, or in order, and of the bytes between them none.
+// Copies blocks by number on either side, or in order, and changes no bytes between them.
 TEST(GatherBlocks, GoFromAnyNumbersToAnyNumbers) {
   std::mt19937 random(1);
   for (int turn = 0; turn < 200; ++turn) {
     const uint64_t bytes = turn % 2 == 0 ? 16 * (1 + random() % 90) : 1 + random() % 300;
     const uint64_t from_at = random() % 4 * 4,
-                   to_at = random() % 4 * 4;  // where either side begins
+                   to_at = random() % 4 * 4;  // start of either side
     const uint64_t gap = turn % 2 == 0 ? 16 * (random() % 3) : random() % 20;
     const uint64_t blocks = 1 + random() % 20, count = random() % (blocks + 1);
     const uint64_t pitch = bytes + gap, to_pitch = pitch + random() % 3 * 4;

@@ -1,10 +1,10 @@
-// Kernels `hash_sums`, `copy_hash` and `hash_chain`: XXH3-64 of many ranges at once (xxh3.h says
-// how a hash is shared).
+// Kernels `hash_sums`, `copy_hash` and `hash_chain`: XXH3-64 of many ranges concurrently (xxh3.h
+// describes how threads share a hash).
 //
-// hash_sums and copy_hash have four threads, one a pair of lanes, for each block of 1,024 bytes;
-// each loads 16 times 16 bytes, so that a warp's request has 8 runs of 64. Sums go to scratch, 64
-// bytes a block. hash_chain has four threads for each range, who go through its sums one after
-// another; the last of them to end puts their ends together.
+// hash_sums and copy_hash use four threads per block of 1,024 bytes, one per pair of lanes. Each
+// loads 16 times 16 bytes, so a warp's request has 8 runs of 64. Sums go to scratch, 64 bytes per
+// block. hash_chain uses four threads per range, which process its sums in order. The last of them
+// to finish combines their results.
 #pragma once
 
 #include "kernels/parameters.h"
@@ -13,18 +13,17 @@
 
 namespace tangram::kernels {
 
-// Blocks of a range, the last of which is not whole and ends as its own rules say; a short range is
-// one that has no sums.
+// Blocks of a range. The last one is partial and follows its own rules; a short range has no sums.
 TANGRAM_DEVICE uint64_t HashUnitsOf(uint64_t bytes) {
   return bytes <= xxh3::kShort ? 1 : (bytes - 1) / xxh3::kBlock + 1;
 }
 
-// The four threads of a range in hash_chain meet here; hash_sums makes it zero.
+// The four threads of a range in hash_chain combine their results here; hash_sums zeroes it.
 struct HashMeeting {
   uint64_t sum, arrived;
 };
 
-// Where things lie in the scratch.
+// Addresses in the scratch.
 TANGRAM_DEVICE uint64_t SumsAt(const HashParameters& p, uint64_t unit, uint32_t pair) {
   return p.scratch + (unit * xxh3::kPairs + pair) * sizeof(Word16);
 }
@@ -32,13 +31,13 @@ TANGRAM_DEVICE uint64_t MeetingAt(const HashParameters& p, uint64_t range) {
   return SumsAt(p, p.units, 0) + range * sizeof(HashMeeting);
 }
 
-// A pair's 16 bytes of each of `stripes` of a block, in turn: where the first lie.
+// The first addresses of a pair's 16 bytes in each stripe of a block.
 struct PairBytes {
   uint64_t from, to;
   uint32_t from_width, to_width;
 };
 
-// Adds them up and, if kCopy, copies them. At most 16 stripes.
+// Adds up the bytes of `stripes` stripes (at most 16) and, if kCopy, copies them.
 template <bool kCopy, typename Memory>
 TANGRAM_DEVICE void AddStripes(Memory& memory, const PairBytes& at, uint32_t stripes, uint32_t pair,
                                xxh3::Pair* sums) {
@@ -49,7 +48,7 @@ TANGRAM_DEVICE void AddStripes(Memory& memory, const PairBytes& at, uint32_t str
     xxh3::AddTo(sums, data, xxh3::kSecret[s + 2 * pair], xxh3::kSecret[s + 1 + 2 * pair]);
   }
 }
-// The same of a whole block that is aligned, with all loads under way at once.
+// The same for a whole, aligned block, with all loads in flight together.
 template <bool kCopy, typename Memory>
 TANGRAM_DEVICE void AddBlock(Memory& memory, const PairBytes& at, const uint64_t (&keys)[17],
                              xxh3::Pair* sums) {
@@ -70,7 +69,7 @@ TANGRAM_DEVICE void AddBlock(Memory& memory, const PairBytes& at, const uint64_t
 template <bool kCopy, typename Memory>
 TANGRAM_DEVICE void HashOrCopy(const Where& where, const HashParameters& p, Memory& memory) {
   const uint32_t pair = where.thread % xxh3::kPairs;
-  uint64_t keys[17];  // of stripe s the lower lane has that of s, the upper that of s + 1
+  uint64_t keys[17];  // for stripe s the lower lane uses key s, the upper key s + 1
   TANGRAM_UNROLL
   for (uint32_t s = 0; s < 17; ++s) keys[s] = xxh3::kSecret[s + 2 * pair];
 
@@ -91,7 +90,7 @@ TANGRAM_DEVICE void HashOrCopy(const Where& where, const HashParameters& p, Memo
     if (whole && Smaller(at.from_width, at.to_width) == sizeof(Word16)) {
       AddBlock<kCopy>(memory, at, keys, &sums);
     } else {
-      // Of the last block at least one byte is left for the end.
+      // At least one byte of the last block is left for the end.
       const uint64_t left = Smaller<uint64_t>(range.bytes - done, xxh3::kBlock + 1);
       const uint32_t stripes = left == 0 ? 0 : static_cast<uint32_t>((left - 1) / xxh3::kStripe);
       AddStripes<kCopy>(memory, at, stripes, pair, &sums);
@@ -124,8 +123,8 @@ TANGRAM_DEVICE void StoreHash(Memory& memory, const HashRange& range, uint64_t h
   memory.template Store<uint64_t>(range.hash, hash == 0 ? 1 : hash);
 }
 
-// Takes the sums of `blocks` into a pair's lanes. Loads are made a batch ahead, or each would be
-// waited for.
+// Takes the sums of `blocks` into a pair's lanes. Loads are issued a batch ahead; otherwise each
+// would stall.
 template <typename Memory>
 TANGRAM_DEVICE xxh3::Pair ChainOf(Memory& memory, const HashParameters& p, uint64_t unit,
                                   uint64_t blocks, uint32_t pair) {
@@ -178,8 +177,8 @@ TANGRAM_DEVICE void HashChain(const Where& where, const HashParameters& p, Memor
     }
     const uint64_t blocks = (range.bytes - 1) / xxh3::kBlock;
     xxh3::Pair lanes = ChainOf(memory, p, range.first, blocks, pair);
-    // Those of the last block are not scrambled. The last 64 bytes are taken with a part of the
-    // secret of their own, some of them twice.
+    // The sums of the last block are not scrambled. The last 64 bytes use a separate part of the
+    // secret; some of them are taken twice.
     const Word16 last = memory.template Load<Word16>(SumsAt(p, range.first + blocks, pair));
     lanes = {lanes.low + last.low, lanes.high + last.high};
     const uint64_t end = address + range.bytes - xxh3::kStripe + pair * sizeof(Word16);

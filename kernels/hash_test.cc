@@ -1,4 +1,4 @@
-// Hashes made by many threads are the library's, whatever the length and the place.
+// Hashes by many threads equal the library's, for every length and alignment.
 #include "kernels/hash.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ uint64_t Expected(const std::byte* bytes, size_t size) {
   return std::max<uint64_t>(XXH3_64bits(bytes, size), 1);
 }
 
-// Ranges of bytes drawn by chance, each at an address of its own, hashed or copied in one launch.
+// Ranges of random bytes at different alignments, hashed or copied in one launch.
 class Ranges {
  public:
   explicit Ranges(uint32_t seed) : random_(seed) {}
@@ -96,7 +96,7 @@ TEST(Hash, OfEveryAlignmentOfBothSidesIsTheLibrarys) {
   ranges.Check("copy_hash", 2, Order::kBackwards);
 }
 
-// 8 bytes of which the library's hash is 0: its last step for such a length can be undone.
+// 8 bytes whose hash by the library is 0: for this length its last step can be inverted.
 TEST(Hash, IsNeverZero) {
   const std::vector<uint64_t> bytes{0xff27d738e168d542};
   ASSERT_EQ(XXH3_64bits(bytes.data(), 8), 0u);

@@ -3,7 +3,7 @@
 namespace tangram::kernels {
 namespace {
 
-// One more than the image has, which may be empty.
+// One word more than the image, which may be empty.
 alignas(16) constexpr uint64_t kWords[] = {
 #include TANGRAM_IMAGE
     0};

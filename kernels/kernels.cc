@@ -8,8 +8,8 @@
 namespace tangram::kernels {
 namespace {
 
-// Runs the body of a kernel: threads one after another. Who counts is shown them from the last to
-// the first, so that what depends on their order does not always come out alike.
+// Runs the body of a kernel, one thread after another. A counting memory gets the threads from last
+// to first, so results that depend on their order differ.
 template <typename Parameters, typename Memory, typename Body>
 void Execute(Launch launch, const void* what, Memory& memory, Body&& body) {
   const Parameters parameters = *static_cast<const Parameters*>(what);
@@ -40,7 +40,7 @@ void Execute(Launch launch, const void* what, Memory& memory, Body&& body) {
          }},
 constexpr Kernel kAll[] = {TANGRAM_KERNELS(TANGRAM_TWIN)};
 
-// Of `threads` each, for so much work that comes in parts of `per_block`.
+// A grid of blocks of `threads` threads, for `work` in parts of `per_block`.
 Launch LaunchOf(uint64_t work, uint64_t per_block, uint32_t threads, uint32_t most_blocks) {
   const uint64_t blocks = (work + per_block - 1) / per_block;
   return {static_cast<uint32_t>(std::clamp<uint64_t>(blocks, 1, std::max(most_blocks, 1u))),
@@ -96,11 +96,11 @@ Launch HashSumsLaunch(const HashParameters& parameters, uint32_t most_blocks) {
   return LaunchOf(parameters.units, kThreads / xxh3::kPairs, kThreads, most_blocks);
 }
 Launch HashChainLaunch(const HashParameters& parameters, uint32_t most_blocks) {
-  // Small blocks, so that ranges, each of which is slow, are on many multiprocessors.
+  // Small blocks spread the ranges, each of which is slow, over many multiprocessors.
   constexpr uint32_t kThreads = 32;
   return LaunchOf(parameters.count, kThreads / xxh3::kPairs, kThreads, most_blocks);
 }
-// A tile has eight words for each of so many threads.
+// A tile has eight words per thread of a full block.
 Launch CopyStripsLaunch(const CopyStripsParameters& parameters, uint32_t most_blocks) {
   return LaunchOf(parameters.units, 1, kMostThreads, most_blocks);
 }

@@ -1,4 +1,4 @@
-// The table, the image, and how work is shared.
+// The table, the image, and the distribution of work.
 #include "kernels/kernels.h"
 
 #include <gtest/gtest.h>

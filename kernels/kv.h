@@ -1,5 +1,6 @@
-// Kernels `kv_by_head` and `kv_latent`: the bytes of a KV plan's moves (agent/kv: a page is one KV
-// head of one layer for a block of positions; how an engine keeps it, its format says in strides).
+// Kernels `kv_by_head` and `kv_latent`: copy the bytes of a KV plan's moves (agent/kv: a page is
+// one KV head of one layer for a block of positions; the engine's format describes its pages in
+// strides).
 #pragma once
 
 #include "kernels/lines.h"
@@ -19,7 +20,7 @@ TANGRAM_DEVICE uint64_t TilesOf(const KvMove& move) {
   return TilesOf(move.pages * move.parts * move.tokens, move.row_bytes, AccessOf(move));
 }
 
-// Rows: positions of a part (K or V) of a page.
+// Lines are positions of a part (K or V) of a page.
 struct KvLines {
   using Grid = Radices<4, uint32_t>;
   const KvMove& move;
@@ -52,14 +53,14 @@ TANGRAM_DEVICE void KvByHead(const Where& where, const KvByHeadParameters& p, Me
   }
 }
 
-// Positions of a block, each of which goes to every target.
+// Lines are positions of a block; each is copied to every target.
 template <typename Memory>
 struct LatentLines {
   using Grid = Radices<2>;
   const KvLatentParameters& p;
   const LatentMove& move;
   uint64_t bytes, lines;
-  uint64_t targets_at;  // of the move's addresses
+  uint64_t targets_at;  // address of the move's list of targets
   Memory& memory;
 
   TANGRAM_DEVICE Grid GridOf(uint64_t words) const { return {{words}}; }

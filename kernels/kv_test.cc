@@ -1,5 +1,5 @@
-// KV goes from ranks that have all heads of their requests to ranks that have some heads of all,
-// and back; latents go to every rank.
+// KV moves from ranks that have all heads of their requests to ranks that have some heads of all
+// requests, and back. Latents go to every rank.
 #include "kernels/kv.h"
 
 #include <gtest/gtest.h>
@@ -16,11 +16,11 @@ namespace {
 using testing::AddressOf;
 using testing::Order;
 
-// A rank's KV of `heads` heads: all numbers by what they mean, and where that lies.
+// A rank's KV of `heads` heads: the numbers, and their places.
 struct Region {
-  bool by_head = false;  // within a page: head after head, else position after position
-  uint64_t layers = 0, blocks = 0, heads = 0, tokens = 0, row = 0;  // bytes of a row of K
-  bool split = false;  // V of all layers behind K of all, else in each page
+  bool by_head = false;  // within a page: by head, else by position
+  uint64_t layers = 0, blocks = 0, heads = 0, tokens = 0, row = 0;  // row: bytes of a row of K
+  bool split = false;  // V of all layers after K of all layers, else in each page
   std::vector<std::byte> bytes = {};
 
   uint64_t part_bytes() const { return heads * tokens * row; }
@@ -36,7 +36,7 @@ struct Region {
   void Resize() { bytes.assign(2 * layers * blocks * part_bytes(), std::byte(0)); }
 };
 
-// What a byte of KV is, by what it means. Never 0.
+// The byte of KV with these coordinates. Never 0.
 std::byte Value(uint64_t layer, uint64_t block, uint64_t head, uint64_t part, uint64_t token,
                 uint64_t at) {
   uint64_t h = layer;
@@ -80,8 +80,8 @@ void Launch(std::vector<KvMove> moves, uint32_t most_blocks) {
                Order::kBackwards);
 }
 
-// Every block goes to each rank, whose heads are a part of all; blocks are renamed, and the last
-// one has fewer positions. Then everything goes back.
+// Copies every block to each rank, which has a part of the heads; blocks get other numbers, and the
+// last one has fewer positions. Then copies everything back.
 void ThereAndBack(Region whole, uint64_t ranks, bool part_by_head, bool part_split) {
   whole.Resize();
   ForAll(whole, [&](auto l, auto b, auto h, auto p, auto t, auto i) {
@@ -131,7 +131,7 @@ TEST(KvByHead, BlocksAreDividedByHeadsAndPutTogetherAgain) {
     ThereAndBack(whole, 2, (formats & 4) != 0, (formats & 8) != 0);
   }
   ThereAndBack({false, 2, 5, 8, 16, 64, false}, 8, true, false);
-  // Rows that are no multiple of anything.
+  // Rows whose size is not a multiple of an access.
   ThereAndBack({false, 2, 4, 4, 5, 7, false}, 4, false, true);
   ThereAndBack({true, 2, 4, 4, 3, 12, true}, 2, false, false);
 }
@@ -171,14 +171,14 @@ TEST(KvByHead, AnyGapMayLieBetweenPartsAndBetweenPages) {
   }
 }
 
-// Blocks of a home, in pages of their own at every rank.
+// Blocks of a home, in different pages at every rank.
 TEST(KvLatent, EveryRankGetsAllLatentsOfEveryBlock) {
   std::mt19937 random(2);
   for (const uint64_t row : {1152, 656, 36, 7}) {
     for (const uint64_t ranks : {1, 3, 8}) {
       constexpr uint64_t kTokens = 16, kBlocks = 5;
       const uint64_t page = kTokens * row;
-      // Either side may begin anywhere.
+      // Either side may begin at any address.
       const uint64_t from = ranks == 8 ? 1 : 0, to = ranks == 3 ? 4 : 0;
       std::vector<std::byte> home(from + kBlocks * page);
       for (std::byte& byte : home) byte = std::byte(random());

@@ -1,9 +1,9 @@
-// The copy that all kernels share whose bytes lie in lines: of a strip, of blocks, of pages of KV.
+// The copy that all kernels share whose bytes are lines: of a strip, of blocks, of pages of KV.
 //
-// The words of an item (an access each) are numbered through, line by line, and cut into tiles of
-// kTileWords. Of a tile, threads that are neighbours take words that are neighbours, across the
-// ends of lines: so a warp's request is whole lines wherever they are short. Each thread has up to
-// eight loads under way before it stores.
+// The words of an item (one access each) are numbered line by line and cut into tiles of
+// kTileWords. Neighbouring threads take neighbouring words of a tile, across the ends of lines, so
+// a warp's request covers whole lines even if they are short. Each thread has up to eight loads in
+// flight before it stores.
 #pragma once
 
 #include "kernels/memory.h"
@@ -12,14 +12,14 @@ namespace tangram::kernels {
 
 constexpr uint32_t kTileWords = 4096;
 
-// A word by its digits: which of its line it is, which line of its group, which group, ...
+// The digits of a word's number: word in its line, line in its group, group, ...
 template <uint32_t kDigits, typename Digit = uint64_t>
 struct Place {
   Digit digit[kDigits];
 };
 
-// How many words a line has, lines a group, ...; the last digit has no limit. Digits of 32 bits
-// take half the registers, where words of an item are no more than those can count.
+// Words per line, lines per group, ...; the last digit has no limit. Digits of 32 bits take half
+// the registers, for items with fewer than 2^32 words.
 template <uint32_t kDigits, typename Digit = uint64_t>
 struct Radices {
   using Place = kernels::Place<kDigits, Digit>;
@@ -29,7 +29,7 @@ struct Radices {
     Place out;
     TANGRAM_UNROLL
     for (uint32_t d = 0; d + 1 < kDigits; ++d) {
-      // A division of 64 bits takes a hundred instructions, and hardly an item has so many words.
+      // A 64-bit division takes a hundred instructions, and few items have so many words.
       const uint64_t left = word <= UINT32_MAX && radix[d] <= UINT32_MAX
                                 ? static_cast<uint32_t>(word) / static_cast<uint32_t>(radix[d])
                                 : word / radix[d];
@@ -39,7 +39,7 @@ struct Radices {
     out.digit[kDigits - 1] = static_cast<Digit>(word);
     return out;
   }
-  // The place so many words further, without a division.
+  // Advances the place by `step` words, without a division.
   TANGRAM_DEVICE void Advance(Place* place, const Place& step) const {
     Digit carry = 0;
     TANGRAM_UNROLL
@@ -52,8 +52,8 @@ struct Radices {
   }
 };
 
-// How wide the accesses are to addresses and pitches, or-ed: 16 bytes, or 4, or 1. What is between
-// would make the image a half larger, for nothing that moves much.
+// The access width for addresses and pitches, or-ed: 16, 4 or 1 bytes. Widths between would make
+// the image a half larger, and little data needs them.
 TANGRAM_DEVICE uint32_t AccessOf(uint64_t bits) {
   const uint32_t width = WidthOf(bits);
   return width == 8 ? 4 : width == 2 ? 1 : width;
@@ -66,11 +66,11 @@ TANGRAM_DEVICE uint64_t TilesOf(uint64_t lines, uint64_t bytes, uint32_t width) 
   return (lines * WordsOfLine(bytes, width) + kTileWords - 1) / kTileWords;
 }
 
-// What one thread does of a tile, by words of one size.
+// One thread's part of a tile, by words of one size.
 //
-// Lines are a class with Grid, which of Radices it has; `bytes` of a line; `lines`; GridOf(words),
-// if a line has so many words; From(place) and To(place, target), where the line of a place begins;
-// and Targets(), how many places a word goes to.
+// Lines is a class with Grid (its kind of Radices); `bytes` of a line; `lines`; GridOf(words), for
+// lines of this many words; From(place) and To(place, target), the start of the line of a place;
+// and Targets(), the number of destinations of a word.
 template <typename Word, typename Lines, typename Memory>
 class Tile {
  public:
@@ -79,7 +79,7 @@ class Tile {
         lines_(lines),
         memory_(memory),
         words_(WordsOfLine(lines.bytes, kWidth)),
-        // The last word of a line, if a part of it is beyond the line, is copied by bytes.
+        // The last word of a line is copied by bytes if it extends beyond the line.
         whole_(lines.bytes / kWidth),
         grid_(lines.GridOf(words_)),
         step_(grid_.PlaceOf(where.threads)) {}
@@ -101,7 +101,7 @@ class Tile {
   using Grid = typename Lines::Grid;
   using Place = typename Grid::Place;
 
-  // As many words as a batch has, or `have` if it is fewer.
+  // Copies a batch of words, or `have` if fewer.
   TANGRAM_DEVICE void CopyBatch(Place* place, uint64_t have) {
     const Place first = *place;
     Word words[kBatch];
@@ -126,7 +126,7 @@ class Tile {
     if (whole_ != words_) CopyCut(first, Smaller<uint64_t>(have, kBatch));
   }
 
-  // Of `count` words those that the end of a line cuts.
+  // Of `count` words, copies those that the end of a line cuts.
   TANGRAM_DEVICE void CopyCut(Place place, uint64_t count) {
     TANGRAM_NO_UNROLL
     for (uint64_t i = 0; i < count; ++i, grid_.Advance(&place, step_)) {
@@ -145,13 +145,13 @@ class Tile {
   const Where& where_;
   const Lines& lines_;
   Memory& memory_;
-  const uint64_t words_, whole_;  // of a line
+  const uint64_t words_, whole_;  // per line
   const Grid grid_;
   const Place step_;
   uint32_t request_ = 0;
 };
 
-// A tile by words of `width` bytes (AccessOf all its addresses).
+// Copies a tile by words of `width` bytes (AccessOf all its addresses).
 template <typename Lines, typename Memory>
 TANGRAM_DEVICE void CopyTile(const Where& where, const Lines& lines, uint32_t width, uint64_t tile,
                              Memory& memory) {

@@ -1,4 +1,4 @@
-// Where the words of lines lie.
+// The places of the words of lines.
 #include "kernels/lines.h"
 
 #include <gtest/gtest.h>

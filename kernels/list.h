@@ -1,5 +1,5 @@
 // Every kernel: its name, by which the driver finds it in the image, its parameters, and its body.
-// The image's entries (image.cu) and the table of twins (kernels.cc) are both made of this.
+// The image's entries (image.cu) and the table of twins (kernels.cc) are generated from this list.
 #pragma once
 
 #include "kernels/attention.h"

@@ -1,4 +1,4 @@
-// Kernel `load_histogram`: how many tokens each expert of a layer was given.
+// Kernel `load_histogram`: counts the tokens of each expert of a layer.
 #pragma once
 
 #include "kernels/parameters.h"
@@ -15,7 +15,7 @@ TANGRAM_DEVICE void LoadHistogram(const Where& where, const LoadHistogramParamet
     const auto id =
         static_cast<int32_t>(memory.template Load<uint32_t>(p.ids + i * sizeof(int32_t)));
     if (id < 0) continue;
-    // What is no expert is counted behind the last one.
+    // Invalid ids are counted after the last expert.
     const uint64_t expert = Smaller<uint64_t>(static_cast<uint32_t>(id), p.experts);
     memory.template Add<uint64_t>(p.counts + expert * sizeof(uint64_t), 1);
   }

@@ -1,9 +1,9 @@
-// What the source of a kernel is written with, so that the same text runs on a GPU and, compiled by
-// a host's compiler, in its twin (kernels.cc): who a thread is, and the memory that it reaches. A
-// kernel is a function
+// Primitives of kernel sources: the identity of a thread, and the memory that it reaches. The same
+// text runs on a GPU and, compiled by the host's compiler, as its twin (kernels.cc). A kernel is a
+// function
 //   template <typename Memory> void Body(const Where&, const Parameters&, Memory&)
-// in which no thread waits for another of its launch: so a host may run one after the other. Other
-// ranks may be waited for, by a kernel of one thread (dispatch_wait.h).
+// in which no thread waits for another of its launch, so a host may run them one after another. A
+// kernel of one thread may wait for other ranks (dispatch_wait.h).
 #pragma once
 
 #include <cstdint>
@@ -29,20 +29,19 @@
 
 namespace tangram::kernels {
 
-// One thread of a launch; grids and blocks have one dimension.
+// One thread of a launch; grids and blocks are one-dimensional.
 struct Where {
   uint32_t block = 0, blocks = 1;
   uint32_t thread = 0, threads = 1;
 };
 
-// The widest access there is. Little-endian, as every machine here.
+// The widest access. Little-endian, like all supported machines.
 struct alignas(16) Word16 {
   uint64_t low = 0, high = 0;
 };
 
 #ifndef __CUDACC__
-// A GPU ends the program at an access that is not aligned, where a host goes on: a twin must not
-// hide it.
+// A GPU aborts the program at an unaligned access, where a host continues: a twin must not hide it.
 inline void ExpectAligned(uint64_t address, uint64_t to) {
   if (address % to == 0) return;
   std::fprintf(stderr,
@@ -52,16 +51,17 @@ inline void ExpectAligned(uint64_t address, uint64_t to) {
 }
 #endif
 
-// Memory itself, by addresses that are multiples of what is read or written there. Another class of
-// these members may count (sectors.h).
+// Direct access to memory, by addresses that are multiples of the access size. Another class with
+// these members may count accesses (sectors.h).
 class DirectMemory {
  public:
-  // For who counts. A round is a turn of the kernel's outermost loop, and what follows a number, up
-  // to the next, is done at once by all threads of a warp that give the same one in the same round.
+  // For counting. A round is an iteration of the kernel's outermost loop. The accesses after a
+  // request number, up to the next, are one request of all threads of a warp with the same number
+  // in the same round.
   TANGRAM_DEVICE void Round() {}
   TANGRAM_DEVICE void Request(uint32_t /*number*/) {}
 
-  // Data, which is touched once: it is not to push out of the caches what an engine computes with.
+  // For data that is read once: it should not evict an engine's data from the caches.
   template <typename T>
   TANGRAM_DEVICE T Load(uint64_t address) {
 #ifdef __CUDACC__
@@ -94,7 +94,7 @@ class DirectMemory {
     std::memcpy(reinterpret_cast<void*>(address), &value, sizeof(T));
 #endif
   }
-  // An entry of a list, which many threads read.
+  // For entries of a list, which many threads read.
   template <typename T>
   TANGRAM_DEVICE T Read(uint64_t address) {
 #ifdef __CUDACC__
@@ -107,7 +107,7 @@ class DirectMemory {
 #endif
   }
 
-  // In one step, as others see it; what was there before. T: uint32_t or uint64_t.
+  // Atomic; returns the old value. T: uint32_t or uint64_t.
   template <typename T>
   TANGRAM_DEVICE T Add(uint64_t address, T value) {
 #ifdef __CUDACC__
@@ -131,15 +131,16 @@ class DirectMemory {
     if (value < Read<uint64_t>(address)) Store<uint64_t>(address, value);
 #endif
   }
-  // What this thread wrote before is seen by who sees what it writes after.
+  // A reader that sees this thread's later writes sees its earlier ones too.
   TANGRAM_DEVICE void Fence() {
 #ifdef __CUDACC__
     __threadfence();
 #endif
   }
 
-  // A word that other GPUs, processes or ranks write meanwhile: who sees what was published also
-  // sees all that the launches before, and this thread, wrote until then. T: uint32_t or uint64_t.
+  // A word that other GPUs, processes or ranks write concurrently. A reader that sees a published
+  // value also sees all writes of earlier launches, and of this thread, until then. T: uint32_t or
+  // uint64_t.
   template <typename T>
   TANGRAM_DEVICE T Look(uint64_t address) {
     T out;
@@ -168,7 +169,7 @@ class DirectMemory {
     __atomic_store_n(reinterpret_cast<T*>(address), value, __ATOMIC_RELEASE);
 #endif
   }
-  // Nanoseconds since some moment.
+  // Nanoseconds since an arbitrary moment.
   TANGRAM_DEVICE uint64_t Now() {
 #ifdef __CUDACC__
     uint64_t out;
@@ -180,8 +181,8 @@ class DirectMemory {
     return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 #endif
   }
-  // Between two looks. Who waits must be good for being begun anew here: a recording driver has
-  // others go on in between.
+  // Called between two polls. A waiting kernel must tolerate a restart here: a recording driver
+  // lets others run in between.
   TANGRAM_DEVICE void Pause() {
 #ifdef __CUDACC__
     __nanosleep(100);
@@ -196,8 +197,8 @@ TANGRAM_DEVICE T Smaller(T a, T b) {
   return a < b ? a : b;
 }
 
-// The widest access, at most 16 bytes, for which all of these are multiples. `bits`: addresses and
-// pitches, or-ed.
+// The widest access, at most 16 bytes, that divides all of these. `bits`: addresses and pitches,
+// or-ed.
 TANGRAM_DEVICE uint32_t WidthOf(uint64_t bits) {
   bits |= 16;
   return static_cast<uint32_t>(bits & (~bits + 1));

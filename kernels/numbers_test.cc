@@ -1,4 +1,4 @@
-// Counts of tokens, and sums of partials.
+// Token counts, and sums of partials.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ TEST(LoadHistogram, CountsEveryIdOnceAndAddsToWhatIsThere) {
   }
 }
 
-// The processor's own rounding is the judge.
+// The processor's rounding is the reference.
 int64_t Rounded(float value) { return std::llrint(std::ldexp(static_cast<double>(value), 40)); }
 
 TEST(ToFixed, RoundsAsTheProcessorDoesAndRefusesWhatDoesNotFit) {
@@ -45,7 +45,7 @@ TEST(ToFixed, RoundsAsTheProcessorDoesAndRefusesWhatDoesNotFit) {
     for (const uint32_t mantissa : {0u, 1u, 2u, 3u, 0x400000u, 0x3fffffu, 0x400001u, 0x7fffffu}) {
       bits.push_back(top << 23 | mantissa);
     }
-    for (uint32_t bit = 0; bit < 23; ++bit) {  // ties, and what is beside them
+    for (uint32_t bit = 0; bit < 23; ++bit) {  // ties, and the numbers next to them
       for (const uint32_t near : {0u, 1u, ~0u}) {
         bits.push_back(top << 23 | (((1u << bit) + near) & 0x7fffff));
         bits.push_back(top << 23 | (((3u << bit) + near) & 0x7fffff));
@@ -56,7 +56,7 @@ TEST(ToFixed, RoundsAsTheProcessorDoesAndRefusesWhatDoesNotFit) {
   for (const uint32_t b : bits) {
     const auto value = std::bit_cast<float>(b);
     int64_t fixed = 0;
-    const bool fits = std::fabs(value) < 262144.0f;  // false for what is no number
+    const bool fits = std::fabs(value) < 262144.0f;  // false for NaN
     ASSERT_EQ(ToFixed(b, &fixed), fits) << value;
     if (fits) {
       ASSERT_EQ(fixed, Rounded(value)) << value;
@@ -69,7 +69,7 @@ struct Sums {
   uint64_t bad = UINT64_MAX;
 };
 
-// Adds rows of `pitch` numbers, of which `elements` count.
+// Adds rows of `pitch` numbers, of which the first `elements` count.
 void Add(const std::vector<float>& partials, uint64_t count, uint64_t pitch, uint32_t most_blocks,
          Sums* out) {
   const PartialSumsParameters parameters{
@@ -118,7 +118,7 @@ TEST(PartialSums, TellTheFirstElementThatDoesNotFit) {
     Add(partials, 1, 1000, blocks, &sums);
     EXPECT_EQ(sums.bad, 333u);
   }
-  // A sum that goes around, in either direction.
+  // A sum that overflows, in either direction.
   const std::vector<float> one{0.5f}, minus{-0.5f};
   for (const int64_t at : {INT64_MAX, INT64_MIN}) {
     Sums edge{{at}};

@@ -1,5 +1,5 @@
-// Kernel `partial_sums`: sums that no order can change. Each fp32 number becomes an integer of unit
-// 2^-40 and is added as such (docs/architecture.md, section 8, "Numbers").
+// Kernel `partial_sums`: sums that do not depend on the order. Each fp32 number becomes an integer
+// of unit 2^-40 and is added as such (docs/architecture.md, section 8, "Numbers").
 #pragma once
 
 #include "kernels/parameters.h"
@@ -10,15 +10,14 @@ namespace tangram::kernels {
 // |number| of a partial must be less than 2^18, so that it is less than 2^58 as an integer.
 constexpr uint32_t kFixedBits = 40, kFixedLimitBits = 18;
 
-// The bits of an fp32 number to the nearest integer of unit 2^-40, ties to even; false, for what is
-// not less than the limit or is no number. By integers alone, so that a GPU whose units for fp64
-// are few is not held up by them, and no compiler's flags matter.
+// Converts the bits of an fp32 number to the nearest integer of unit 2^-40, ties to even; false for
+// NaN and for magnitudes at or above the limit. Uses integers only: a GPU with few fp64 units is
+// not slowed down, and compiler flags do not matter.
 TANGRAM_DEVICE bool ToFixed(uint32_t bits, int64_t* out) {
   constexpr uint32_t kBias = 127, kMantissaBits = 23;
   const uint32_t exponent = bits >> kMantissaBits & 0xff;
   if (exponent >= kBias + kFixedLimitBits) return false;
-  // What is subnormal is less than half a unit, and so is what has its bits further down than
-  // these.
+  // Subnormals, and numbers with smaller shifts than below, are less than half a unit.
   const uint64_t mantissa = (bits & ((1u << kMantissaBits) - 1)) | 1u << kMantissaBits;
   const int32_t shift =
       static_cast<int32_t>(exponent + kFixedBits) - static_cast<int32_t>(kBias + kMantissaBits);
@@ -35,7 +34,7 @@ TANGRAM_DEVICE bool ToFixed(uint32_t bits, int64_t* out) {
   return true;
 }
 
-// Neighbours take elements that are neighbours, each of all partials.
+// Neighbouring threads take neighbouring elements, each of all partials.
 template <typename Memory>
 TANGRAM_DEVICE void PartialSums(const Where& where, const PartialSumsParameters& p,
                                 Memory& memory) {
@@ -50,7 +49,7 @@ TANGRAM_DEVICE void PartialSums(const Where& where, const PartialSumsParameters&
           memory.template Load<uint32_t>(p.partials + k * p.pitch + i * sizeof(float));
       int64_t fixed = 0;
       good = ToFixed(bits, &fixed) && good;
-      // Both have one sign, and the sum the other: it went around.
+      // Overflow: both operands have one sign, and the sum has the other.
       const auto next =
           static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(fixed));
       good = good && ((sum ^ next) & (fixed ^ next)) >= 0;

@@ -1,6 +1,6 @@
 // Experts move between whole and sliced, in both slab formats, by lists of strips alone. The
-// reference knows matrices and elements, and nothing of strips: each byte of a slab is asked of the
-// checkpoint by what it means (docs/architecture.md, section 8).
+// reference uses matrices and elements, not strips: it computes each byte of a slab from the
+// checkpoint (docs/architecture.md, section 8).
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -15,8 +15,8 @@ namespace {
 
 using testing::AddressOf;
 
-// A tensor of an expert: [rows, columns] of `size` bytes an element, cut along its first or second
-// axis into equal parts, one a granule.
+// A tensor of an expert: [rows, columns] of `size` bytes per element, cut along its first or second
+// axis into equal parts, one per granule.
 struct Tensor {
   uint64_t rows, columns, size;
   bool by_columns;
@@ -34,7 +34,7 @@ Model Bf16(const char* name, uint64_t hidden, uint64_t inner, uint64_t granule_r
           inner / granule_rows,
           {{inner, hidden, 2, false}, {inner, hidden, 2, false}, {hidden, inner, 2, true}}};
 }
-// Block FP8: the same of one byte, then scales of each 128 x 128, of 4 bytes.
+// Block FP8: the same with one byte per element, then scales of each 128 x 128 block, of 4 bytes.
 Model Fp8(const char* name, uint64_t hidden, uint64_t inner, uint64_t block) {
   const uint64_t h = (hidden + block - 1) / block, i = inner / block;
   return {name,
@@ -47,7 +47,7 @@ Model Fp8(const char* name, uint64_t hidden, uint64_t inner, uint64_t block) {
            {h, i, 4, true}}};
 }
 
-// The shapes of the models with H and I a sixteenth of theirs.
+// The shapes of the models, with H and I divided by 16.
 std::vector<Model> Models() {
   Model biased = Bf16("with biases", 180, 96, 4);
   biased.tensors.push_back({96, 1, 2, false});
@@ -66,8 +66,8 @@ Bytes Random(const Model& model, std::mt19937* random) {
   return out;
 }
 
-// Granules [first, first + count) of an expert in a slab, element by element from the checkpoint's
-// tensors, which lie one after another.
+// Granules [first, first + count) of an expert in a slab, computed element by element from the
+// checkpoint's tensors, which are stored one after another.
 Bytes SlabOf(const Model& model, const Bytes& expert, uint64_t first, uint64_t count,
              bool row_major) {
   Bytes out;
@@ -97,7 +97,7 @@ Bytes SlabOf(const Model& model, const Bytes& expert, uint64_t first, uint64_t c
   return out;
 }
 
-// In a granule-major slab a granule's columns lie line by line, as here they do in sections.
+// In a granule-major slab a granule's columns are stored line by line, like sections here.
 std::vector<Section> SectionsOf(const Model& model) {
   std::vector<Section> out;
   for (const Tensor& t : model.tensors) {
@@ -173,7 +173,7 @@ TEST(Reshard, ExpertsMoveBetweenWholeAndSlicedInBothFormats) {
   }
 }
 
-// From one width to another, where pieces overlap in parts.
+// From one width to another, where pieces partly overlap.
 TEST(Reshard, ShardsOfSomeRanksBecomeShardsOfOthers) {
   std::mt19937 random(2);
   for (const Model& model : Models()) {

@@ -1,6 +1,6 @@
-// Coalescing as a number: a memory that counts, instead of DirectMemory, which sectors of 32 bytes
-// the requests of warps touch. A request is what the 32 threads of a warp load, or store, by one
-// instruction; a sector that it touches is moved whole, however few of its bytes are meant.
+// Coalescing as a number: a memory that replaces DirectMemory and counts the 32-byte sectors that
+// the requests of warps touch. A request is what the 32 threads of a warp load or store by one
+// instruction. A touched sector is transferred whole, however few of its bytes are requested.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace tangram::kernels {
 
-// Of loads or of stores of data; the lists that kernels read, and atomics, are not counted.
+// Loads or stores of data; the lists that kernels read, and atomics, are not counted.
 struct Traffic {
   uint64_t requests = 0;
-  uint64_t bytes = 0;    // meant
-  uint64_t sectors = 0;  // touched, by each request once
-  uint64_t full = 0;     // of them, those of which all bytes were meant
-  // Of the sectors that are moved.
+  uint64_t bytes = 0;    // requested
+  uint64_t sectors = 0;  // touched, counted once per request
+  uint64_t full = 0;     // of them, those with all bytes requested
+  // The share of the transferred sectors that is full.
   double full_share() const {
     return sectors == 0 ? 1 : static_cast<double>(full) / static_cast<double>(sectors);
   }
@@ -26,15 +26,15 @@ struct Traffics {
   Traffic loads, stores;
 };
 
-// Does what DirectMemory does, and counts. One for a launch, whose threads run in their order
+// Works like DirectMemory, and counts. One per launch, whose threads run in their order
 // (kernels.cc).
 class CountingMemory {
  public:
   static constexpr uint32_t kSector = 32, kWarp = 32;
 
-  // The thread that runs from here on.
+  // Sets the thread that runs from now on.
   void Begin(const Where& where);
-  // All of what ran.
+  // The total of all threads that ran.
   Traffics Total();
 
   void Round() {
@@ -77,9 +77,9 @@ class CountingMemory {
   void Pause() { memory_.Pause(); }
 
  private:
-  // What is one request: store or load, round, number, and which access since Request it is.
+  // Identifies a request: store or load, round, number, and index of the access since Request.
   using Key = std::tuple<bool, uint64_t, uint32_t, uint32_t>;
-  using Sectors = std::map<uint64_t, uint32_t>;  // sector -> which of its bytes
+  using Sectors = std::map<uint64_t, uint32_t>;  // sector -> requested bytes (bits)
 
   void Touch(bool store, uint64_t address, uint64_t bytes);
   void EndWarp();

@@ -1,4 +1,4 @@
-// How well kernels coalesce, counted on the shapes that move most.
+// Counts how well kernels coalesce, for the shapes of the largest moves.
 #include "kernels/sectors.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using testing::AddressOf;
 
-constexpr double kGoal = 0.9;  // of moved sectors are full
+constexpr double kGoal = 0.9;  // share of transferred sectors that are full
 
 // Memory that begins at a multiple of 256, as slabs and pages do.
 class Slabs {
@@ -31,7 +31,7 @@ Traffics Count(std::string_view name, Launch launch, const Parameters& parameter
   return Find(name)->count(launch.blocks, launch.threads, &parameters);
 }
 
-// Threads of a warp that load by numbers of theirs.
+// Threads of a warp that load from addresses by their numbers.
 TEST(Sectors, AreCountedByTheRequestsOfWarps) {
   const Slabs slabs(64 << 10);
   const auto count = [&](uint32_t threads, uint64_t stride, uint64_t offset) {
@@ -70,7 +70,7 @@ struct Expert {
 };
 
 // One expert of this size, whole, from the shards of 8 ranks, all row-major: every matrix and, for
-// FP8, the scales. Fewer lines than the model has: lines differ in nothing.
+// FP8, the scales. It has fewer lines than the model, because all lines are alike.
 Traffics Gathered(const Expert& expert, bool columns_alone, uint64_t* bytes) {
   const uint64_t granules = expert.inner / expert.granule_rows;
   const uint64_t lines = expert.hidden / 16;
@@ -118,7 +118,7 @@ TEST(Sectors, AreFullWhereRowMajorShardsOf8RanksMove) {
 }
 
 // Pages by position, as fused kernels have them, of all heads, become pages of one head each: BF16,
-// 128 numbers a row.
+// 128 numbers per row.
 TEST(Sectors, AreFullWhereKvMovesByHead) {
   constexpr uint64_t kRow = 256, kTokens = 16, kHeads = 4, kLayers = 8;
   constexpr uint64_t kPart = kTokens * kHeads * kRow, kTarget = kTokens * kRow;

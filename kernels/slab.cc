@@ -7,7 +7,8 @@ struct Side {
   uint64_t address = 0, pitch = 0;
 };
 
-// Where a section of granule `number` lies, of which `before` bytes come first in each granule.
+// The place of a section of granule `number`; `before`: bytes of the sections before it in each
+// granule.
 Side SideOf(const Slab& slab, uint64_t number, const Section& section, uint64_t before,
             uint64_t granule_bytes) {
   if (!slab.row_major) return {slab.address + number * granule_bytes + before, section.bytes};
@@ -29,7 +30,7 @@ void AppendStrips(const Slab& to, uint64_t to_first, const Slab& from, uint64_t 
                        from.address + from_first * granule_bytes, bytes, bytes, 1, 0});
     return;
   }
-  // Granules that are neighbours in a line on both sides are one.
+  // Granules that are adjacent in a line on both sides are one strip.
   const uint64_t together = to.row_major && from.row_major ? count : 1;
   for (uint64_t g = 0; g < count; g += together) {
     uint64_t before = 0;

@@ -4,7 +4,7 @@
 file(GLOB wheels ${CMAKE_SOURCE_DIR}/build/cuda/nvidia/cu*/bin)
 set(chosen ${CUDAToolkit_ROOT} $ENV{CUDAToolkit_ROOT})
 if(chosen)
-  # Who names a toolkit gets that one or none.
+  # A toolkit that the user names is used, or none.
   find_program(TANGRAM_NVCC nvcc PATHS ${chosen} PATH_SUFFIXES bin NO_DEFAULT_PATH)
 else()
   find_program(TANGRAM_NVCC nvcc HINTS ${wheels} PATHS /usr/local/cuda/bin)

@@ -1,7 +1,7 @@
-// How the work of a launch is shared: items (ranges, strips, moves) of any size are cut into units,
-// numbered through, and every block has a run of units that are neighbours. So all blocks together
-// are in many places of the list at once (with as many peers as it has), however few they are, and
-// a block looks its first item up once and walks on from there.
+// Distributes the work of a launch. Items (ranges, strips, moves) of any size are cut into units
+// with consecutive numbers, and every block gets a run of consecutive units. So the blocks together
+// work in many places of the list (on as many peers as it has), however few blocks there are. A
+// block searches its first item once and walks on from there.
 #pragma once
 
 #include "kernels/memory.h"
@@ -12,15 +12,15 @@ struct Share {
   uint64_t begin = 0, end = 0;
 };
 
-// The units of one of `parts`; shares differ by one at most.
+// The units of part `part` of `parts`; shares differ by at most one.
 TANGRAM_DEVICE Share ShareOf(uint64_t units, uint32_t part, uint32_t parts) {
   const uint64_t least = units / parts, more = units % parts;
   const uint64_t begin = least * part + Smaller<uint64_t>(part, more);
   return {begin, begin + least + (part < more ? 1 : 0)};
 }
 
-// Finds whose a unit is. An Item has `first`, the number of its first unit: the units of all items
-// before it. It may have none.
+// Finds the item of a unit. An Item has `first`, the number of its first unit: the units of all
+// items before it. It may have no units.
 template <typename Item>
 class Cursor {
  public:
@@ -32,7 +32,7 @@ class Cursor {
   template <typename Memory>
   TANGRAM_DEVICE const Item& At(Memory& memory, uint64_t unit) {
     if (unit >= begin_ && unit < end_) return item_;
-    // The last item that begins at or before the unit: those behind that have none begin later.
+    // The last item that begins at or before the unit; items without units after it begin later.
     uint64_t low = unit >= end_ ? next_ : 0, high = count_;
     while (high - low > 1) {
       const uint64_t middle = low + (high - low) / 2;
@@ -45,7 +45,7 @@ class Cursor {
     number_ = low;
     return item_;
   }
-  // Of the item found last.
+  // The index of the item found last.
   TANGRAM_DEVICE uint64_t number() const { return number_; }
 
  private:

@@ -1,18 +1,18 @@
 // The arithmetic of XXH3-64 with seed 0 and the default secret, from its specification
 // (doc/xxhash_spec.md of github.com/Cyan4973/xxHash), written so that threads can share one hash.
 //
-// More than 240 bytes are taken in blocks of 1,024: each of 8 lanes of 64 bits adds up 16 numbers,
-// one of each stripe of 64 bytes, and is scrambled after the block. What is added depends on
-// nothing but the bytes and their place in the block. So the sums of all blocks can be made at
-// once, by as many threads as there are; only the scrambles, one multiplication a block, come one
-// after another. Two lanes that are neighbours (a pair: 16 bytes of a stripe) depend on no others.
+// More than 240 bytes are processed in blocks of 1,024. Each of 8 lanes of 64 bits adds up 16
+// numbers, one per stripe of 64 bytes, and is scrambled after the block. The addends depend only on
+// the bytes and their place in the block. So the sums of all blocks can be computed concurrently,
+// by any number of threads; only the scrambles, one multiplication per block, are serial. Two
+// adjacent lanes (a pair: 16 bytes of a stripe) depend on no others.
 #pragma once
 
 #include "kernels/memory.h"
 
 namespace tangram::kernels::xxh3 {
 
-constexpr uint32_t kShort = 240;  // bytes; up to here other rules hold
+constexpr uint32_t kShort = 240;  // bytes; other rules apply up to here
 constexpr uint32_t kStripe = 64, kStripes = 16, kBlock = kStripe * kStripes;
 constexpr uint32_t kPairs = 4;
 
@@ -30,7 +30,7 @@ TANGRAM_TABLE uint64_t kSecret[24] = {
     0xc3ebd33483acc5ea, 0xeb6313faffa081c5, 0x49daf0b751dd0d17, 0x9e68d429265516d3,
     0xfca1477d58be162b, 0xce31d07ad1b8f88f, 0x280416958f3acb45, 0x7e404bbbcafbd7af};
 
-// 8 bytes of the secret, from any of its bytes on.
+// 8 bytes of the secret, from any offset.
 TANGRAM_DEVICE uint64_t Secret(uint32_t at) {
   const uint32_t word = at / 8, bits = at % 8 * 8;
   return bits == 0 ? kSecret[word] : kSecret[word] >> bits | kSecret[word + 1] << (64 - bits);
@@ -45,7 +45,7 @@ TANGRAM_DEVICE uint64_t RotateLeft(uint64_t x, uint32_t bits) {
   return x << bits | x >> (64 - bits);
 }
 
-// Both halves of the product of 128 bits, xor-ed.
+// Both halves of the 128-bit product, xor-ed.
 TANGRAM_DEVICE uint64_t Fold(uint64_t a, uint64_t b) {
 #ifdef __CUDACC__
   return a * b ^ __umul64hi(a, b);
@@ -55,7 +55,7 @@ TANGRAM_DEVICE uint64_t Fold(uint64_t a, uint64_t b) {
 #endif
 }
 
-// What an end is stirred with: that of most lengths, and that of XXH64, which the shortest have.
+// Final mixes: the first for most lengths; the second, that of XXH64, for the shortest.
 TANGRAM_DEVICE uint64_t Avalanche(uint64_t h) {
   h ^= h >> 37;
   h *= kMix1;
@@ -89,7 +89,8 @@ TANGRAM_DEVICE Pair FirstOf(uint32_t pair) {
 
 TANGRAM_DEVICE uint64_t Product(uint64_t x) { return (x & 0xffffffff) * (x >> 32); }
 
-// Adds 16 bytes of a stripe: to each lane the product of its own, to its neighbour the bytes.
+// Adds 16 bytes of a stripe: each lane gets the product of its own 8 bytes and the plain 8 bytes of
+// its neighbour.
 TANGRAM_DEVICE void AddTo(Pair* sums, const Word16& data, uint64_t low_key, uint64_t high_key) {
   sums->low += data.high + Product(data.low ^ low_key);
   sums->high += data.low + Product(data.high ^ high_key);
@@ -103,7 +104,7 @@ TANGRAM_DEVICE Pair Scrambled(const Pair& lanes, uint32_t pair) {
           Scrambled(lanes.high, kSecret[17 + 2 * pair])};
 }
 
-// What a pair adds to the end, which is Avalanche(length * kPrime64_1 + these of all pairs).
+// A pair's share of the result, which is Avalanche(length * kPrime64_1 + the shares of all pairs).
 TANGRAM_DEVICE uint64_t EndOf(const Pair& lanes, uint32_t pair) {
   return Fold(lanes.low ^ Secret(11 + 16 * pair), lanes.high ^ Secret(19 + 16 * pair));
 }
@@ -132,7 +133,7 @@ class Short {
     }
     return out;
   }
-  // Of 16 bytes, with as many of the secret.
+  // Mixes 16 bytes with 16 bytes of the secret.
   TANGRAM_DEVICE uint64_t Mix(uint32_t at, uint32_t secret) {
     return Fold(Get(at, 8) ^ Secret(secret), Get(at + 8, 8) ^ Secret(secret + 8));
   }

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Runs a bench (`make -s bench NAME=...`), or all, and judges what it found.
+"""Runs a bench (`make -s bench NAME=...`), or all, and judges its result.
 
-Without a name the benches are listed. A bench prints JSON lines on stdout and progress on stderr; its last line sums
-up, and gets here `goal`, `pass` and `gates` from the table below, the only place that knows the goals. One bench alone
-exits 0 if it ran, whatever it found; `all` ends with a table and exits 1 if a goal was missed.
+Without a name the benches are listed. A bench prints JSON lines on stdout and progress on stderr. Its last line is the
+summary, which gets `goal`, `pass` and `gates` from the table below, the only place with the goals. A single bench exits
+0 if it ran, whatever its result; `all` ends with a table and exits 1 if a goal was missed.
 
     tests/bench.py [NAME | all | counts | clocks] [--ci]
 
-`counts` are those whose figures are the same whatever else the machine does: `make test` runs them with `--ci`, that is QUICK and with seeds of
-a fixed date. `clocks`, the others, are run by `make nightly` alone, in full and with the machine to themselves.
+`counts` are the benches whose figures do not depend on the machine's load: `make test` runs them with `--ci`, that is,
+QUICK and with seeds of a fixed date. `clocks`, the others, run only in `make nightly`, in full and alone on the
+machine.
 """
 
 import argparse
@@ -21,8 +22,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CI_DATE = "2026-11-22"  # whose seeds `make test` uses
-NOT_INSTALLED = "not installed"  # what a bench says instead of a figure beside a peer that is not there
+CI_DATE = "2026-11-22"  # the date of `make test`'s seeds
+NOT_INSTALLED = "not installed"  # a bench's value if the peer to compare with is missing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +35,11 @@ class Gate:
     goal: float
     least: bool = False  # the figure must be at least the goal; else at most
     wall: bool = False
-    missed: bool = False  # as documented: not judged by `--ci`
-    peer: bool = False  # next to a program of others that `make bench-setup` installs: not judged where it is not installed
+    missed: bool = False  # a documented miss: not judged by `--ci`
+    peer: bool = False  # compared with an external program from `make bench-setup`; not judged without it
 
     def reached(self, summary, ci=False):
-        """None: there is nothing to judge, and `found` says why."""
+        """None: not judged; `found` has the reason."""
         found = self.found(summary)
         if ci and self.missed:
             return None
@@ -49,7 +50,8 @@ class Gate:
         return found >= self.goal if self.least else found <= self.goal
 
     def found(self, summary):
-        """None: the bench does not tell it, or it is no number. Of a peer also words: why there is no number."""
+        """None: the bench does not report it, or it is not a number. For a peer it may be the text that explains the
+        missing number."""
         where = summary if self.figure in ("value", "ratio") else summary.get("metrics", {})
         value = where.get(self.figure)
         if self.peer and isinstance(value, str):
@@ -68,10 +70,10 @@ def least(figure, goal, **which):
 @dataclasses.dataclass(frozen=True)
 class Bench:
     what: str
-    needs: str  # targets of make
+    needs: str  # make targets
     command: str
     gates: tuple
-    counts: bool = False  # bytes, moves, simulated seconds: no clock of this machine is read
+    counts: bool = False  # bytes, moves, simulated seconds: independent of this machine's clocks
 
 
 def planner(what, name, *gates, counts=False):
@@ -219,14 +221,14 @@ BENCHES = {
 
 
 def judge(bench, summary, ci=False):
-    """The summary with goal, pass and gates: what was found, and whether the goal is reached (null: it is not judged)."""
+    """The summary with goal, pass and gates: the found value, and whether the goal is reached (null: not judged)."""
     gates = [{"figure": g.figure, "found": g.found(summary), "goal": g.goal, "sense": "at least" if g.least else "at most",
               "clock": "wall" if g.wall else "work", "reached": g.reached(summary, ci)} for g in bench.gates]
     return {**summary, "goal": bench.gates[0].goal, "pass": not any(g["reached"] is False for g in gates), "gates": gates}
 
 
 def run(name, ci, out=sys.stdout):
-    """Runs one bench, passes its lines on, and gives its judged summary; None: it did not run to its end."""
+    """Runs one bench, prints its lines, and returns its judged summary; None: it did not complete."""
     bench = BENCHES[name]
     env = dict(os.environ, QUICK="1", DATE=CI_DATE) if ci else dict(os.environ)
     made = subprocess.run(["make", "-s", *bench.needs.split()], cwd=ROOT, stdout=sys.stderr, check=False)

@@ -1,4 +1,4 @@
-"""The gates of the benches: what is judged, and that a figure that is missing, no number or beyond its limit fails."""
+"""The gates of the benches: which figures are judged, and that a missing, non-numeric or too large figure fails."""
 
 import io
 import unittest

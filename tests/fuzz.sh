@@ -12,7 +12,8 @@ for t in "$@"; do
   "$(find build/asan -type f -name "$t")" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -max_len=65536 -len_control=0 -print_final_stats=1 -artifact_prefix="$corpus/" "$corpus" || { echo "$t failed; its input is in $corpus"; exit 1; }
 done
-# So many inputs, not so many seconds: Go's fuzzer may take the end of its own time for a failure ("context deadline exceeded").
+# A number of inputs instead of seconds: Go's fuzzer may report its own time limit as a failure ("context deadline
+# exceeded").
 inputs=$((seconds * 4000))
 grep -roE '^func Fuzz[A-Za-z]+' --include='*_test.go' operator | sort | while IFS=: read -r file name; do
   name=${name#func }

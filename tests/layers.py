@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Who may import whom among the agent's folders, and what only few of them may do.
+"""Import rules of the agent's folders, and operations that only some of them may use.
 
-Prints what breaks a rule, with its place, and exits 1. The order is that of agent/README.md: a folder imports what stands above it.
+Prints each violation with its place, and exits 1. The order is that of agent/README.md: a folder may import folders
+above it.
 
 >>> broken({"agent/kv/plan.cc": '#include "agent/net/stream.h"\\n'})
 ['agent/kv/plan.cc:1: agent/kv imports agent/net, which stands below it in agent/README.md']
@@ -27,7 +28,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'#include "agent/(\w+)/')
 BACKENDS = re.compile(r"\b(HostDevice|GhostDevice|CudaDevice|agent/device/(?:host|ghost|cuda\w*|nccl\w*|ucx\w*|nvml)\.h)\b")
-# What moves bytes.
+# Calls that copy bytes.
 MOVES = re.compile(r"\b(memcpy|memmove|recv|recvmsg|readv|pread|preadv|send|sendmsg|writev|pwrite|sendfile|splice)\s*\(")
 
 
@@ -39,7 +40,7 @@ def folders():
     return order((ROOT / "agent" / "README.md").read_text())
 
 
-# What the others move is none of weights and KV, or is what they are for.
+# Other folders copy no bytes of weights and KV, or copying is their purpose.
 MOVERS = {
     "device": "copies", "net": "sockets", "loader": "files", "store": "the file of hashes", "mover": "numbers of a request on the wire",
     "gate": "frames of the engine's socket", "dispatch": "rows of experts and slots of links", "engine": "frames between engines", "vllm": "numbers of 16 bits", "client": "addresses and hashes", "server": "a socket's address",
@@ -51,7 +52,7 @@ def test(path):
 
 
 def broken(files):
-    """files: {path: text}; what is wrong, as `path:line: what`."""
+    """files: {path: text}; returns violations as `path:line: text`."""
     rank = {name: i for i, name in enumerate(folders())}
     out = []
     for path, text in sorted(files.items()):

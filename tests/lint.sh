@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting and static checks; prints what is wrong and fails.
+# Formatting and static checks; prints problems and fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 (cd tests/tools/lint && CGO_ENABLED=0 go build -trimpath -o ../../../build/bin/ tool) # compiles once, two minutes
@@ -7,7 +7,7 @@ git ls-files '*.h' '*.cc' '*.cu' | xargs clang-format-14 --dry-run --Werror
 unformatted=$(git ls-files '*.go' | grep -v '\.pb\.go$' | xargs gofmt -l)
 [ -z "$unformatted" ] || { echo "not gofmt'ed: $unformatted"; exit 1; }
 here=$PWD
-# of this clone: the linter's shared cache can hide what a fresh machine finds
+# a cache in this clone: the linter's shared cache can hide problems that a fresh machine finds
 export GOLANGCI_LINT_CACHE=$here/build/lint-cache
 export GOGC=200 # less processor time, for memory
 for m in api operator e2e e2e/cluster tests; do

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the agent's Google Benchmark programs: index of pieces, proof of a plan, copy and hash. QUICK=1: a look at each.
+"""Runs the agent's Google Benchmark programs: index of pieces, proof of a plan, copy and hash. QUICK=1: one short run
+each.
 
-One JSON line per case (median of three; cpu_time in nanoseconds of an iteration), then the summary: what is set against its peer of
-the same run.
+One JSON line per case (median of three; cpu_time in nanoseconds per iteration), then the summary: figures compared with
+their peers of the same run.
 """
 
 import json
@@ -12,7 +13,7 @@ import subprocess
 import sys
 
 PROGRAMS = pathlib.Path(__file__).resolve().parent.parent / "build/cxx/agent"
-# figure: case, peer, what is compared
+# figure: case, peer, compared value
 RATIOS = {
     "find_over_map": ("Find/58", "FindInAMap/58", "cpu_time"),
     "copy_over_memcpy": ("Copy/67108864", "Memcpy/67108864", "bytes_per_second"),
@@ -25,7 +26,7 @@ RATIOS = {
 
 
 def run(program, quick):
-    """Gives (case, its figures) of one program."""
+    """Yields (case, its figures) of one program."""
     command = [program, "--benchmark_format=json", "--benchmark_repetitions=3", "--benchmark_enable_random_interleaving=true",
                f"--benchmark_min_time={0.01 if quick else 0.3}", "--benchmark_report_aggregates_only=true"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Every Go module that several go.mod of the repository require stands there in one version; prints those that do not, and fails.
+"""Checks that a Go module required by several go.mod files has the same version in all; prints differences and fails.
 
-Else it, and all that stands on it (Kubernetes' libraries), is compiled and linted once for each version.
+Otherwise the module and all its dependents (Kubernetes' libraries) would be compiled and linted once per version.
 """
 
 import collections
@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def versions(mod):
-    """{module: version} that one go.mod, as `go mod edit -json` tells it, builds with.
+    """{module: version} that a go.mod builds with, from the output of `go mod edit -json`.
 
     >>> versions({"Require": [{"Path": "a", "Version": "v1"}, {"Path": "b", "Version": "v0"}, {"Path": "c", "Version": "v0"}],
     ...           "Replace": [{"Old": {"Path": "b"}, "New": {"Path": "b", "Version": "v2"}}, {"Old": {"Path": "c"}, "New": {"Path": "../c"}}]})
@@ -31,7 +31,7 @@ def versions(mod):
 def main():
     asked = collections.defaultdict(lambda: collections.defaultdict(list))  # module -> version -> go.mod
     for file in sorted(ROOT.glob("*/**/go.mod")):
-        if {"build", "lint"} & set(file.relative_to(ROOT).parts):  # the linter shares no library with what it lints
+        if {"build", "lint"} & set(file.relative_to(ROOT).parts):  # the linter shares no library with the checked code
             continue
         text = subprocess.run(["go", "mod", "edit", "-json", file], check=True, capture_output=True, text=True).stdout
         for module, version in versions(json.loads(text)).items():

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds targets of a tree under sanitizers: `tests/sanitize.sh asan|tsan [TARGET ...]`; without targets it only configures build/asan or build/tsan.
-# The fuzz targets come from the objects of `asan`.
+# Builds targets under sanitizers: `tests/sanitize.sh asan|tsan [TARGET ...]`; without targets it only configures
+# build/asan or build/tsan. Fuzz targets use the objects of `asan`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=$1

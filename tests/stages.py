@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs a tier of tests: `test` (what CI runs), `check` (before an issue is resolved) or `nightly` (everything). runner/plan.py says what is in each.
+"""Runs a tier of tests: `test` (in CI), `check` (before an issue is resolved) or `nightly` (all). See runner/plan.py.
 
-Every stage runs even if an earlier one failed, but that nothing runs without `setup` and `build`. A failed test is named when it fails, with its
-own output when its stage ends, and again at the end; build/test has all logs, and failures.txt all failures. The last line is `N passed, N
-failed, N skipped`. The exit code tells the class of the first stage that failed: 10 set-up, 11 build, 12 unit tests, 13 lint, 14 model or
-figures, 15 worlds of processes, 16 the cluster, 17 too many flaky tests, 18 out of time, 19 a stage that only check and nightly have.
+Every stage runs even if an earlier one failed, except after a failed `setup` or `build`. A failed test is reported when
+it fails, with its output when its stage ends, and again at the end; build/test has all logs, and failures.txt all
+failures. The last line is `N passed, N failed, N skipped`. The exit code is the class of the first failed stage: 10
+set-up, 11 build, 12 unit tests, 13 lint, 14 model or figures, 15 worlds of processes, 16 the cluster, 17 too many flaky
+tests, 18 out of time, 19 a stage that only check and nightly have.
 
     tests/stages.py [test | check | nightly] [--only NAME ...] [--shard I/N] [--touched] [--seed N] [--minutes N] [--list]
 """
@@ -22,9 +23,9 @@ from runner import plan, retry
 from runner.stage import LOGS, ROOT, Runner, run_lanes
 
 MINUTES = {"test": 75, "check": 120, "nightly": 900}  # CI ends a run after 90; a shard of nightly takes 150 at most
-MAX_NAMED = 40  # failures on the last lines
-SHOWN = 5  # of these, failures whose output is printed once more
-LAST = 40  # lines of it
+MAX_NAMED = 40  # failures in the last lines
+SHOWN = 5  # failures whose output is printed again
+LAST = 40  # lines of this output
 
 
 def git(*args):
@@ -32,20 +33,22 @@ def git(*args):
 
 
 def seed_of(tier):
-    """The seed of samples and random histories: of `test` always 1; of `check` by the commit, so that a failure belongs to it; by night by the date."""
+    """The seed of samples and random histories: 1 for `test`; derived from the commit for `check`, so that a failure
+    belongs to it; from the date for `nightly`."""
     if tier == "check":
         return int(git("rev-parse", "HEAD^{tree}")[:7] or "0", 16) + 1
     return 1 if tier == "test" else (datetime.date.today() - datetime.date(1970, 1, 1)).days
 
 
 def changed_files():
-    """Files that differ from where this branch left its upstream (without one: from the last commit)."""
+    """Files that differ from this branch's merge base with its upstream (without one: from the last commit)."""
     base = git("merge-base", "HEAD", "@{upstream}") or git("rev-parse", "HEAD~1")
     return (git("diff", "--name-only", base) + "\n" + git("ls-files", "--others", "--exclude-standard")).split()
 
 
 def environment(tier, seed):
-    """What tests of every tier see. As in the Makefile: compiled in another way, Kubernetes would be compiled again."""
+    """Environment variables of tests in every tier. Build flags are as in the Makefile; others would compile Kubernetes
+    again."""
     env = dict(os.environ, TIER=tier, SEED=str(seed), CGO_ENABLED="0", UCX_NET_DEVICES="lo",
                KUBEBUILDER_CONTROLPLANE_START_TIMEOUT="3m", KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT="3m")
     if "-trimpath" not in env.get("GOFLAGS", ""):
@@ -77,7 +80,7 @@ def setup_stages(args, lanes):
 
 
 def run(runner, first, lanes):
-    """Set-up and build, then the lanes; returns all results."""
+    """Runs set-up and build, then the lanes; returns all results."""
     results = []
     for stage in first:
         results.append(runner.run(stage))
@@ -89,7 +92,7 @@ def run(runner, first, lanes):
 
 
 def exit_code(results, too_flaky, killed):
-    """Of the first stage that failed.
+    """Exit code of the first failed stage.
 
     >>> exit_code([], False, False), exit_code([], True, False), exit_code([], False, True)
     (0, 17, 18)
@@ -101,7 +104,7 @@ def exit_code(results, too_flaky, killed):
 
 
 def summarize(results, flaky_lines, began, say=print):
-    """Prints minutes, what failed and the totals, and writes failures.txt."""
+    """Prints minutes, failures and totals, and writes failures.txt."""
     say("minutes: " + ", ".join(f"{r.stage.name} {r.minutes:.1f}" for r in results) + f", all {(time.monotonic() - began) / 60:.1f}")
     say("minutes of CPU: " + ", ".join(f"{r.stage.name} {r.cpu:.1f}" for r in results) + f", all {sum(r.cpu for r in results):.1f}")
     failures = [f for r in results for f in r.count.failures]
@@ -119,9 +122,9 @@ def summarize(results, flaky_lines, began, say=print):
 
 
 def end_on_signals(runner):
-    """Has Ctrl-C and SIGTERM end the stages that run; what they printed so far is summed up."""
+    """Makes Ctrl-C and SIGTERM end the running stages; their output so far is summed up."""
     def end(number, _):
-        threading.Thread(target=runner.kill, args=(signal.Signals(number).name,)).start()  # beside the main thread, which may hold the runner's lock
+        threading.Thread(target=runner.kill, args=(signal.Signals(number).name,)).start()  # main may hold the lock
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command N times next to two busy loops: `tests/stress.sh N 'COMMAND'`, in the folder where you are. Stops at the first failure. A test of
-# `make test` must pass 20 times.
+# Runs a command N times next to two busy loops: `tests/stress.sh N 'COMMAND'`, in the current folder. Stops at the
+# first failure. A test of `make test` must pass 20 times.
 set -euo pipefail
 times=${1:?how many times} command=${2:?a command}
 busy=()

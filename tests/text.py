@@ -106,7 +106,7 @@ def sentences(text):
 
 
 def words(sentence):
-    """Its words.
+    """The words of a sentence.
 
     >>> words("A -> b/c, it's 5 %.")
     ['A', 'b/c,', "it's", '5']

@@ -1,4 +1,4 @@
-// What follows from an event (README.md).
+// The machine's output after an event (README.md).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tangram::attempt {
 
-// Marks: done at once, before another event is told, and nothing can go wrong.
+// Marks: done immediately, before the next event, and cannot fail.
 struct SetStopped {
   uint32_t device = 0;
   bool stopped = false;
@@ -25,31 +25,31 @@ struct ResetGate {
 struct Leave {  // the rank is in no layout
   uint32_t device = 0;
 };
-struct AllFlipped {  // all parts of the attempt; the target is in force here
+struct AllFlipped {  // all parts of the attempt; the target is active here
   uint64_t attempt = 0;
   By by = By::kEngine;
 };
 enum class End : uint8_t { kFlipped, kAborted, kRefused };
-struct Ended {  // what it cost can be counted
+struct Ended {  // its cost can be counted
   uint64_t attempt = 0;
   End end = End::kAborted;
 };
 using Mark = std::variant<SetStopped, FenceGate, ResetGate, Leave, AllFlipped, Ended>;
 
-// For people to read.
+// A log line.
 struct Line {
   enum class Level : uint8_t { kInfo, kWarn, kError } level = Level::kInfo;
   std::string text;
 };
 
-// The answer to whoever told the event.
+// The reply to the sender of the event.
 struct Answer {
   Status status{};
   bool flipped = false;  // of an abort
-  bool acted = false;    // more was done than to say what is so
+  bool acted = false;    // the call changed something
 };
 
-// Done at once like marks, and the outcome told before any other event.
+// Done immediately, as marks are. The result is the next event, before any other.
 struct Arm {  // the gates of all parts, or none
   uint64_t attempt = 0;
   bool forward = false;
@@ -64,9 +64,9 @@ struct FlipGate {
 };
 using AtOnce = std::variant<Arm, TakeBack, FlipGate>;
 
-// What takes time, while other events may come. Each tells its end.
-struct Build {};  // the target from the plan, and check it: Built
-struct KeepOld {  // of a flip, for a repair: Kept
+// Actions that take time. Other events may come meanwhile. Each one's result is an event.
+struct Build {};  // build the target from the plan, and check it: Built
+struct KeepOld {  // retain a flip's old pieces for a repair: Kept
   uint64_t attempt = 0;
 };
 struct Reserve {  // memory, and the engines' consent: Reserved
@@ -75,10 +75,10 @@ struct Reserve {  // memory, and the engines' consent: Reserved
 struct StartStaging {  // Begun; then Staged
   uint64_t attempt = 0;
 };
-struct TellWords {  // Begun; then WordsOut
+struct TellWords {  // send our votes. Begun; then WordsOut
   uint64_t attempt = 0;
 };
-struct Commit {  // one after another, until one fails: Committed
+struct Commit {  // one device after another, until one fails: Committed
   uint64_t attempt = 0;
   std::vector<uint32_t> devices;
   By by = By::kEngine;
@@ -86,34 +86,34 @@ struct Commit {  // one after another, until one fails: Committed
 struct AskPeers {  // PeersSaid
   uint64_t attempt = 0;
 };
-struct Drop {  // end what works on it, give back what it reserved, or keep that: Dropped
+struct Drop {  // stop its work, free or keep its reserved memory: Dropped
   uint64_t attempt = 0;
   std::string reason;
   bool keep = false;
 };
-struct ReturnOld {  // the places of the layout before: Returned
+struct ReturnOld {  // free the places of the previous layout: Returned
   uint64_t attempt = 0;
 };
-struct Dismiss {  // the engine of a rank that is no member any more: Dismissed
+struct Dismiss {  // evict the engine of a released rank: Dismissed
   uint32_t device = 0;
   std::string reason;
 };
-struct Empty {  // the memory of that rank, which goes on as `member`: Emptied
+struct Empty {  // free that rank's memory; its next member id is `member`: Emptied
   uint32_t device = 0;
   std::string member;
 };
-struct Wait {};  // until something changed, a moment at most; then the same event is told again
+struct Wait {};  // until something changed, briefly at most; then pass the same event again
 
-// The answer, or what takes time.
+// The reply, or an action that takes time.
 using Later = std::variant<Answer, Build, KeepOld, Reserve, StartStaging, TellWords, Commit,
                            AskPeers, Drop, ReturnOld, Dismiss, Empty, Wait>;
 using Next = std::variant<AtOnce, Later>;
 
-// All marks, then the next.
+// All marks are done before `next`.
 struct Step {
   std::vector<Mark> marks;
   Next next = Later{};
-  bool changed = false;  // something that others may wait for
+  bool changed = false;  // waiting callers must check again
   std::vector<Line> lines = {};
 };
 

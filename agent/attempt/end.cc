@@ -1,4 +1,4 @@
-// How an attempt ends by itself: the abort, the retirement of the old places.
+// Regular ends of an attempt: its abort, and the retirement of the old places.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace tangram::attempt {
 
-// No flip from here on.
+// No flip after this.
 Step Machine::GiveUp(Step step, bool keep) {
   attempt_->phase = Phase::kFailed;
   attempt_->over = true;
@@ -18,7 +18,7 @@ Step Machine::GiveUp(Step step, bool keep) {
 
 Step Machine::Do(const Abort& event, const Gates&) {
   TANGRAM_REFUSE_IF_ERROR(CheckWorld(event.header));
-  // Of a run all that is not begun is withdrawn at once; the one under way has an outcome.
+  // In a run, flips that have not begun are withdrawn here. The gate decides the one in progress.
   Step step;
   if (run_ && run_->Has(event.header.attempt)) EndRun("abort: " + event.reason, &step);
   const uint64_t id = UnderWay(event.header.attempt);
@@ -27,16 +27,15 @@ Step Machine::Do(const Abort& event, const Gates&) {
       return Refuse(Code::kWrongPhase, fmt::format("attempt {} is in progress, not attempt {}",
                                                    attempt_->plan.attempt, id));
     }
-    // Over, or never heard of: burned either way, so that it cannot begin any more.
+    // Ended, or unknown. In both cases it can no longer begin.
     highest_ = std::max(highest_, id);
     return Then(Answer{.flipped = flipped_.contains(id)}, std::move(step));
   }
   attempt_->reason = event.reason;
-  if (attempt_->committing())
-    return Then(Wait{}, std::move(step));  // it flips, or not, in a moment
+  if (attempt_->committing()) return Then(Wait{}, std::move(step));  // its commit decides shortly
   if (attempt_->any_flipped()) return Then(Answer{.flipped = true}, std::move(step));
   if (attempt_->phase != Phase::kPermitted) return GiveUp(std::move(step));
-  // A word that the other agents have of ours is not taken back.
+  // A vote that other agents have received cannot be withdrawn.
   if (attempt_->by_agents()) return Then(AskPeers{id}, std::move(step));
   return Then(TakeBack{id}, std::move(step));
 }
@@ -49,13 +48,13 @@ Step Machine::Do(const PeersSaid& event, const Gates& gates) {
   expired_ = event.expired;
   if (attempt_->committing()) return Then(Wait{});
   if (attempt_->by_agents() && event.say == Say::kFlipped) {
-    // A word that only the others have, of one that died since, never comes here.
+    // A missing vote that only others received, from an agent that died since, never arrives here.
     for (uint32_t rank = 0; rank < attempt_->plan.pods.size(); ++rank) attempt_->words.insert(rank);
     if (WordsComplete()) return FlipAll(By::kPeer);
   }
   if (event.say != Say::kBurned || attempt_->any_flipped()) return AfterPeers({});
-  // An engine that lives may still be between its go and its commit; only one that is gone (or
-  // words of agents, which have none) is resolved by the fence.
+  // A live engine may still be between its go and its commit. A fence resolves only the vote of a
+  // detached engine, or votes of agents, which have no go.
   const bool resolved =
       attempt_->by_agents() ||
       std::all_of(attempt_->parts.begin(), attempt_->parts.end(), [&](const auto& part) {
@@ -67,7 +66,7 @@ Step Machine::Do(const PeersSaid& event, const Gates& gates) {
   return GiveUp(std::move(step));
 }
 
-// What the peers said has not ended the attempt; somebody may have flipped it since.
+// The peers' replies have not ended the attempt. An engine may have flipped it meanwhile.
 Step Machine::AfterPeers(Step step) const {
   if (attempt_->any_flipped()) return Then(Answer{.flipped = true}, std::move(step));
   if (!expired_) return Then(Wait{}, std::move(step));
@@ -102,8 +101,8 @@ Step Machine::Do(const Retire& event, const Gates& gates) {
     return Refuse(Code::kWrongPhase, fmt::format("attempt {} cannot be retired in {}",
                                                  header.attempt, NameOf(attempt_->phase)));
   }
-  // In its first step a rank heard the votes of all members in the new epoch: no rank needs the old
-  // places for the flip any more.
+  // In its first step, a rank received the votes of all members in the new epoch. So no rank needs
+  // the old places for the flip.
   for (const auto& [device, part] : attempt_->parts) {
     if (part.leaving || gates[device].steps >= 1) continue;
     return Refuse(Code::kWrongPhase,
@@ -155,8 +154,8 @@ Step Machine::Do(const EngineGone& event, const Gates&) {
   return Done(std::move(step));
 }
 
-// An engine that comes to a rank in a layout has none of its requests and none of its KV: the
-// world goes on with it by a repair.
+// An engine that attaches to a rank in a layout has none of its requests and KV. A repair brings
+// the rank back into the world.
 Step Machine::Do(const EngineCame& event, const Gates&) {
   TANGRAM_REFUSE_IF_ERROR(CheckAttach(event.device));
   const Rank& rank = ranks_[event.device];

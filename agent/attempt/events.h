@@ -1,5 +1,5 @@
-// What may happen to an attempt (README.md). First what others want or report, then what
-// follows from an action of ours (actions.h) and comes back when it is done.
+// Events of an attempt (README.md): first the calls and reports of others, then the results of our
+// own actions (actions.h).
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace tangram::attempt {
 
-// From the driver, one at a time: the next comes when the one before is answered.
+// From the driver, one at a time: the next call starts after the reply to the previous one.
 struct Prepare {
   Header header;
   Kind kind = Kind::kUnspecified;
   uint64_t target_epoch = 0;
   std::string request_hash;
-  Status geometry;      // whether the plan is for this agent's model
-  bool by_run = false;  // not the driver's: the run goes on (run.cc)
+  Status geometry;      // whether the plan fits this agent's model
+  bool by_run = false;  // sent by the run (run.cc), not by the driver
 };
 struct Stage {
   Header header;
@@ -37,20 +37,20 @@ struct Retire {
   Header header;
   bool by_run = false;
 };
-struct Resolve {  // after a fence; or before it, to hold
+struct Resolve {  // after a fence; kHold: before it
   Header header;
   Outcome outcome = Outcome::kUnspecified;
-  std::vector<std::string> lost;  // members that the fence left out
+  std::vector<std::string> lost;  // members that the fence removed
   std::string reason;
 };
 struct Release {
   Header header;
   std::vector<std::string> members;
-  bool world_ends = false;  // all of them
+  bool world_ends = false;  // release all members
   std::string reason;
 };
 
-// From other agents: the words of their ranks. `pod` is the caller's.
+// From other agents: the votes of their ranks. `pod` is the caller's.
 struct Word {
   Header header;
   std::string target_hash;
@@ -70,32 +70,32 @@ struct EngineGone {
 struct EngineCame {
   uint32_t device = 0;
 };
-// It lived on when its agent died, and brought the rank along.
+// The engine survived its agent and kept the rank's memory.
 struct Resumed {
   uint32_t device = 0;
   std::string member;
-  int32_t rank = -1;   // in the layout that it brought; -1: none
-  uint64_t epoch = 0;  // of that
+  int32_t rank = -1;   // in the layout that it kept; -1: none
+  uint64_t epoch = 0;  // of that layout
   uint64_t attempt = 0;
 };
 
-// From our own work beside the calls.
+// From our own work outside calls.
 struct Staged {
   uint64_t attempt = 0;
   Status status;
 };
-struct RunStuck {  // it cannot go on from here; `attempt` is one of it
+struct RunStuck {  // the run cannot continue here; `attempt` is one of its attempts
   uint64_t attempt = 0;
   std::string why;
 };
-struct PermitSeen {  // another agent has it, and the driver is silent
+struct PermitSeen {  // another agent has the permit, and the driver sends no call
   uint64_t attempt = 0;
 };
-struct WordsOut {  // those of our ranks are on their way to the other agents
+struct WordsOut {  // the votes of our ranks are being sent to the other agents
   uint64_t attempt = 0;
 };
 
-// Ends of actions.
+// Results of actions.
 struct Built {
   Plan plan;
 };
@@ -103,7 +103,7 @@ struct Reserved {
   uint64_t attempt = 0;
   Status status;
 };
-struct Begun {  // StartStaging, TellWords
+struct Begun {  // of StartStaging and TellWords
   uint64_t attempt = 0;
 };
 struct Armed {
@@ -112,17 +112,17 @@ struct Armed {
   Status status;
 };
 enum class By : uint8_t {
-  kEngine,   // its go
-  kWords,    // the agents exchanged them
-  kPeer,     // words again, and the last of them is that another agent flipped
+  kEngine,   // an engine's request after its go
+  kWords,    // the agents exchanged votes
+  kPeer,     // by votes; that another agent flipped proves the missing ones
   kForward,  // a fence
 };
 struct Committed {
   uint64_t attempt = 0;
-  std::vector<uint32_t> devices;  // as asked for
-  size_t done = 0;                // so many of them did
+  std::vector<uint32_t> devices;  // as requested
+  size_t done = 0;                // number of devices that committed
   By by = By::kEngine;
-  Status status;                // of the next one, which did not
+  Status status;                // of the first device that did not commit
   std::set<uint32_t> attached;  // devices that have an engine
 };
 struct GateFlipped {
@@ -133,18 +133,18 @@ struct GateFlipped {
 };
 struct TakenBack {
   uint64_t attempt = 0;
-  bool all = false;  // else none
+  bool all = false;  // false: of none
 };
 enum class Say : uint8_t {
   kNothing,
-  kBurned,   // one gave the attempt up without a flip: a fence (docs/architecture.md, 4.1, rule 2)
-  kFlipped,  // one flipped: so every word was given
+  kBurned,   // one aborted without a flip: a fence (docs/architecture.md, 4.1, rule 2)
+  kFlipped,  // one flipped, so every rank voted
 };
 struct PeersSaid {
   uint64_t attempt = 0;
   Say say = Say::kNothing;
-  std::set<uint32_t> gone;  // devices whose engine is not the one that prepared; told with kBurned
-  bool expired = false;     // the abort has waited for as long as it may
+  std::set<uint32_t> gone;  // devices whose engine is not the one that prepared; set with kBurned
+  bool expired = false;     // the abort has waited for its maximum time
 };
 struct Dropped {
   uint64_t attempt = 0;

@@ -1,5 +1,5 @@
-// When something died: the outcome of an attempt after a fence, members that are none any more,
-// ranks that outlived their agent (docs/architecture.md, section 8).
+// After a death: the outcome of an attempt after a fence, the release of removed members, and ranks
+// that outlived their agent (docs/architecture.md, section 8).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,9 +41,8 @@ Step Machine::Do(const Resolve& event, const Gates& gates) {
       attempt_->held = true;
       return Done(Changed());
     }
-    // A rank here saw that all go, so all do. Nobody learns it before this agent stands on the
-    // target with all its ranks, since it tells of one layout alone; those that are left follow
-    // now.
+    // A rank of this agent flipped, so all must. The agent reports only one layout, so it replies
+    // after all its ranks have the target. The others flip now.
     Step rest;
     for (const auto& [device, part] : attempt_->parts) {
       if (!part.flipped) rest.marks.push_back(SetStopped{device, true});
@@ -54,11 +53,11 @@ Step Machine::Do(const Resolve& event, const Gates& gates) {
   std::set<uint32_t> lost;
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
     if (!Contains(event.lost, ranks_[device].member)) continue;
-    lost.insert(device);  // whatever its engine asks for later comes too late
+    lost.insert(device);  // later requests of its engine are too late
     step.marks.push_back(SetStopped{device, true});
   }
   for (const auto& [device, part] : attempt_->parts) {
-    // A joiner steps nowhere before it has flipped.
+    // A joiner does not step before its flip.
     if (part.flipped || part.joining || gates[device].stopped || lost.contains(device)) continue;
     return Then(
         Answer{{Code::kWrongPhase,
@@ -85,7 +84,7 @@ Step Machine::Do(const Resolve& event, const Gates& gates) {
 }
 
 Step Machine::Over(const Resolve& event) {
-  if (event.outcome == Outcome::kHold) return Done();  // as Status says
+  if (event.outcome == Outcome::kHold) return Done();  // Status reports the result
   const uint64_t id = event.header.attempt;
   const bool flipped = flipped_.contains(id);
   if ((event.outcome == Outcome::kForward) != flipped) {
@@ -98,10 +97,10 @@ Step Machine::Over(const Resolve& event) {
   return Done();
 }
 
-// One survivor flipped, so every member had verified and given its word.
+// One survivor flipped, so every member had verified and voted.
 Step Machine::GoForward(Step step) {
   if (attempt_->phase == Phase::kStaged && !attempt_->by_agents()) {
-    // A joiner that was not told.
+    // A joiner that did not receive the permit.
     return Then(Arm{attempt_->plan.attempt, true}, std::move(step));
   }
   if (attempt_->phase != Phase::kPermitted) {
@@ -154,8 +153,8 @@ Step Machine::Do(const Kept&, const Gates&) {
   return ReleaseNext(std::move(step));
 }
 
-// Before its memory goes it is stopped: an engine that was silent for long may still compute from
-// it, and looks there before it emits.
+// Stops the rank before its memory is freed. An engine that was unresponsive may still compute from
+// this memory; it checks `stopped` before it emits.
 Step Machine::ReleaseNext(Step step) {
   if (releasing_.devices.empty()) return Acted(std::move(step));
   const uint32_t device = releasing_.devices.front();
@@ -170,7 +169,7 @@ Step Machine::Do(const Dismissed& event, const Gates&) {
                                                         rank.member, releasing_.reason)});
   rank = {.member = NextMember(rank.member)};
   step.marks.push_back(FenceGate{event.device});
-  step.marks.push_back(Leave{event.device});  // and stays stopped, until another engine comes
+  step.marks.push_back(Leave{event.device});  // stopped until another engine attaches
   return Then(Empty{event.device, rank.member}, std::move(step));
 }
 
@@ -182,8 +181,8 @@ Step Machine::Do(const Emptied&, const Gates&) {
 Step Machine::Do(const Resumed& event, const Gates&) {
   ranks_[event.device] = {
       .member = event.member, .rank = event.rank, .epoch = event.rank >= 0 ? event.epoch : 0};
-  run_.reset();  // what it had to go on to is not known any more
-  // Whatever the agent before had begun is over here, so that its number is, too.
+  run_.reset();  // the flips that were left are unknown
+  // The previous agent's attempt has ended here, so its number is used up.
   highest_ = std::max(highest_, event.attempt);
   return Done(Changed());
 }

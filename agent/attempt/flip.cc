@@ -1,5 +1,5 @@
-// From the permit to the flip: by an engine's go, by words that the agents exchange, or forward
-// after a fence.
+// From the permit to the flip: on an engine's request, by votes that the agents exchange, or
+// forward after a fence.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ Status Machine::CheckPermit() const {
 
 Step Machine::Do(const Permit& event, const Gates& gates) {
   TANGRAM_REFUSE_IF_ERROR(CheckCurrent(event.header, "Permit"));
-  // The permit of the first is that of all; it lasts as long as the run does.
+  // The permit of the first flip covers the whole run, until the run ends.
   if (event.by_run) TANGRAM_REFUSE_IF_ERROR(CheckRun(event.header.attempt, gates));
   if (attempt_->phase == Phase::kPermitted || attempt_->phase == Phase::kFlipped) {
     return Done();  // repeated
@@ -28,7 +28,7 @@ Step Machine::Do(const Permit& event, const Gates& gates) {
   return Then(Arm{attempt_->plan.attempt});
 }
 
-// The driver may be gone after it told one agent of the permit.
+// The driver may have died after it sent the permit to one agent.
 Step Machine::Do(const PermitSeen& event, const Gates&) {
   if (!attempt_ || attempt_->plan.attempt != event.attempt || attempt_->phase != Phase::kStaged) {
     return Done();
@@ -62,7 +62,7 @@ Step Machine::Do(const WordsOut& event, const Gates&) {
 Step Machine::Do(const Word& event, const Gates&) {
   if (last_ && last_->plan.attempt == event.header.attempt && event.header.world == world_ &&
       flipped_.contains(last_->plan.attempt)) {
-    return Done();  // late, and of no more use
+    return Done();  // late, and no longer needed
   }
   TANGRAM_REFUSE_IF_ERROR(CheckCurrent(event.header, "Word"));
   const Plan& plan = attempt_->plan;
@@ -131,14 +131,14 @@ Step Machine::Do(const EngineFlip& event, const Gates& gates) {
   return Then(Commit{attempt_->plan.attempt, {event.device}, By::kEngine});
 }
 
-// All parts: their memory first, and then their gates at once.
+// Flips all parts: their memory commits first, then all their gates flip together.
 Step Machine::FlipAll(By by, Step step) {
   Commit commit{attempt_->plan.attempt, {}, by};
   for (auto& [device, part] : attempt_->parts) {
     if (part.flipped) continue;
     part.committing = true;
     part.gone = false;
-    // A joiner steps nowhere before it has flipped; now it stands still as those that it joins.
+    // A joiner does not step before its flip. Now it is stopped, like the ranks that it joins.
     if (by == By::kForward && part.joining) step.marks.push_back(SetStopped{device, true});
     commit.devices.push_back(device);
   }
@@ -152,7 +152,7 @@ Step Machine::Do(const Committed& event, const Gates&) {
     attempt_->parts.at(device).gone |= !event.attached.contains(device);
   }
   for (auto left = end; left != event.devices.end(); ++left) {
-    attempt_->parts.at(*left).committing = false;  // to be tried again
+    attempt_->parts.at(*left).committing = false;  // for the next try
   }
   if (end != event.devices.end()) attempt_->failing = *end;
   attempt_->failure = event.status;
@@ -165,7 +165,7 @@ Step Machine::FlipGates(By by, Step step) {
     return FlipFailed(by, attempt_->failing, attempt_->failure, std::move(step));
   }
   const uint32_t device = attempt_->flipping.front();
-  // Who stands still may go on with this flip, unless its engine is gone.
+  // A stopped rank may continue after this flip, unless its engine detached.
   if (attempt_->by_agents() && by != By::kForward) {
     step.marks.push_back(SetStopped{device, attempt_->parts.at(device).gone});
   }
@@ -215,7 +215,7 @@ Step Machine::FlipFailed(By by, uint32_t device, const Status& status, Step step
 Step Machine::AfterFlips(By by, Step step) {
   const bool repair = attempt_->plan.kind == Kind::kRepair;
   if (by == By::kEngine || (by == By::kForward && !repair)) return Acted(std::move(step));
-  // However a repair came to its end, ranks of this agent without a part in its target are out. One
+  // After a repair, however it ended, ranks of this agent without a part in its target are out. One
   // that kept its old epoch would hold back the epoch that the whole agent reports.
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
     Rank& rank = ranks_[device];

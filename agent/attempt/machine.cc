@@ -99,7 +99,7 @@ Machine::View Machine::ViewOf(uint64_t attempt, const Gates& gates) const {
       view.contributed |= state == GateState::kLatched || state == GateState::kFlipped;
     }
   } else if (attempt <= highest_) {
-    view.phase = Phase::kIdle;  // over: flipped or burned
+    view.phase = Phase::kIdle;  // ended: flipped or aborted
     view.contributed = view.flipped;
   }
   return view;
@@ -142,7 +142,7 @@ Status Machine::CheckCurrent(const Header& header, const char* call) const {
 }
 
 Status Machine::CheckAttach(uint32_t device) const {
-  // It would be told of the member that its rank was.
+  // Otherwise the engine would receive the rank's old member id.
   if (std::find(releasing_.devices.begin(), releasing_.devices.end(), device) !=
       releasing_.devices.end()) {
     return {Code::kWrongPhase,
@@ -153,8 +153,8 @@ Status Machine::CheckAttach(uint32_t device) const {
                                          attempt_->plan.attempt, NameOf(attempt_->phase))};
 }
 
-// A pull belongs to an attempt that is under way here: after its end (or before its beginning)
-// nobody may read these pages.
+// A pull belongs to an attempt in progress here. After its end (or before its start) no other agent
+// may read these pages.
 Status Machine::CheckPull(const Header& header) const {
   TANGRAM_RETURN_IF_ERROR(CheckPeer(header));
   if (attempt_ && attempt_->plan.attempt == header.attempt) return OkStatus();
@@ -168,7 +168,7 @@ Status Machine::CheckPull(const Header& header) const {
 Status Machine::CheckKvPull(const Header& header, uint32_t device, bool ahead) const {
   TANGRAM_RETURN_IF_ERROR(CheckCurrent(header, "KV pull"));
   const Phase phase = attempt_->phase;
-  // What comes ahead lies in pages that no layout has yet: any time until the flip will do.
+  // KV copied ahead goes to pages that no layout uses yet: any time before the flip is fine.
   const bool early =
       phase == Phase::kPrepared || phase == Phase::kStaging || phase == Phase::kStaged;
   if (attempt_->parts.contains(device) && (phase == Phase::kPermitted || (ahead && early))) {

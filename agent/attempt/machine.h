@@ -1,11 +1,11 @@
-// What follows from what happens to the attempts of one agent, from Prepare to Retire
-// (docs/architecture.md, section 4):
+// The state machine of one agent's attempts, from Prepare to Retire (docs/architecture.md,
+// section 4):
 //
 //   Idle -> Prepared -> Staging -> Staged -> Permitted -> Flipped -> Idle
 //              any of the first four -> Failed -> Abort -> Idle
 //
-// Pure: no lock, no clock, no I/O. Who runs it tells one event at a time and does what the
-// answer says (actions.h). A refusal names what is current, and leaves everything as it was.
+// Pure: no lock, clock or I/O. The caller passes one event at a time and carries out the returned
+// step (actions.h). A rejection names the current state and changes nothing.
 #pragma once
 
 #include <chrono>
@@ -26,84 +26,84 @@ class Machine {
   // A local rank.
   struct Rank {
     std::string member;
-    int32_t rank = -1;     // in the layout in force here; -1: none, or about to leave
-    uint64_t epoch = 0;    // of the layout that it has places of; 0: none
-    bool removed = false;  // by a repair; released when that retires
+    int32_t rank = -1;     // in the active layout here; -1: none, or about to leave
+    uint64_t epoch = 0;    // of the layout whose places it holds; 0: none
+    bool removed = false;  // by a repair; released when the repair retires
   };
-  // What one rank does in an attempt.
+  // One rank's part in an attempt.
   struct Part {
     int32_t target_rank = -1;
     bool joining = false;
     bool leaving = false;
     bool flipped = false;
-    bool committing = false;  // its memory is on the way; the outcome will be told
-    bool gone = false;        // its engine, since then
+    bool committing = false;  // its memory commits; the result is a later event
+    bool gone = false;        // its engine detached since
   };
   struct Attempt {
     Plan plan;
     Phase phase = Phase::kIdle;
     std::string error;
     std::map<uint32_t, Part> parts;  // by device
-    std::set<uint32_t> words;        // by agents: ranks that gave theirs
-    bool contributed = false;        // by agents: ours are out
-    bool held = false;               // no flip by words until the outcome is told
-    bool over = false;               // its outcome is settled; it is being cleared up
+    std::set<uint32_t> words;        // by agents: ranks that voted
+    bool contributed = false;        // by agents: our votes are sent
+    bool held = false;               // no flip by votes before the outcome of the fence
+    bool over = false;               // its outcome is decided; cleanup is in progress
     std::string reason;              // of its end
-    std::deque<uint32_t> flipping;   // devices that committed, and flip at once
-    uint32_t failing = 0;            // the next device, which did not, and why
+    std::deque<uint32_t> flipping;   // devices that committed; their gates flip next
+    uint32_t failing = 0;            // the first device that did not commit
     Status failure;
 
-    // No engine steps: the agents exchange the words.
+    // No engine steps, so the agents exchange the votes.
     bool by_agents() const { return plan.kind == Kind::kFirst || plan.kind == Kind::kRepair; }
     bool any_flipped() const;
     bool committing() const;
   };
-  // Attempts of flips that follow one another under the permit of the first (run.cc).
+  // Consecutive flips under the permit of the first (run.cc).
   struct Run {
     uint64_t first = 0, last = 0;
     bool permitted = false;
-    bool over = false;  // nothing more of it is begun here
-    std::string why;    // it is over before its last flip
+    bool over = false;  // no more of its flips begin here
+    std::string why;    // the reason why it ended before its last flip
 
     bool Has(uint64_t attempt) const { return first <= attempt && attempt <= last; }
   };
-  // What another agent learns of an attempt.
+  // An attempt's state as other agents see it.
   struct View {
-    Phase phase = Phase::kUnspecified;  // kUnspecified: never heard of
+    Phase phase = Phase::kUnspecified;  // kUnspecified: unknown attempt
     bool flipped = false;
     bool contributed = false;
   };
 
-  // The number of flips that are remembered. No peer asks about an older one.
+  // Number of remembered flips. No peer queries an older one.
   static constexpr size_t kMostFlipped = 1024;
 
-  // Members by device. `abort_wait`: for an engine that gave its word.
+  // `members` by device. `abort_wait`: maximum wait of an abort if an engine has voted.
   Machine(std::string world, std::chrono::milliseconds abort_wait,
           std::vector<std::string> members);
 
-  // `gates`: by device, as they are now.
+  // `gates`: current state, by device.
   Step On(const Event& event, const Gates& gates);
 
   const std::vector<Rank>& ranks() const { return ranks_; }
-  const Attempt* attempt() const { return attempt_ ? &*attempt_ : nullptr; }  // under way
-  const Attempt* last() const { return last_ ? &*last_ : nullptr; }           // the one before
+  const Attempt* attempt() const { return attempt_ ? &*attempt_ : nullptr; }  // in progress
+  const Attempt* last() const { return last_ ? &*last_ : nullptr; }           // the previous one
   const Run* run() const { return run_ ? &*run_ : nullptr; }                  // the newest
   uint64_t highest() const { return highest_; }
-  // The device of the lowest epoch of the ranks in the world: what is in force here for all of
-  // them. With none in the world, that of leavers which still hold their places.
+  // The device with the lowest epoch among the ranks in the world: its layout is active for all of
+  // them. If no rank is in the world, among leavers that still hold their places.
   std::optional<uint32_t> InForce() const;
-  uint64_t epoch() const;  // of that; 0: none
-  // Whether something may still be asked about the attempt's own data.
+  uint64_t epoch() const;  // of that device; 0: none
+  // Whether the attempt's own data can still be queried.
   bool Knows(uint64_t attempt) const;
 
   View ViewOf(uint64_t attempt, const Gates& gates) const;
   Status CheckWorld(const Header& header) const;
-  Status CheckPeer(const Header& header) const;  // the same, of another agent's call
-  // That a call is for the attempt under way, by its number and epoch.
+  Status CheckPeer(const Header& header) const;  // for another agent's call
+  // Ok if a call is for the attempt in progress, by its number and epoch.
   Status CheckCurrent(const Header& header, const char* call) const;
   // Whether an engine may attach now.
   Status CheckAttach(uint32_t device) const;
-  // Whether other agents may read, for this attempt, what is here.
+  // Ok if other agents may read this agent's pages for this attempt.
   Status CheckPull(const Header& header) const;
   // `ahead`: before the flip, while engines step.
   Status CheckKvPull(const Header& header, uint32_t device, bool ahead) const;
@@ -166,11 +166,11 @@ class Machine {
   const std::chrono::milliseconds abort_wait_;
   std::vector<Rank> ranks_;
   std::optional<Attempt> attempt_, last_;
-  std::optional<Attempt> before_;  // flipped, and a repair follows it at once
+  std::optional<Attempt> before_;  // flipped, and a repair follows it directly
   uint64_t highest_ = 0;
-  std::set<uint64_t> flipped_;  // attempts that did; the newest kMostFlipped
+  std::set<uint64_t> flipped_;  // ids of flipped attempts; the newest kMostFlipped
   std::optional<Run> run_;
-  bool expired_ = false;  // the abort under way has waited for as long as it may
+  bool expired_ = false;  // the abort in progress has waited for its maximum time
   struct Releasing {
     std::deque<uint32_t> devices;
     std::string reason;

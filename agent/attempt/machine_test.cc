@@ -1,4 +1,4 @@
-// The table of an attempt, row by row.
+// The machine's handlers, one by one.
 #include "agent/attempt/machine.h"
 
 #include <gtest/gtest.h>
@@ -139,7 +139,7 @@ TEST_F(Attempts, AnEngineThatLeavesBeforeThePermitFailsIt) {
   }
 }
 
-// It has answered, and the agent still waits for the answers of others.
+// The engine has replied, and the agent still waits for the replies of others.
 TEST_F(Attempts, AnEngineThatLeavesWhileOthersPrepareFailsIt) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kIdle, Kind::kFirst, 1));
   EXPECT_EQ(Tell(EngineGone{1}), "ok");
@@ -321,7 +321,7 @@ TEST_F(Attempts, WhoIsHeldFlipsByNoWord) {
   EXPECT_EQ(Tell(Resolve{To(2), Outcome::kForward, {}, "dead"}), "commit 0 1");
 }
 
-// Else a leader would see the epoch before alone, and rule that it stays in force.
+// Otherwise a leader would see only the previous epoch, and rule that it stays active.
 TEST_F(Attempts, WhoIsHeldTakesItsOtherRanksWhereOneFlipped) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
@@ -507,8 +507,8 @@ TEST_F(Attempts, AReleaseIsForALaterEpochAndEndsWhatTheMemberHasAPartIn) {
   EXPECT_EQ(hands_->machine.epoch(), 1u);
 }
 
-// An engine that came in the middle was told that it is the member of before, and no peer of the
-// next one ever connected to it.
+// Regression: an engine that attached during the release received the old member id, and no peer of
+// the new member ever connected to it.
 TEST_F(Attempts, NoEngineComesToARankThatIsBeingReleased) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   EXPECT_EQ(Tell(Release{To(0, 2), {"pod/1/1"}, false, "gone"}), "dismiss 1");
@@ -589,7 +589,7 @@ TEST_F(Attempts, WhatOthersAreToldOfIt) {
   EXPECT_EQ(view(2), "PHASE_IDLE");
 }
 
-// An agent may live for months; a world that follows its load flips every few minutes.
+// An agent may live for months, and a world that follows its load flips every few minutes.
 TEST_F(Attempts, FlipsOfLongAgoAreForgotten) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   const uint64_t last = Machine::kMostFlipped + 1;

@@ -1,4 +1,4 @@
-// Prepare and Stage: what can be refused is refused here, before a byte moves.
+// Prepare and Stage. Invalid requests are rejected here, before a byte moves.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ Step Machine::Do(const Prepare& event, const Gates& gates) {
   }
   TANGRAM_REFUSE_IF_ERROR(CheckWorld(header));
   const bool repair = event.kind == Kind::kRepair;
-  // The old places of a flip are sources for a repair that follows at once.
+  // The old places of a flip are sources for a repair that follows directly.
   if (attempt_ && !(repair && attempt_->phase == Phase::kFlipped)) {
     return Refuse(Code::kWrongPhase,
                   fmt::format("attempt {} is in {}; abort or retire it before attempt {}",
@@ -59,7 +59,7 @@ Step Machine::Do(const Prepare& event, const Gates& gates) {
   return Then(Build{});
 }
 
-// Nothing but an engine may have come or gone since Prepare was told.
+// Since Prepare, only engines may have attached or detached.
 Step Machine::Do(const Built& event, const Gates& gates) {
   Attempt attempt;
   attempt.plan = event.plan;
@@ -72,7 +72,7 @@ Step Machine::Do(const Built& event, const Gates& gates) {
   Status parts = FindParts(&attempt);
   if (parts.ok()) parts = CheckConcerned(attempt, gates, &step);
   if (!parts.ok()) return Then(Answer{std::move(parts)}, std::move(step));
-  // From now on no engine attaches. Phase Idle until all agree.
+  // From now on no engine attaches. The phase stays Idle until memory and engines agree.
   before_ = std::exchange(attempt_, std::move(attempt));
   if (before_) return Then(KeepOld{before_->plan.attempt}, std::move(step));
   return Then(Reserve{attempt_->plan.attempt}, std::move(step));
@@ -112,16 +112,15 @@ Status Machine::FindParts(Attempt* attempt) const {
   return OkStatus();
 }
 
-// Every rank that the attempt is about has a part in it; and a repair is for those that stand
-// still.
+// Checks that every rank concerned has a part, and that a repair has only stopped ranks.
 Status Machine::CheckConcerned(const Attempt& attempt, const Gates& gates, Step* step) const {
   const bool repair = attempt.plan.kind == Kind::kRepair;
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
     const Rank& rank = ranks_[device];
-    // A member that a repair goes on without has no part in it.
+    // A member that a repair removes has no part in it.
     const bool concerned = (rank.rank >= 0 && !repair) || attempt.plan.target_ranks[device] >= 0;
     if (repair && !concerned && rank.rank >= 0) {
-      step->marks.push_back(SetStopped{device, true});  // a fence left it out; its engine may hang
+      step->marks.push_back(SetStopped{device, true});  // fenced; its engine may be unresponsive
     } else if (repair && rank.rank >= 0 && !gates[device].stopped) {
       return {
           Code::kWrongPhase,
@@ -156,7 +155,7 @@ Step Machine::Do(const Reserved& event, const Gates&) {
   last_.reset();
   attempt_->phase = Phase::kPrepared;
   for (const auto& [device, part] : attempt_->parts) {
-    // After its answer, while others were asked: what it prepared went with it.
+    // The engine detached after its consent, while others were queried: its preparation is lost.
     if (part.gone && attempt_->plan.kind != Kind::kFirst) {
       return Acted(Fail(fmt::format("device {}: the engine detached", device)));
     }
@@ -178,7 +177,7 @@ Step Machine::Do(const Begun&, const Gates&) { return Acted({}); }
 
 Step Machine::Do(const Staged& event, const Gates&) {
   if (!attempt_ || attempt_->plan.attempt != event.attempt || attempt_->phase != Phase::kStaging) {
-    return Done();  // aborted, or failed meanwhile
+    return Done();  // aborted, or failed, meanwhile
   }
   if (!event.status.ok()) return Done(Fail(event.status.message()));
   attempt_->phase = Phase::kStaged;

@@ -1,6 +1,6 @@
-// Random histories of one agent's attempts: calls at any moment, engines that step, stop, go and
-// come, peers that say anything, work that fails. After each event, what must hold is looked at.
-// PROPERTY_SEED=n plays history n alone.
+// Random histories of one agent's attempts: calls at any moment; engines that step, stop, detach
+// and attach; peers that reply anything; failing work. Invariants are checked after each event.
+// PROPERTY_SEED=n runs only history n.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class History {
 
   void Play() {
     for (int i = 0; i < kEvents && !::testing::Test::HasFailure(); ++i) One();
-    // Whatever was under way, the end of the world frees everything.
+    // Whatever is in progress, the end of the world frees everything.
     Drain();
     Call(Release{{"w", 0, 0}, {}, true, "end"}, true);
     Drain();
@@ -38,7 +38,7 @@ class History {
   size_t aborts() const { return aborted_.size(); }
 
  private:
-  // A call that is not answered yet, or work beside the calls.
+  // A call without a reply so far, or work outside calls.
   struct Running {
     Event event;
     Later next;
@@ -50,7 +50,7 @@ class History {
   uint64_t Number(uint64_t below) { return random_() % below; }
   bool Chance(uint64_t percent) { return Number(100) < percent; }
 
-  // All that is under way comes to its end.
+  // Completes everything in progress.
   void Drain() {
     for (int i = 0; i < 1000 && !calls_.empty() && !::testing::Test::HasFailure(); ++i) Any();
     EXPECT_TRUE(calls_.empty()) << "a call has no end";
@@ -161,7 +161,7 @@ class History {
     return plan;
   }
 
-  // An engine that waits for its flip's answer does nothing else.
+  // An engine that waits for its flip's reply does nothing else.
   void Engine(uint32_t device) {
     Hands::Gate& gate = hands_.gates[device];
     if (flipping_.contains(device)) {
@@ -179,7 +179,7 @@ class History {
         break;
       case 2:
         if (Chance(90)) break;
-        if (Chance(80)) (void)hands_.Move(device, GateEvent::kUnlatch);  // else it said "pulled"
+        if (Chance(80)) (void)hands_.Move(device, GateEvent::kUnlatch);  // else: reported "pulled"
         gate.stopped = true;
         break;
       case 3:
@@ -208,7 +208,7 @@ class History {
     }
   }
 
-  // What the machine shows, but for why an attempt fails.
+  // The machine's visible state, except why an attempt fails.
   std::string State() const {
     std::string out = std::to_string(machine().highest());
     for (const auto* attempt : {machine().attempt(), machine().last()}) {
@@ -223,7 +223,7 @@ class History {
     return out;
   }
 
-  // Does what a call waits for, and tells it.
+  // Does the action that a call waits for, and passes its result.
   void Advance(Place call) {
     const Event event = call->event;
     const Later next = call->next;
@@ -233,7 +233,7 @@ class History {
       calls_.erase(call);
       return Answered(event, *answer, driver);
     }
-    if (std::holds_alternative<Build>(next) && Chance(10)) {  // the plan is wrong
+    if (std::holds_alternative<Build>(next) && Chance(10)) {  // the plan is invalid
       calls_.erase(call);
       return;
     }
@@ -273,7 +273,7 @@ class History {
       return PeersSaid{ask->attempt, static_cast<Say>(Number(3)), gone, Chance(20)};
     }
     if (const auto* drop = std::get_if<Drop>(&next)) {
-      staging_.erase(drop->attempt);  // the work on it was ended
+      staging_.erase(drop->attempt);  // its work was stopped
       words_.erase(drop->attempt);
       return Dropped{drop->attempt};
     }
@@ -326,8 +326,8 @@ class History {
     EXPECT_FALSE(now->phase == kFailed && now->any_flipped()) << "a flip was given up";
   }
 
-  // A word that was given is taken back by nobody, but by a fence once its engine is gone, stands
-  // still, or is none any more.
+  // A latched vote is not withdrawn, except by a fence after its engine detached, stopped, or is no
+  // longer a member.
   void CheckGivenUp(const Event& event, const std::optional<Machine::Attempt>& before,
                     const Gates& gates) const {
     const Machine::Attempt* now = machine().attempt();
@@ -386,7 +386,7 @@ class History {
     }
   }
 
-  // The same call again, at once, is answered alike, and does nothing.
+  // The same call, repeated immediately, gets the same reply and does nothing.
   void Answered(const Event& event, const Answer& answer, bool driver) {
     if (const auto* abort = std::get_if<Abort>(&event); abort && answer.status.ok()) {
       const uint64_t id = abort->header.attempt;

@@ -1,6 +1,6 @@
-// A run: flips that follow one another under the permit of the first, and that the agents take one
-// after the other by themselves (docs/architecture.md, 4.1). Each is an attempt of its own and
-// passes the same rows; here is when the next may begin, and what ends the run.
+// A run: consecutive flips under the permit of the first, which the agents do by themselves
+// (docs/architecture.md, 4.1). Each flip is an attempt and passes the same checks. This file
+// decides when the next flip may begin, and what ends the run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace tangram::attempt {
 
-// Whether the run may take `attempt` a step further here. A rank that stands still belongs to the
-// fence, and whoever is told of an abort, an outcome or a release walks no further.
+// Ok if the run may continue with `attempt` here. The fence decides about a stopped rank. After an
+// abort, an outcome or a release, the run does not continue.
 Status Machine::CheckRun(uint64_t attempt, const Gates& gates) const {
   if (!run_ || !run_->Has(attempt) || run_->over) {
     return {Code::kStaleAttempt, fmt::format("the run of attempt {} has ended{}", attempt,
@@ -29,7 +29,7 @@ Status Machine::CheckRun(uint64_t attempt, const Gates& gates) const {
   return OkStatus();
 }
 
-// What is not begun is burned. An attempt that is under way is not touched: it has an outcome.
+// Aborts the flips that have not begun. The gate decides the attempt in progress.
 void Machine::EndRun(const std::string& why, Step* step) {
   if (!run_ || run_->over) return;
   run_->over = true;
@@ -43,7 +43,7 @@ void Machine::EndRun(const std::string& why, Step* step) {
                                        run_->first, run_->last, why)});
 }
 
-// The attempt that a call for one of a run is about: that of it which is under way, if any.
+// Maps an attempt of a run to the run's attempt in progress, if there is one.
 uint64_t Machine::UnderWay(uint64_t attempt) const {
   const bool of_run = run_ && run_->Has(attempt) && attempt_ && run_->Has(attempt_->plan.attempt);
   return of_run ? attempt_->plan.attempt : attempt;

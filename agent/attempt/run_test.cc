@@ -1,4 +1,4 @@
-// Runs: flips that follow one another under one permit.
+// Runs: consecutive flips under one permit.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -11,7 +11,7 @@ namespace {
 
 class Runs : public Attempts {
  protected:
-  // The next attempt of the run, to the phase in which it is staged.
+  // Takes the next attempt of the run up to phase Staged.
   void StageNext(uint64_t attempt) {
     Prepare ask = Ask(Kind::kLayout, To(attempt));
     ask.by_run = true;
@@ -39,7 +39,7 @@ class Runs : public Attempts {
     ASSERT_EQ(RetireNext(attempt), "return old");
     ASSERT_EQ(Tell(Returned{attempt, OkStatus()}), "acted");
   }
-  // Attempts 2 to 4 are a run, of which 2 has flipped.
+  // Attempts 2 to 4 are a run; 2 has flipped.
   void BeginRun() {
     ASSERT_NO_FATAL_FAILURE(Begin());
     ASSERT_EQ(Tell(Ask(Kind::kLayout, To(2))), "build");
@@ -70,7 +70,7 @@ TEST_F(Runs, OnePermitIsForAllOfThem) {
   EXPECT_EQ(hands_->machine.highest(), 4u);
 }
 
-// Each rank's first step proves to it that all members flipped.
+// Its first step proves to each rank that all members flipped.
 TEST_F(Runs, OldPlacesStayUntilTheFirstStep) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   Steps(0);
@@ -97,7 +97,7 @@ TEST_F(Runs, NoWordIsGivenForWhatIsNotVerified) {
   EXPECT_EQ(hands_->gates[0].state, GateState::kIdle);
 }
 
-// Between two flips nothing is under way, and what would follow never begins.
+// Between two flips no attempt is in progress, and the remaining flips never begin.
 TEST_F(Runs, AnAbortBetweenFlipsBurnsTheRest) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   ASSERT_NO_FATAL_FAILURE(RetireBy(2));
@@ -121,7 +121,7 @@ TEST_F(Runs, AnAbortTakesTheOneUnderWayBack) {
   EXPECT_EQ(hands_->machine.epoch(), 2u) << "what is flipped stays";
 }
 
-// Its word is out: the outcome is the gate's, and the driver asks until it is known.
+// The vote is latched: the gate decides, and the driver retries until the outcome is known.
 TEST_F(Runs, AnAbortWaitsForTheWordThatWasGiven) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   ASSERT_NO_FATAL_FAILURE(RetireBy(2));

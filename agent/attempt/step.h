@@ -1,4 +1,4 @@
-// Short words for what the table answers. Only for its own files.
+// Helpers that build the machine's steps. Only for the files of this folder.
 #pragma once
 
 #include <string>
@@ -35,7 +35,7 @@ inline Step Changed(Step step = {}) {
 
 }  // namespace tangram::attempt
 
-// Answers the event with `expr` (a Status) when that is not ok.
+// Replies to the event with `expr` (a Status) if that is not ok.
 #define TANGRAM_REFUSE_IF_ERROR(expr)                                        \
   do {                                                                       \
     if (::tangram::Status tangram_status_ = (expr); !tangram_status_.ok()) { \

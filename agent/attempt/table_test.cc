@@ -1,4 +1,3 @@
-// Every call in every phase of an attempt.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,10 +12,10 @@
 namespace tangram::attempt::testing {
 namespace {
 
-// Every call in every phase; attempt 2, by engines or a repair. `over`: 1 flipped, 2 aborted.
+// States of attempt 2, whose flip is by engines or is a repair. `over`: retired or aborted.
 struct Moment {
   const char* name;
-  std::optional<Phase> phase;  // nothing: it was never heard of
+  std::optional<Phase> phase;  // none: the attempt is unknown
   bool over = false;
 };
 constexpr Moment kMoments[] = {
@@ -44,7 +43,7 @@ class Table : public Attempts {
   struct Row {
     const char* name;
     std::function<Event(const Header&)> event;
-    // By moment, as they stand in kMoments.
+    // In the order of kMoments.
     std::array<const char*, std::size(kMoments)> want;
   };
   void Check(Kind kind, const std::vector<Row>& rows) {

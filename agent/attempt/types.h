@@ -1,4 +1,4 @@
-// The words of the table (README.md): plain data, with the numbers and names of the wire
+// Plain data of the machine (README.md), with the numbers and names of the wire
 // (proto/tangram/v1: Phase, FlipKind, Outcome, Header).
 #pragma once
 
@@ -32,40 +32,39 @@ enum class Kind : uint8_t {
 
 enum class Outcome : uint8_t { kUnspecified = 0, kStay = 1, kForward = 2, kHold = 3 };
 
-// As the wire names them; empty if it does not.
+// Names as on the wire; empty for a value that the wire does not have.
 const char* NameOf(Phase phase);
 const char* NameOf(Kind kind);
 
-// Of every call: whom it is for.
+// The target of every call.
 struct Header {
   std::string world;
   uint64_t epoch = 0;
   uint64_t attempt = 0;
 };
 
-// What an attempt is to do here. By device where it says so: that is a local rank's place in its
-// agent, from 0.
+// The plan of an attempt for this agent. A device is a local rank's index in its agent, from 0.
 struct Plan {
   struct Part {
     std::string member;
-    uint32_t rank = 0;  // as the plan numbers it
+    uint32_t rank = 0;  // its number in the plan
   };
 
   uint64_t attempt = 0;
-  uint64_t run_last = 0;  // last attempt of the run that begins with this one; 0: none does
+  uint64_t run_last = 0;  // last attempt of the run that begins with this one; 0: no run
   Kind kind = Kind::kUnspecified;
   uint64_t from_epoch = 0, target_epoch = 0;
   std::string request_hash, target_hash;
   std::vector<std::string> pods;      // of the target's members, by rank
-  std::vector<int32_t> target_ranks;  // by device; -1: the target has it not
-  std::vector<Part> parts;            // as they were asked for
+  std::vector<int32_t> target_ranks;  // by device; -1: not in the target
+  std::vector<Part> parts;            // as requested
 };
 
-// What the gate of a rank showed when an event came.
+// State of a rank's gate when an event arrived.
 struct GateLook {
   GateState state = GateState::kIdle;
   bool stopped = false;
-  uint64_t steps = 0;  // whole ones in the epoch in force
+  uint64_t steps = 0;  // complete steps in the active epoch
 };
 using Gates = std::vector<GateLook>;  // by device
 

@@ -1,4 +1,4 @@
-// Work that must not cost the engines a step.
+// Priorities for work that must not delay engine steps.
 #pragma once
 
 #include <sys/resource.h>
@@ -12,13 +12,13 @@ inline void Nice(int value) {
 }
 }  // namespace detail
 
-// The calling thread takes processor time that serving leaves, from now on. (Linux gives
-// each thread its own nice value.) A transition then stages a little longer on a busy
-// machine, and no token is late for it.
+// From now on, the calling thread uses only processor time that serving leaves. (On Linux, each
+// thread has its own nice value.) On a busy machine staging then takes a little longer, and no
+// token is late.
 inline void YieldToServing() { detail::Nice(19); }
 
-// A whole agent steps behind the engines of its machine: called first in main, so that every
-// thread inherits it. What the engines wait for still comes at once, since they wait.
+// Gives the agent lower priority than its machine's engines. Called first in main, so that every
+// thread inherits it. Work that engines wait for is not delayed, because engines idle then.
 inline void StandBehindEngines() { detail::Nice(5); }
 
 }  // namespace tangram

@@ -1,4 +1,4 @@
-// A stop that is asked for as soon as one of two is.
+// A stop token that is stopped as soon as one of two others is.
 #pragma once
 
 #include <stop_token>

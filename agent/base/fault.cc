@@ -27,7 +27,7 @@ struct Armed {
 
 struct Registry {
   std::mutex mu;
-  std::map<std::string, unsigned, std::less<>> points;  // what each takes
+  std::map<std::string, unsigned, std::less<>> points;  // actions that each takes
   std::map<std::string, Armed, std::less<>> armed;
   std::map<std::string, int, std::less<>> passes;
 };
@@ -40,7 +40,7 @@ Registry& Reg() {
 std::atomic<bool> g_any{false};
 std::atomic<bool> g_dir{false};
 
-// The directory of --fault-dir; written once, before g_dir says that there is one.
+// The directory of --fault-dir; written once, before g_dir is set.
 std::filesystem::path& Dir() {
   static auto* dir = new std::filesystem::path;
   return *dir;
@@ -51,7 +51,7 @@ bool Exists(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// Makes a file; false: somebody else did.
+// Creates a file; false: another process did.
 bool Make(const std::filesystem::path& path) {
   std::FILE* file = std::fopen(path.c_str(), "wx");
   if (file == nullptr) return false;
@@ -137,9 +137,9 @@ std::optional<Armed> ReadAction(const std::filesystem::path& file, std::string_v
   return armed;
 }
 
-// Does what `.always` holds. Else waits while `.armed` exists and is empty; an action that a test
-// writes into it is done once. An action that the point does not take is the test's mistake: the
-// point waits on.
+// Does the action of `.always`. Otherwise waits while `.armed` exists and is empty, and does an
+// action that a test writes into it once. It keeps waiting at an action that the point does not
+// take, which is a mistake of the test.
 Action StandAt(std::string_view point) {
   const std::filesystem::path base = Dir() / point;
   const auto file = [&](const char* end) { return std::filesystem::path(base.string() + end); };
@@ -149,7 +149,7 @@ Action StandAt(std::string_view point) {
   while (Exists(file(".armed"))) {
     if (const auto action = ReadAction(file(".armed"), point)) {
       std::error_code ignored;
-      std::filesystem::remove(file(".armed"), ignored);  // it is taken
+      std::filesystem::remove(file(".armed"), ignored);  // mark it as done
       return Do(*action);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -1,5 +1,5 @@
-// Fields of a JSON object. A null is as if it were not there, two names of one fact must agree, and
-// the first error stays, so that a reader is a list of fields.
+// Fields of a JSON object. A null counts as missing, and two names of one value must agree. The
+// first error is kept, so that a reader is a plain list of fields.
 #pragma once
 
 #include <fmt/core.h>
@@ -16,23 +16,23 @@
 
 namespace tangram {
 
-// A text that a file gives, for a message: on one line, and not longer than a line.
+// Text of a file, for a message: on one line and of limited length.
 std::string Printable(std::string_view text);
 
 class Fields {
  public:
-  // Names of one fact, the usual one first.
+  // Names of one value, the usual one first.
   using Names = std::vector<const char*>;
   static constexpr uint32_t kMost = 1U << 24;
 
-  // `prefix` is what messages have before each name: "text_config.".
+  // `prefix`: text before each name in messages, e.g. "text_config.".
   explicit Fields(const nlohmann::json& object, std::string prefix = "")
       : object_(object), prefix_(std::move(prefix)) {}
 
-  // The value under the first of the names that has one; nullptr: none has. Refuses two names with
-  // two values.
+  // The value of the first name that has one; nullptr: no name has. Rejects two names with
+  // different values.
   const nlohmann::json* Find(const Names& names);
-  // 1 to `most`; 1 where that is refused or missing.
+  // 1 to `most`; 1 if the value is rejected or missing.
   uint32_t Positive(const Names& names, uint32_t most = kMost);
   // `otherwise` where the field is missing.
   uint32_t PositiveOr(const char* name, uint32_t otherwise);
@@ -40,10 +40,10 @@ class Fields {
   double Number(const char* name, double otherwise);
   bool Flag(const char* name, bool otherwise);
   std::string Text(const Names& names, const char* otherwise);
-  // Numbers of layers; nothing: the field is missing.
+  // Layer numbers; nothing: the field is missing.
   std::optional<std::set<uint64_t>> Layers(const char* name);
 
-  // Keeps the message, if it is the first.
+  // Keeps the message if it is the first one.
   void Fail(const std::string& message) {
     if (status_.ok()) status_ = Status(Code::kInvalid, message);
   }
@@ -51,7 +51,7 @@ class Fields {
   void Refuse(const char* name, const nlohmann::json& value, const std::string& wanted);
   // "PREFIXname is missing".
   void Missing(const char* name) { Fail(fmt::format("{}{} is missing", prefix_, name)); }
-  // Refuses another value than the one that is computed.
+  // Rejects any value except the only one that is computed.
   template <typename Value>
   void Want(const char* name, const Value& is, const Value& computed) {
     if (is != computed) Fail(fmt::format("{} \"{}\": only \"{}\" is computed", name, is, computed));

@@ -1,8 +1,8 @@
-// The time limits of a world that depend on each other, each with what it must be shorter than. Who
-// waits for a rank sends heartbeats; a rank that cannot be waited for is found by its silence.
+// Timeouts of a world that depend on each other, each with its upper bound. A waiting rank sends
+// heartbeats. A rank without heartbeats times out.
 //
-// An engine may be started with other bounds of silence (Patience::Bounds). Agents do not know
-// them: what they wait for is derived from the defaults.
+// An engine may be started with other bounds of silence (Patience::Bounds). Agents do not know them
+// and derive their timeouts from the defaults.
 #pragma once
 
 #include <chrono>
@@ -11,48 +11,48 @@ namespace tangram::limits {
 
 using std::chrono::milliseconds;
 
-// --- Waiting in slices: between two heartbeats, or two looks whether a stop was asked for.
+// --- Intervals within waits: between two heartbeats, or two checks for a stop.
 inline constexpr milliseconds kSlice{25};
 inline constexpr milliseconds kStopLook{100};
 
-// --- Exchanges of engines: how long a peer may be silent.
-inline constexpr milliseconds kMinSilence{1'000};   // whatever was learned of steps
-inline constexpr milliseconds kMaxSilence{10'000};  // until anything was learned
-// In units of kMinSilence, at least: a step of a size that was not seen; an exchange of a flip.
+// --- Exchanges of engines: maximum silence of a peer.
+inline constexpr milliseconds kMinSilence{1'000};   // whatever was measured
+inline constexpr milliseconds kMaxSilence{10'000};  // before anything was measured
+// Multiples of kMinSilence, at least: for an unseen step size; for an exchange of a flip.
 inline constexpr int kUnseenFactor = 2, kFlipFactor = 5;
 inline constexpr milliseconds kMinFlipSilence = kFlipFactor * kMinSilence;
-// Heartbeats that a waiting rank sends in the shortest silence.
+// Heartbeats of a waiting rank within the shortest silence.
 inline constexpr int kHeartbeats = 4;
-// An exchange of a step ends after so many times the longest silence, also if all send heartbeats.
+// An exchange of a step ends after this multiple of the longest silence, even with heartbeats.
 inline constexpr int kStepFactor = 3;
 inline constexpr milliseconds kMaxStep = kStepFactor * kMaxSilence;
 
-// --- Bytes between agents: until a connection is made, and how long a peer may be silent.
+// --- Bytes between agents: connection timeout, and maximum silence of a peer.
 inline constexpr milliseconds kDataConnect{5'000};
 inline constexpr milliseconds kDataSilence{20'000};
 inline constexpr milliseconds kPeerCall{5'000};  // a call over gRPC
 
-// --- The same for KV, for which a flip waits.
+// --- The same for KV that a flip waits for.
 inline constexpr milliseconds kKvOpen = 3 * kMinSilence / 4;  // the call that opens a pull
 inline constexpr milliseconds kKvConnect = 3 * kMinSilence / 4;
 inline constexpr milliseconds kKvSilence = 3 * kMinSilence / 4;
-inline constexpr int kKvFailures = 2;  // of a source
+inline constexpr int kKvFailures = 2;  // per source
 inline constexpr milliseconds kKvRetry{200};
-// Until a pull from a source that answers nothing has failed.
+// Time until a pull from an unresponsive source fails.
 inline constexpr milliseconds kKvFails =
     kKvFailures * (kKvOpen + kKvConnect + kKvSilence) + (kKvFailures - 1) * kKvRetry;
 
-// --- An engine waits for its agent, with heartbeats to its peers.
+// --- An engine waits for its agent and sends heartbeats to its peers.
 inline constexpr milliseconds kKvPull = kMaxStep;  // a part of the KV, some 16 MiB
 
-// --- An engine waits for its agent, without.
+// --- An engine waits for its agent without heartbeats.
 inline constexpr milliseconds kKvPullAll{120'000};  // all KV in one call (tg_kv_pull)
 inline constexpr milliseconds kCommit{30'000};
 
-// --- An attempt's preparation: the engine connects to its peers; the agent waits for the engine.
+// --- Preparation of an attempt: the engine connects to its peers; the agent waits for the engine.
 inline constexpr milliseconds kPrepare{30'000};
 inline constexpr milliseconds kEngineReply{60'000};  // prepare, map or unmap
-// Before it unmaps, an engine waits for its device to finish with the layout before the flip.
+// Wait of an engine before it unmaps, until its device has finished with the previous layout.
 inline constexpr milliseconds kDeviceUse{45'000};
 
 static_assert(kHeartbeats * kSlice <= kMinSilence / kHeartbeats,

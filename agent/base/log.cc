@@ -11,7 +11,7 @@
 namespace tangram {
 namespace {
 
-// One JSON object a line. nlohmann escapes; a %v inside quotes would not.
+// One JSON object per line. nlohmann escapes; a %v inside quotes would not.
 class JsonFormatter : public spdlog::formatter {
  public:
   explicit JsonFormatter(std::vector<std::pair<std::string, std::string>> fields)

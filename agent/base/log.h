@@ -1,4 +1,4 @@
-// Logs on stderr: JSON lines, or text for people.
+// Logs on stderr: JSON lines, or plain text.
 #pragma once
 
 #include <string>

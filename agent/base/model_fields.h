@@ -1,6 +1,6 @@
-// What config.json says of routed experts under several names, or for several families alike: read
-// by the loader and by the reference engine. operator/pkg/geometry is the twin in Go, and
-// tests/golden/config.json holds what all three must find.
+// Fields of config.json about routed experts that have several names, or are the same for several
+// families. The loader and the reference engine read them. operator/pkg/geometry is the twin in Go;
+// tests/golden/config.json has the expected results of all three.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace tangram {
 
-// The number of routed experts: under `own`, the name that the family uses, or under another one.
+// The number of routed experts, under `own` (the family's name for it) or another name.
 uint32_t ReadExperts(Fields& fields, const char* own);
 // Experts of a token: at most `experts`.
 uint32_t ReadTopK(Fields& fields, uint32_t experts);
 // head_dim, or hidden_size over the query heads.
 uint32_t ReadHeadDim(Fields& fields, uint32_t hidden, uint32_t query_heads);
 
-// Whether quantization_config says that weights are FP8, scaled by blocks of 128 x 128. Refuses any
-// other quantisation, and names of a dtype that contradict each other.
+// Whether quantization_config describes FP8 weights with scales per block of 128 x 128. Rejects any
+// other quantization, and names of a dtype that contradict each other.
 bool ReadBlockFp8(Fields& fields);
 
 }  // namespace tangram

@@ -1,4 +1,4 @@
-// Status and Result: how every fallible call in the agent and the engine answers.
+// Status and Result: results of every fallible call in the agent and the engine.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ enum class Code {
   kNotHeld,
   kUnauthenticated,
   kInvalid,      // bad input: file, configuration, message
-  kUnavailable,  // the other side is away; another source or a later try may work
+  kUnavailable,  // the other side is unreachable; another source or a retry may work
   kCorrupt,      // bytes differ from their hash
   kInternal,
 };

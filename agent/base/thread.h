@@ -1,5 +1,5 @@
-// Threads that may not start: a limit on processes (pids of a pod) makes std::jthread throw, and
-// an exception that is not caught ends the process.
+// Thread starts that may fail. At a process limit (pids of a pod) std::jthread throws, and an
+// uncaught exception ends the process.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace tangram {
 
-// Runs `work` in a thread of its own. kUnavailable: there is none to be had now.
+// Runs `work` in a new thread. kUnavailable: no thread can be started now.
 template <typename Work>
 Result<std::jthread> StartThread(Work&& work) {
   try {

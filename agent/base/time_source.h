@@ -1,5 +1,5 @@
-// The clock of a class that waits: the steady clock in the product, a fake one in tests
-// (testing/fake_time.h), which then do not depend on how fast the machine is.
+// The clock of classes that wait: the steady clock in production, a fake one in tests
+// (testing/fake_time.h), whose results then do not depend on the machine's speed.
 #pragma once
 
 #include <poll.h>

@@ -31,8 +31,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Who passes one on does not end it. Known again by who owns it, as its number may be another's by
-// then.
+// Shared ownership: sending a descriptor does not close it. Identified by its owner, because its
+// number may be reused after it is closed.
 using SharedFd = std::shared_ptr<const UniqueFd>;
 
 }  // namespace tangram

@@ -7,7 +7,7 @@ namespace {
 
 bool Continues(char c) { return (static_cast<uint8_t>(c) & 0xc0) == 0x80; }
 
-// Bytes of the well-formed character that `text` begins with; 0: it begins with none.
+// Length in bytes of the well-formed character at the start of `text`; 0: there is none.
 size_t CharacterAt(std::string_view text) {
   const auto first = static_cast<uint8_t>(text[0]);
   if (first < 0x80) return 1;
@@ -28,7 +28,7 @@ size_t CharacterAt(std::string_view text) {
 
 std::string_view Utf8Prefix(std::string_view text, size_t bytes) {
   if (text.size() <= bytes) return text;
-  constexpr size_t kMostContinuing = 3;  // of one character; more are no UTF-8 anyway
+  constexpr size_t kMostContinuing = 3;  // per character; more are never valid UTF-8
   size_t end = bytes;
   while (end > 0 && bytes - end < kMostContinuing && Continues(text[end])) --end;
   return text.substr(0, Continues(text[end]) ? bytes : end);

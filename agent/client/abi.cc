@@ -1,5 +1,5 @@
-// The C functions of client.h over Client. Every one catches what the standard library
-// may throw (memory), since no exception may cross the boundary.
+// The C functions of client.h over Client. Every one catches what the standard library may throw
+// (no memory), since no exception may cross the boundary.
 #include "agent/client/abi.h"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ using tangram::abi::Done;
 using tangram::abi::Fail;
 using tangram::abi::Guarded;
 
-// The moves of a caller, as far as this library knows them.
+// The moves of a caller, with the members that this library knows.
 std::vector<tg_kv_move> Known(const tg_kv_move* moves, size_t count, size_t move_size) {
   std::vector<tg_kv_move> known;
   known.reserve(count);

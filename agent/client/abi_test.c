@@ -1,5 +1,5 @@
-/* The headers are C: they compile as such, the shared library resolves what they declare, and
- * callers of other versions get on with it. */
+/* The headers are C: they compile as C, the shared library resolves their declarations, and callers
+ * of other versions work with it. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "tangram/kv_format.h"
 #include "tangram/kv_plan.h"
 
-/* What version 1 fixed for good, on 64-bit machines. A member that is added goes behind these. */
+/* The layout of version 1, fixed for good, on 64-bit machines. New members follow these. */
 _Static_assert(sizeof(tg_error) == 512 && offsetof(tg_error, message) == 12, "tg_error");
 _Static_assert(offsetof(tg_options, cuda_driver) == 64 && offsetof(tg_options, slab_formats) == 60,
                "tg_options");
@@ -27,7 +27,7 @@ _Static_assert(sizeof(tg_kv_planned) == 144, "tg_kv_planned");
 _Static_assert(sizeof(tg_kv_format) == 96, "tg_kv_format");
 _Static_assert(sizeof(tg_kv_page_copy) == 28, "tg_kv_page_copy");
 _Static_assert(sizeof(tg_kv_byte_moves) == 40, "tg_kv_byte_moves");
-/* Nothing behind the last member: what is added must make the struct longer. */
+/* No padding after the last member: a new member must make the struct longer. */
 #define WHOLE(type, last) \
   _Static_assert(offsetof(type, last) + sizeof(((type*)0)->last) == sizeof(type), #type)
 WHOLE(tg_error, message);
@@ -69,12 +69,12 @@ static int attach(void) {
   return 0;
 }
 
-/* An engine that was built when tg_options ended after the token: the rest is not read. */
+/* An engine built when tg_options ended after the token: the rest is not read. */
 static int older_caller(void) {
   tg_error error = TG_INIT(tg_error);
   tg_client* client = NULL;
   tg_options options;
-  memset(&options, 0xff, sizeof options); /* pointers that nobody may follow */
+  memset(&options, 0xff, sizeof options); /* invalid pointers */
   options.struct_size = offsetof(tg_options, token) + sizeof options.token;
   options.socket_path = "/nowhere/agent.sock";
   options.token = "t";
@@ -87,7 +87,7 @@ static int older_caller(void) {
   return 0;
 }
 
-/* An engine that was built with headers to come. */
+/* An engine that was built with future headers. */
 static int newer_caller(void) {
   struct {
     tg_options known;
@@ -111,7 +111,7 @@ static int newer_caller(void) {
   return 0;
 }
 
-/* A message is cut to the room there is, and always ends. */
+/* A message is cut to the available room, and always terminated. */
 static int shorter_error(void) {
   tg_error error;
   tg_client* client = NULL;
@@ -119,7 +119,7 @@ static int shorter_error(void) {
   error.struct_size = offsetof(tg_error, message) + 8;
   CHECK(tg_attach(NULL, &client, &error) == TG_INVALID);
   CHECK(strcmp(error.message, "tg_opti") == 0 && error.message[8] == 'x');
-  error.struct_size = offsetof(tg_error, message) + 1; /* no room for a word */
+  error.struct_size = offsetof(tg_error, message) + 1; /* no room for a character */
   CHECK(tg_attach(NULL, &client, &error) == TG_INVALID && error.message[0] == 't');
   error.struct_size = 0;
   error.code = TG_OK;
@@ -127,7 +127,7 @@ static int shorter_error(void) {
   return 0;
 }
 
-/* One request of two blocks moves from rank 0 to a rank that stays: a whole plan in C. */
+/* One request of two blocks moves from rank 0 to a rank that stays: a complete plan in C. */
 static int kv_plan(void) {
   const uint32_t zero[] = {0}, bounds[] = {0, 2}, blocks[] = {5, 6};
   const tg_attention_group group = {1, zero, bounds};

@@ -1,4 +1,4 @@
-// Arrays of the caller's, whose elements may be longer than this library knows.
+// Arrays of the caller, whose elements may be longer than this library knows.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace tangram {
 template <typename T>
 class Array {
  public:
-  // kInvalid: there is none, or its elements are too short. `name` is for the message.
+  // kInvalid: the array is null, or its elements are too short. `name` is for the message.
   static Result<Array> Of(const T* first, size_t count, size_t size, const std::string& name) {
     if (count > 0 && first == nullptr) {
       return Status{Code::kInvalid, name + " is null, want " + std::to_string(count)};

@@ -1,4 +1,4 @@
-// How a client comes to be: connect, authenticate, map.
+// The start of a client: connect, authenticate, map.
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -155,7 +155,7 @@ Status Client::Open(const v1::Attached& attached) {
   device::PlatformOptions options{.name = attached.platform(),
                                   .map_bytes = geometry_->page_bytes(),
                                   .hugetlb = attached.hugetlb(),
-                                  .sizes_only = true};  // the agent says what it is
+                                  .sizes_only = true};  // the agent knows the kind of memory
   if (!cuda_driver_.empty()) options.driver = cuda_driver_;
   auto platform = device::MakePlatform(options);
   if (!platform.ok()) return platform.status();

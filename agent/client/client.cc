@@ -9,7 +9,7 @@ namespace tangram {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Between looks at the page while the agents run the gate themselves.
+// The poll interval of the page while the agents run the gate themselves.
 constexpr int kPageLookMs = 5;
 
 int LeftMs(Clock::time_point deadline) {
@@ -31,7 +31,7 @@ Result<std::optional<Frame>> Client::Receive(int timeout_ms) {
   if (!lost_.ok()) return lost_;
   auto frame = reader_->Receive(timeout_ms);
   if (!frame.ok()) {
-    // Garbage from the agent is the end of the connection too: the stream has no frames left.
+    // Invalid data from the agent ends the connection too: the stream has no frame boundary left.
     lost_ = {Code::kUnavailable, frame.status().message()};
     return lost_;
   }
@@ -41,7 +41,7 @@ Result<std::optional<Frame>> Client::Receive(int timeout_ms) {
 v1::Header Client::HeaderNow(uint64_t attempt) const {
   v1::Header header;
   header.set_world(world_);
-  // A joiner is in no epoch yet; it speaks of the attempt's.
+  // A joiner is in no epoch yet; it sends the attempt's.
   const bool mine = attempt_ && attempt_->id == attempt;
   header.set_epoch(mine ? attempt_->from_epoch : page_->epoch.load(std::memory_order_acquire));
   header.set_attempt(attempt);
@@ -49,7 +49,7 @@ v1::Header Client::HeaderNow(uint64_t attempt) const {
 }
 
 bool Client::FlippedByAgents() const {
-  // A stopped rank flips by a fence, whatever the attempt is.
+  // A stopped rank flips by a fence, whatever the kind of the attempt.
   return attempt_ && (attempt_->by_agents() || gate_.stopped()) && attempt_->answered &&
          page_->epoch.load(std::memory_order_acquire) == attempt_->target->get()->epoch;
 }
@@ -120,7 +120,7 @@ Status Client::Poll(int timeout_ms, tg_event* event) {
       frame = std::move(queue_.front());
       queue_.pop_front();
     } else if (lost_.code() == Code::kUnavailable && !FlippedByAgents()) {
-      // Before the new agent hears of it: a flip that the old one made and could not tell.
+      // Before the new agent is informed: the old agent may have flipped without a report.
       TANGRAM_RETURN_IF_ERROR(Knock());
       EndAttempt(event);
       if (event->kind != TG_EVENT_NONE) return OkStatus();
@@ -137,7 +137,7 @@ Status Client::Poll(int timeout_ms, tg_event* event) {
       if (event->kind != TG_EVENT_NONE) return OkStatus();
       continue;
     }
-    // The agent flips when the attempt's slabs were said to be mapped.
+    // The agent flips after this library has reported the attempt's slabs as mapped.
     if (FlippedByAgents()) {
       event->kind = TG_EVENT_FLIPPED;
       event->attempt = attempt_->id;
@@ -167,7 +167,7 @@ Status Client::Handle(Frame frame, tg_event* event) {
       if (kv_staging_) staged_ = std::move(*frame.message.mutable_kv_pulled());
       return OkStatus();
     default:
-      // A reply that nobody waits for any more (its wait ran out).
+      // A late reply whose wait has timed out.
       return OkStatus();
   }
 }
@@ -178,7 +178,7 @@ void Client::OnPrepare(const v1::EnginePrepare& prepare, tg_event* event) {
     *reply.mutable_prepared()->mutable_header() = prepare.header();
     reply.mutable_prepared()->set_ok(false);
     reply.mutable_prepared()->set_message(why);
-    (void)Send(std::move(reply));  // a lost agent shows at the next Poll
+    (void)Send(std::move(reply));  // the next Poll reports a lost agent
   };
   if (prepare.header().world() != world_) return refuse("the call is for another world");
   if (attempt_ && attempt_->id == prepare.header().attempt()) return;  // repeated
@@ -262,7 +262,7 @@ void Client::OnMap(const v1::EngineMap& map, const std::shared_ptr<FrameChannel>
     const Status status = MapAll(map.mappings(), undo.get());
     reply.mutable_mapped()->set_ok(status.ok());
     reply.mutable_mapped()->set_message(status.message());
-    (void)channel->Send(std::move(reply));  // a lost agent shows at the next Poll
+    (void)channel->Send(std::move(reply));  // the next Poll reports a lost agent
   });
 }
 
@@ -273,7 +273,7 @@ void Client::OnUnmap(const v1::EngineUnmap& unmap, const std::shared_ptr<FrameCh
     used = shared_.used;
   }
   mapper_.Do([this, unmap, used = std::move(used), channel] {
-    // Nothing is unmapped under a device that hangs; the agent hears of it when the engine ends.
+    // Unmaps nothing under an unresponsive device; the agent learns of it when the engine ends.
     if (*used && !mapper_.Await(used->get(), limits::kDeviceUse)) {
       device_hangs_ = true;
       return;
@@ -282,7 +282,7 @@ void Client::OnUnmap(const v1::EngineUnmap& unmap, const std::shared_ptr<FrameCh
     for (const v1::Mapping& mapping : unmap.mappings()) {
       uint64_t bytes = 0;
       for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
-      // A range that is not ours is the agent's mistake; what stays mapped is only read.
+      // A range outside the region is the agent's mistake; memory that stays mapped is only read.
       (void)weights_.Unmap(PlaceOf(mapping), bytes);
     }
     CloseUnused(channel.get());
@@ -315,7 +315,7 @@ void Client::CloseUnused(FrameChannel* channel) {
   }
   if (!message.has_closed()) return;
   for (const uint32_t number : message.closed().fd_index()) descriptors_.Close(number);
-  (void)channel->Send(std::move(message));  // a lost agent shows at the next Poll
+  (void)channel->Send(std::move(message));  // the next Poll reports a lost agent
 }
 
 void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
@@ -328,7 +328,7 @@ void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
 }
 
 GateVote Client::Word() {
-  // While no engine steps the agents hold the gate; a lost agent cannot commit.
+  // The agents hold the gate while no engine steps; a lost agent cannot commit.
   const bool mine =
       attempt_ && attempt_->answered && lost_.ok() && !attempt_->by_agents() && !gate_.stopped();
   if (!mine) return gate_.Word(0, 0, {});
@@ -366,7 +366,7 @@ Status Client::Commit(UniqueFd used) {
   message.mutable_flip()->set_target_hash(attempt_->target->hash());
   TANGRAM_RETURN_IF_ERROR(Send(std::move(message)));
   auto reply = Await(v1::EngineMessage::kFlipped, limits::kCommit);
-  // An agent that died after it flipped could not answer, but the page tells.
+  // An agent that died after its flip could not reply, but the page has the new epoch.
   const bool flipped =
       page_->epoch.load(std::memory_order_acquire) == attempt_->target->get()->epoch;
   if (!reply.ok() && !flipped) return reply.status();
@@ -384,7 +384,7 @@ Status Client::Join(int timeout_ms) {
   while (Word().epoch != target || !gate_.latched()) {
     const int left = LeftMs(deadline);
     if (left == 0) return {Code::kWrongPhase, "the agent has no permit yet"};
-    // The page is polled; the socket only tells that the agent is alive (an abort is queued).
+    // Polls the page. The socket only shows that the agent is alive (an abort is queued).
     auto frame = Receive(std::min(left, kPageLookMs));
     if (!frame.ok()) return frame.status();
     if (!frame->has_value()) continue;
@@ -417,7 +417,7 @@ Result<v1::EngineMessage> Client::PullOf(std::span<const tg_kv_move> moves) cons
 Status Client::KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes) {
   if (bytes != nullptr) *bytes = 0;
   TANGRAM_RETURN_IF_ERROR(KvBegin(moves, false));
-  bool later = false;  // only of what is ahead
+  bool later = false;  // only for copies ahead of a flip
   return KvStaged(static_cast<int>(limits::kKvPullAll.count()), bytes, &later);
 }
 
@@ -447,11 +447,11 @@ Status Client::KvStaged(int timeout_ms, uint64_t* bytes, bool* later) {
     if (bytes != nullptr) *bytes = pulled.bytes();
     return OkStatus();
   };
-  if (staged_) return taken(*std::exchange(staged_, std::nullopt));  // Poll met it
+  if (staged_) return taken(*std::exchange(staged_, std::nullopt));  // Poll received it
   const auto queued = std::find_if(queue_.begin(), queue_.end(), [](const Frame& frame) {
     return frame.message.has_kv_pulled();
   });
-  if (queued != queue_.end()) {  // another wait met it
+  if (queued != queue_.end()) {  // another wait received it
     const v1::KvPulled pulled = queued->message.kv_pulled();
     queue_.erase(queued);
     return taken(pulled);
@@ -460,7 +460,7 @@ Status Client::KvStaged(int timeout_ms, uint64_t* bytes, bool* later) {
   while (true) {
     auto frame = Receive(LeftMs(deadline));
     if (!frame.ok()) {
-      kv_staging_ = false;  // an agent that is gone copies nothing any more
+      kv_staging_ = false;  // a lost agent copies no more
       return frame.status();
     }
     if (frame->has_value()) {

@@ -9,7 +9,7 @@
 
 namespace tangram {
 
-// kUnavailable: nobody listens there.
+// kUnavailable: no process listens there.
 Result<UniqueFd> ConnectTo(const std::string& path);
 Code CodeOf(v1::Refusal::Code code);
 

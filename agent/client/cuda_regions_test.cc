@@ -1,5 +1,4 @@
-// An engine's addresses over memory of a GPU, whose descriptors tell no size: by the recording
-// driver.
+// An engine's addresses over GPU memory, whose descriptors have no size: with the recording driver.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +52,7 @@ class CudaRegionTest : public ::testing::Test {
     }
     return out;
   }
-  // What an engine's kernel would find in that unit of the region.
+  // The byte that an engine's kernel would read in that unit of the region.
   int At(uint64_t unit) {
     std::vector<std::byte> byte(1);
     const auto address = reinterpret_cast<uint64_t>(region_.data()) + unit * kUnit + 12345;
@@ -76,7 +75,7 @@ TEST_F(CudaRegionTest, MapsHandlesInAnyOrderAndGivesThemBackOneByOne) {
   ASSERT_TRUE(region_.Unmap(kUnit, kUnit).ok());
   EXPECT_FALSE(region_.Uses(0));
   EXPECT_TRUE(region_.Uses(2));
-  // What lies there stays; the driver is asked for the rest alone.
+  // Existing mappings stay; only the rest is mapped by the driver.
   const uint64_t before = FakeCuda::Calls("cuMemMap");
   ASSERT_TRUE(region_.Map(0, Of({2, 1, 3}), table_).ok());
   EXPECT_EQ(FakeCuda::Calls("cuMemMap"), before + 1);

@@ -8,7 +8,7 @@ namespace tangram::abi {
 namespace {
 
 constexpr size_t kText = offsetof(tg_error, message);
-constexpr size_t kLeast = kText + 2;  // one character and the end
+constexpr size_t kLeast = kText + 2;  // one character and the terminator
 
 }  // namespace
 
@@ -17,7 +17,7 @@ bool Usable(const tg_error* error) { return error == nullptr || error->struct_si
 tg_code Fail(tg_error* error, tg_code code, const char* message) {
   if (error == nullptr) return code;
   error->code = code;
-  // Not through error->message: a newer caller's is longer, an older one's shorter.
+  // Not through error->message: the caller's array may be longer (newer) or shorter (older).
   char* text = reinterpret_cast<char*>(error) + kText;
   const size_t room = std::min(error->struct_size, sizeof *error) - kText;
   const std::string_view said = Utf8Prefix(message, room - 1);

@@ -1,4 +1,4 @@
-// Errors as C callers get them.
+// Errors as C callers receive them.
 #include <gtest/gtest.h>
 
 #include <cstddef>

@@ -39,14 +39,14 @@ Result<kv::Format> ReadFormat(const tg_kv_format* format) {
   return out;
 }
 
-// The regions of other ranks are not known here: their agents refuse what is not in them.
+// The regions of other ranks are not known here: their agents reject ranges outside them.
 Result<kv::Format> ReadValid(const tg_kv_format* format) {
   auto out = ReadFormat(format);
   if (out.ok()) TANGRAM_RETURN_IF_ERROR(kv::CheckFormat(*out, UINT64_MAX));
   return out;
 }
 
-// What tg_kv_byte_moves points into.
+// The memory that tg_kv_byte_moves points into.
 struct Moves : tg_kv_byte_moves {
   std::vector<tg_kv_move> list;
 };

@@ -1,5 +1,5 @@
 // tg_kv_byte_moves_of against kv::TellMoves: the same formats and copies in C structs give the same
-// moves, and what contradicts itself is refused.
+// moves, and contradictory ones are rejected.
 #include "tangram/kv_format.h"
 
 #include <gtest/gtest.h>

@@ -103,7 +103,7 @@ Result<kv::Input> ReadManifest(const tg_kv_manifest* manifest, int32_t* rank) {
   return out;
 }
 
-// What tg_kv_planned points into.
+// The memory that tg_kv_planned points into.
 struct Planned : tg_kv_planned {
   Planned(kv::Plan made, const kv::RankPlan& part);
 
@@ -153,7 +153,7 @@ Planned::Planned(kv::Plan made, const kv::RankPlan& part) : tg_kv_planned{}, pla
   local_bytes = part.local_bytes;
 }
 
-// The plan and the part of `rank`, proven. One that leaves (-1) has no part.
+// The plan and the part of `rank`, proven. A leaver (-1) has no part.
 Result<std::pair<kv::Plan, kv::RankPlan>> MakeProven(const kv::Input& input, int32_t rank) {
   auto plan = kv::MakePlan(input);
   if (!plan.ok()) return plan.status();

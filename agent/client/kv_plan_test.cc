@@ -19,8 +19,8 @@ using kv::testing::Pick;
 using kv::testing::RandomInput;
 using kv::testing::Rng;
 
-// An array with `gap` bytes after each element, as a caller with longer structs has it. The gap is
-// filled with what nobody may read.
+// An array with `gap` bytes after each element, as from a caller with longer structs. The gap has
+// values that must not be read.
 template <typename T>
 class Spaced {
  public:
@@ -38,7 +38,7 @@ class Spaced {
   std::vector<unsigned char> bytes_;
 };
 
-// A manifest of `in`; elements of arrays lie `gap` (a multiple of 8) apart more than they must.
+// A manifest of `in`; array elements have a gap of `gap` bytes (a multiple of 8) after them.
 class Manifest {
  public:
   Manifest(const kv::Input& in, int32_t rank, size_t gap) : gap_(gap) {
@@ -108,7 +108,7 @@ class Manifest {
   std::vector<std::shared_ptr<void>> kept_;
 };
 
-// Everything a plan says, line by line.
+// The whole content of a plan, line by line.
 std::string Text(const kv::Plan& plan, const kv::RankPlan& part) {
   std::string out;
   for (const kv::Placement& p : plan.requests) {

@@ -1,5 +1,5 @@
-// Where an engine's slabs are mapped and unmapped: a thread of its own, so that no step waits for
-// the kernel to fill page tables.
+// The thread that maps and unmaps an engine's slabs, so that no step waits for the kernel to fill
+// page tables.
 #pragma once
 
 #include <chrono>
@@ -16,15 +16,15 @@ class Mapper {
   Mapper() : thread_([this] { Run(); }) {}
   Mapper(const Mapper&) = delete;
   Mapper& operator=(const Mapper&) = delete;
-  // Does first what it was told.
+  // Completes queued work first.
   ~Mapper();
 
-  // One after another, in the order in which they were told.
+  // Queues work; runs it in order.
   void Do(std::function<void()> work);
-  // Nothing that it was told is left to do.
+  // Whether no queued or running work is left.
   bool idle();
-  // For what it does: waits until `fd` is readable, or until the mapper is to end. False: neither
-  // within `limit`.
+  // For queued work: waits until `fd` is readable, or until the mapper is to end. False: neither
+  // happened within `limit`.
   bool Await(int fd, std::chrono::milliseconds limit);
 
  private:
@@ -32,7 +32,7 @@ class Mapper {
 
   std::mutex mu_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> work_;  // the first is being done
+  std::deque<std::function<void()>> work_;  // the first is running
   bool over_ = false;
   std::jthread thread_;
 };

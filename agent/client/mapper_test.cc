@@ -22,7 +22,7 @@ TEST(Mapper, WhoTellsItDoesNotWait) {
   for (int i = 0; i < 100; ++i) mapper.Do([&done, i] { done.push_back(i); });
   mapper.Do([&] { last.set_value(); });
   EXPECT_FALSE(mapper.idle());
-  go.set_value();  // before, this thread came here though nothing was done
+  go.set_value();  // this thread got here before any work was done
   last.get_future().wait();
   ASSERT_EQ(done.size(), 100U);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(done[i], i);

@@ -80,8 +80,8 @@ bool Maps::SameRanks(const Maps& other) const {
 Status Maps::AddExperts(const v1::LayerLayout& layer, const layout::GeometryView& geometry,
                         int32_t rank, Layer* out) {
   const uint32_t shards = layer.expert_group_size();
-  // Alternatives of each expert: the groups that have it in a slot, in order.
-  // [first[e], first[e + 1]) of `holders`.
+  // Replicas of each expert: the groups that have it in a slot, in order. [first[e], first[e + 1])
+  // of `holders`.
   std::vector<uint32_t> first(geometry.experts() + 1, 0);
   for (const v1::ExpertGroup& group : layer.experts()) {
     for (const uint32_t filled : group.slots()) {

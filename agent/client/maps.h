@@ -1,7 +1,6 @@
-// tg_maps of a layout: for each layer and expert the alternatives and their pieces, and the
-// attention groups. Owns every array that the C structs point into, or shares those of a layer with
-// the maps of the layout before, in which the layer was the same: a flip of a mode switch changes a
-// few layers of many.
+// tg_maps of a layout: the replicas and pieces of each layer and expert, and the attention groups.
+// Owns every array that the C structs point into. An unchanged layer shares its arrays with the
+// maps of the previous layout, because a flip of a mode switch changes a few layers of many.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +17,16 @@ namespace tangram {
 
 class Maps {
  public:
-  // `hash` is the layout's, `member` this engine's. `before` may be null; what this shares with it
-  // lives on. Errors as of layout::Validate.
+  // `hash` is the layout's, `member` this engine's. `before` may be null; parts shared with it
+  // outlive it. Errors as of layout::Validate.
   static Result<std::unique_ptr<Maps>> Build(
       std::shared_ptr<const v1::Layout> layout, std::string hash,
       const layout::GeometryView& geometry, const std::string& member,
       const google::protobuf::RepeatedPtrField<v1::PeerAddress>& peers,
       const Maps* before = nullptr);
 
-  // Points my pieces into the bank range. Called at the flip; layers of the maps before are left
-  // alone, as a step may be reading them.
+  // Points my pieces into the bank range. Called at the flip; does not write to layers of the
+  // previous maps, as a step may be reading them.
   void Resolve(const uint8_t* banks, const layout::GeometryView& geometry);
 
   const tg_maps* get() const { return &maps_; }
@@ -35,9 +34,9 @@ class Maps {
   const v1::Layout& layout() const { return *layout_; }
 
  private:
-  // Of one layer. The structs point into its vectors, so they never grow once built.
+  // One layer. The structs point into its vectors, so they never grow once built.
   struct Layer {
-    std::string wire;  // of the layer's layout, for whether another is the same
+    std::string wire;  // of the layer's layout, to detect an equal one
     tg_layer_map map{};
     std::vector<tg_piece> pieces;
     std::vector<tg_expert> experts;
@@ -48,7 +47,7 @@ class Maps {
   };
 
   Maps() = default;
-  // Whether layers of the other maps serve here: ranks are the same members.
+  // Whether layers of the other maps can be shared: ranks are the same members.
   bool SameRanks(const Maps& other) const;
   static Status AddExperts(const v1::LayerLayout& layer, const layout::GeometryView& geometry,
                            int32_t rank, Layer* out);

@@ -10,7 +10,7 @@
 namespace tangram {
 namespace {
 
-// A few experts get a second holder: an alternative, which is not on the first one's rank.
+// A few experts get a second holder: a replica on another rank.
 void AddReplicas(v1::Layout* layout, std::mt19937_64& random) {
   for (v1::LayerLayout& layer : *layout->mutable_layers()) {
     for (int i = 0; i < 3 && layer.experts_size() > 1; ++i) {
@@ -25,8 +25,8 @@ void AddReplicas(v1::Layout* layout, std::mt19937_64& random) {
   }
 }
 
-// Against the layout read plainly: each holder of an expert is an alternative in the order of the
-// groups, and a piece has an address where, and only where, it is this rank's.
+// Compared with a plain reading of the layout. Each holder of an expert is a replica in the order
+// of the groups, and exactly this rank's pieces have an address.
 TEST(Maps, TellEveryHolderAndWhereMyPiecesLie) {
   auto geometry = layout::GeometryView::Make(layout::testing::SmallGeometry(3, 7, 6));
   ASSERT_TRUE(geometry.ok()) << geometry.status().message();
@@ -86,7 +86,7 @@ TEST(Maps, TellEveryHolderAndWhereMyPiecesLie) {
   EXPECT_GT(shards, 1000u);
 }
 
-// What the maps of a layout have in them, with addresses.
+// The content of a layout's maps, with addresses.
 std::vector<uint64_t> ContentOf(const tg_maps& maps, uint32_t layers, uint32_t experts) {
   std::vector<uint64_t> out{maps.epoch, static_cast<uint64_t>(maps.rank), maps.world_size};
   for (uint32_t l = 0; l < layers; ++l) {
@@ -110,8 +110,8 @@ std::vector<uint64_t> ContentOf(const tg_maps& maps, uint32_t layers, uint32_t e
   return out;
 }
 
-// A chain of layouts, each of which changes some layers of the one before: maps that share layers
-// are those that were built alone, also when the maps they share with are gone.
+// A chain of layouts, each of which changes some layers of the previous one. Maps that share layers
+// equal maps built alone, also after the previous maps are destroyed.
 TEST(Maps, ShareTheLayersThatStay) {
   constexpr uint32_t kLayers = 5, kExperts = 7;
   auto geometry = layout::GeometryView::Make(layout::testing::SmallGeometry(kLayers, kExperts, 6));
@@ -155,7 +155,7 @@ TEST(Maps, ShareTheLayersThatStay) {
   EXPECT_GT(changed, 50u);
 }
 
-// Ranks are other members: nothing of the maps before is right.
+// Ranks are other members, so no layer can be shared.
 TEST(Maps, ShareNothingWithAnotherWorld) {
   auto geometry = layout::GeometryView::Make(layout::testing::SmallGeometry(2, 4, 6));
   std::mt19937_64 random(1);

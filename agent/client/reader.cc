@@ -13,7 +13,7 @@ Result<std::unique_ptr<Reader>> Reader::Start(std::shared_ptr<FrameChannel> chan
                                               Handles handles) {
   auto reader = std::unique_ptr<Reader>(new Reader(std::move(channel), ready, std::move(handles)));
   eventfd_t none = 0;
-  (void)eventfd_read(ready, &none);  // of a connection before
+  (void)eventfd_read(ready, &none);  // of a previous connection
   auto thread = StartThread([raw = reader.get()] { raw->Read(); });
   if (!thread.ok()) return thread.status();
   reader->thread_ = std::move(*thread);

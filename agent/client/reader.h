@@ -1,5 +1,5 @@
-// The thread that reads what the agent sends, so that the agent waits for no step of the engine
-// when it maps, unmaps, or passes descriptors: those are handled here, everything else by Poll.
+// The thread that reads the agent's messages, so that the agent never waits for a step of the
+// engine to map, unmap, or pass descriptors. It handles those; Poll handles all others.
 #pragma once
 
 #include <condition_variable>
@@ -28,9 +28,9 @@ class Reader {
   // Shuts the channel down.
   ~Reader();
 
-  // As FrameChannel::Receive, of the frames that are not handled in the thread.
+  // As FrameChannel::Receive, for frames that the thread does not handle.
   Result<std::optional<Frame>> Receive(int timeout_ms);
-  // The thread has read everything that there was.
+  // Whether the connection ended and all its frames were read.
   bool ended();
 
  private:
@@ -39,7 +39,7 @@ class Reader {
   void Read();
 
   const std::shared_ptr<FrameChannel> channel_;
-  const int ready_;  // readable: a frame, or the end
+  const int ready_;  // readable: a frame waits, or the connection ended
   const Handles handles_;
   std::mutex mu_;
   std::condition_variable changed_;

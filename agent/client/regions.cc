@@ -49,8 +49,8 @@ Status Region::Check(const v1::Extent& extent, const DescriptorTable& table) con
             fmt::format("extent refers to descriptor {}, which was not passed or was passed twice",
                         extent.fd_index())};
   }
-  // What does not tell its size is measured by the device when it is mapped, but never more than
-  // there is room for.
+  // The device measures a descriptor of unknown size when it maps it, up to the size of this
+  // region.
   const uint64_t size = descriptor->bytes > 0 ? descriptor->bytes : bytes();
   const uint64_t unit = device_->granularity();
   if (extent.length() == 0 || extent.offset() % unit != 0 || extent.length() % unit != 0 ||
@@ -104,7 +104,7 @@ uint64_t Region::Lies(uint64_t place, uint32_t descriptor, uint64_t offset, uint
 }
 
 Status Region::Map(uint64_t place, const Extents& extents, const DescriptorTable& table) {
-  // The agent would take nothing for mapped, and a step would read what is not there.
+  // The agent would take an empty mapping as done, and a step would read unmapped memory.
   if (extents.empty() && bytes() > 0) {
     return {Code::kInvalid, fmt::format("mapping at {} has no extents", place)};
   }
@@ -119,7 +119,7 @@ Status Region::Map(uint64_t place, const Extents& extents, const DescriptorTable
                                         "range of {}",
                                         total, place, bytes())};
   }
-  // Only what does not lie there: a step may be reading the rest.
+  // Maps only parts that are not mapped there yet: a step may be reading the rest.
   std::vector<device::Placement> placements;
   std::vector<uint32_t> from;
   for (const v1::Extent& extent : extents) {
@@ -166,7 +166,7 @@ Status Region::Unmap(uint64_t place, uint64_t length) {
     gone.push_back(std::move(it->second.mapping));
   }
   pieces_.erase(first, last);
-  // The library is told between two steps: nothing uses it any more.
+  // The agent unmaps only between two steps, so no kernel uses it now.
   device_->Release(std::move(gone), device::Event::Finished(OkStatus()));
   return OkStatus();
 }

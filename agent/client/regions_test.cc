@@ -53,7 +53,7 @@ class RegionTest : public ::testing::Test {
   DescriptorTable table_;
 };
 
-// Page by page, in the plainest form: what is told and what is there are the same.
+// Compared page by page with a plain model: reported and real mappings are equal.
 TEST_F(RegionTest, TellsWhatLiesWhereAfterAnyMapsAndUnmaps) {
   std::mt19937 random(3);
   constexpr uint64_t kPages = 64;
@@ -108,7 +108,7 @@ TEST_F(RegionTest, WhatLiesThereAlreadyStaysAsItIs) {
   EXPECT_EQ(region.runs()[0].bytes, 6 * kPage);
 }
 
-// A step reads on while slabs are mapped beside what it reads, also by one extent over both.
+// A step continues to read while slabs are mapped next to its memory, also by one extent over both.
 TEST_F(RegionTest, WhatLiesThereIsNeverGoneForAMoment) {
   Region region = Make(64);
   Extents live, both;

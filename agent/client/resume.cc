@@ -1,5 +1,5 @@
-// What the library does when its agent died: it serves on, knocks, and hands the agent that comes
-// after what it kept (docs/architecture.md, section 8, "An agent dies alone").
+// The library after its agent died. It continues to serve, tries to reconnect, and hands its state
+// to the next agent (docs/architecture.md, section 8, "An agent dies alone").
 #include <vector>
 
 #include "agent/client/client.h"
@@ -9,7 +9,7 @@ namespace tangram {
 namespace {
 
 constexpr auto kKnock = std::chrono::milliseconds(100);
-// It hashes all weights again, however slow the machine is.
+// It hashes all weights again, even on a slow machine.
 constexpr auto kAnswer = std::chrono::seconds(60);
 constexpr uint64_t kHashedInASecond = 256 << 20;
 
@@ -53,7 +53,7 @@ v1::Resume Client::ResumeNow() const {
 Status Client::Knock() {
   const auto now = std::chrono::steady_clock::now();
   if (!knocking_) {
-    // What is told to the new agent is what is there then.
+    // The message to the new agent must match the mappings at that time.
     if (now < knock_at_ || !reader_->ended() || !mapper_.idle()) return lost_;
     knock_at_ = now + kKnock;
     auto socket = ConnectTo(socket_path_);
@@ -69,7 +69,7 @@ Status Client::Knock() {
     if (knocking_->Send(std::move(message), fds).ok()) {
       knock_at_ = now + kAnswer + std::chrono::seconds(bytes / kHashedInASecond);
     } else {
-      knocking_.reset();  // the one that died had taken the connection
+      knocking_.reset();  // the dead agent had taken the connection
     }
     return lost_;
   }
@@ -89,9 +89,9 @@ Status Client::Knock() {
     lost_ = {Code::kEngine, "the new agent rejected this engine: " + refusal.message()};
     return lost_;
   }
-  // Without a thread to read it, this one cannot be used either.
+  // Without a reader thread, this connection cannot be used either.
   if (const Status reads = ReadFrom(std::move(knocking_)); !reads.ok()) return lost_ = reads;
-  knock_at_ = now;  // this agent may die as soon
+  knock_at_ = now;  // this agent may die soon, too
   if (kv_staging_) {
     staged_.emplace().set_message("the agent died");
   }

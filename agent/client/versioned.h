@@ -1,4 +1,5 @@
-// Structs of client.h that begin with struct_size: what the caller and this library both know.
+// Structs of client.h that begin with struct_size: access to the part that both the caller and this
+// library know.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +11,10 @@
 
 namespace tangram {
 
-// The bytes of T up to and with a member: what a caller must know of it at least.
+// The bytes of T up to and with a member: the minimum struct_size of a caller.
 #define TANGRAM_UP_TO(T, member) (offsetof(T, member) + sizeof(T::member))
 
-// kInvalid when the caller's struct is shorter than `needed`. `name` is for the message.
+// kInvalid if the caller's struct is shorter than `needed`. `name` is for the message.
 template <typename T>
 Status CheckKnown(const T* caller, size_t needed, const char* name) {
   if (caller == nullptr) return {Code::kInvalid, std::string(name) + " is null"};
@@ -23,7 +24,7 @@ Status CheckKnown(const T* caller, size_t needed, const char* name) {
                               std::to_string(needed) + " at least: set it to sizeof(" + name + ")"};
 }
 
-// The caller's struct in this library's form: members that the caller does not know are zero.
+// The caller's struct in this library's form: members that the caller lacks are zero.
 template <typename T>
 Result<T> ReadKnown(const T* caller, size_t needed, const char* name) {
   TANGRAM_RETURN_IF_ERROR(CheckKnown(caller, needed, name));
@@ -33,7 +34,7 @@ Result<T> ReadKnown(const T* caller, size_t needed, const char* name) {
   return out;
 }
 
-// Writes what the caller knows; its struct_size stays.
+// Writes the members that the caller has; its struct_size stays.
 template <typename T>
 void WriteKnown(T* to, const T& value) {
   constexpr size_t kFrom = sizeof value.struct_size;

@@ -1,4 +1,4 @@
-// The two copies at the border of the library: no byte beyond what both sides know.
+// The two copies at the library's boundary: no byte beyond the part that both sides know.
 #include "agent/client/versioned.h"
 
 #include <gtest/gtest.h>

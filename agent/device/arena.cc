@@ -16,7 +16,7 @@ Result<std::unique_ptr<Arena>> Arena::Without(uint64_t bytes, uint64_t unit,
   auto out = std::make_unique<Arena>(0, unit);
   std::sort(used.begin(), used.end(),
             [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
-  uint64_t next = 0;  // all before it is used or entered as free
+  uint64_t next = 0;  // all bytes before it are used or entered as free
   for (const Extent& extent : used) {
     const bool units = extent.length != 0 && extent.offset % unit == 0 && extent.length % unit == 0;
     if (!units || extent.offset < next || extent.offset > bytes ||
@@ -109,7 +109,7 @@ bool Arena::ClaimLocked(const Extent& extent) {
   if (run == free_.begin()) return false;
   const auto [offset, length] = *--run;
   const uint64_t skip = extent.offset - offset;
-  // Subtracted, never added: who claims may say anything.
+  // Subtracts instead of adding, because a claimed extent may have any numbers.
   if (skip > length || extent.length > length - skip) return false;
   Erase(run);
   if (skip > 0) Insert(offset, skip);

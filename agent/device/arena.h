@@ -1,4 +1,4 @@
-// Which bytes of a device are free: runs, in order. Pure bookkeeping, the same for every backend.
+// The free bytes of a device: runs, in order. Pure bookkeeping, the same for every backend.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@
 
 namespace tangram::device {
 
-// Thread-safe. Shared with every block, so that a block that outlives its device gives its bytes
-// back to something that is there.
+// Thread-safe. Shared with every block, so that a block that outlives its device can still return
+// its bytes.
 class Arena {
  public:
   // All of `bytes` (a multiple of `unit`) is free.
   Arena(uint64_t bytes, uint64_t unit);
-  // All but these, which come in any order. One sort, where claims would be a search for each.
+  // All but these are free; `used` has any order. Sorts once, where claims would search for each.
   // kInvalid: not in units, not inside, or some byte twice.
   static Result<std::unique_ptr<Arena>> Without(uint64_t bytes, uint64_t unit,
                                                 std::vector<Extent> used);
@@ -31,10 +31,10 @@ class Arena {
   uint64_t unit() const { return unit_; }
   uint64_t free_bytes() const;
 
-  // The smallest run that fits, else runs from the front; log n in the free runs for each that
-  // it takes. kInvalid: not in units; kNoMemory, with the numbers, takes nothing.
+  // Takes the smallest run that fits, else runs from the front; log n in the free runs for each run
+  // taken. kInvalid: not in units. kNoMemory, with the numbers: takes nothing.
   Result<std::vector<Extent>> Take(uint64_t bytes);
-  // Exactly these, all of them or none. kInvalid: not in units, or some byte is not free.
+  // Takes exactly these, all of them or none. kInvalid: not in units, or some byte is not free.
   Status Claim(std::span<const Extent> extents);
   void Give(std::span<const Extent> extents);
 
@@ -53,7 +53,7 @@ class Arena {
   uint64_t free_bytes_;
 };
 
-// Bytes taken from an arena, which it gets back.
+// Bytes taken from an arena; the destructor returns them.
 class ArenaBlock : public Block {
  public:
   ArenaBlock(std::shared_ptr<Arena> arena, std::vector<Extent> extents);
@@ -67,8 +67,8 @@ class ArenaBlock : public Block {
   uint64_t bytes_ = 0;
 };
 
-// Calls `use(extent)` for the parts of `extents` that a slice of them is, in order, until one
-// answers false.
+// Calls `use(extent)` for the parts of `extents` that a slice covers, in order, until one call
+// returns false.
 template <typename Use>
 bool EachOf(std::span<const Extent> extents, Slice slice, Use&& use) {
   for (const Extent& extent : extents) {

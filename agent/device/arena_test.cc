@@ -1,4 +1,4 @@
-// The free list against what is too simple to be wrong: a bit per unit.
+// Compares the free list with a model that is too simple to be wrong: one bit per unit.
 #include "agent/device/arena.h"
 
 #include <gtest/gtest.h>
@@ -101,7 +101,7 @@ TEST(Arena, ARunThatFitsIsPreferredToPieces) {
   EXPECT_EQ(arena.Take(5)->size(), 2U) << "none fits any more";
 }
 
-// What is claimed comes from an engine's socket: it may say anything.
+// Claims come from an engine's socket, so they may have any numbers.
 TEST(Arena, AClaimThatWrapsOrIsNotInUnitsIsRefusedAndTakesNothing) {
   constexpr uint64_t kPage = 4096;
   const std::vector<std::vector<Extent>> bad{
@@ -121,7 +121,7 @@ TEST(Arena, AClaimThatWrapsOrIsNotInUnitsIsRefusedAndTakesNothing) {
   for (const auto& extents : bad) {
     EXPECT_EQ(arena.Claim(extents).code(), Code::kInvalid);
     EXPECT_EQ(arena.free_bytes(), 4 * kPage);
-    // The free list is whole: all of it is taken as one run.
+    // The free list is intact: all of it can be taken as one run.
     const auto all = arena.Take(4 * kPage);
     ASSERT_TRUE(all.ok()) << all.status().message();
     EXPECT_EQ(all->size(), 1U);
@@ -137,7 +137,7 @@ TEST(Occupancy, WhatIsDroppedAcrossBordersLeavesTheRest) {
   };
   EXPECT_EQ(take(0, 40), Code::kOk);
   EXPECT_EQ(take(50, 30), Code::kOk);
-  space.Drop(30, 30);  // the end of one, the beginning of the next
+  space.Drop(30, 30);  // the end of one and the beginning of the next
   EXPECT_EQ(take(20, 20), Code::kInvalid);
   EXPECT_EQ(take(50, 20), Code::kInvalid);
   EXPECT_EQ(take(30, 30), Code::kOk);

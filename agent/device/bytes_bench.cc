@@ -1,5 +1,5 @@
-// Copy and hash of the host's device, beside memcpy: 64 KiB lies in a cache, 64 MiB in none that a
-// core has. Bytes are counted once.
+// Copy and hash of the host's device, next to memcpy: 64 KiB fits in a cache, 64 MiB in no cache of
+// a core. Bytes are counted once.
 #include <benchmark/benchmark.h>
 
 #include <cstring>

@@ -1,8 +1,8 @@
-// What every device must do. A backend's test instantiates the suite with a type that has
-// `kUnit`, `kBytes` (false: sizes alone), `kReadOnlyExports` (who is given its descriptors cannot
-// write by them; false, with the reason), `static std::unique_ptr<Device> Make(uint64_t bytes)`
-// (a device with so much memory) and `static std::unique_ptr<Device> Importer()` (another
-// process's, which has none).
+// Requirements of every device. A backend's test instantiates the suite with a type that has
+// `kUnit`, `kBytes` (false: only sizes), `kReadOnlyExports` (receivers of its descriptors cannot
+// write with them; false, with the reason), `static std::unique_ptr<Device> Make(uint64_t bytes)`
+// (a device with this much memory) and `static std::unique_ptr<Device> Importer()` (that of another
+// process, without memory).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ class DeviceConformance : public ::testing::Test {
   Memory At(Device& device, const SpacePtr& space, uint64_t unit, uint64_t units) const {
     return {&device, space->address() + unit * unit_, units * unit_};
   }
-  // By copies alone: the CPU reaches not every device's memory.
+  // By copies alone: the CPU does not reach every device's memory.
   void Write(const Memory& to, std::vector<std::byte> bytes) {
     const CopyOp op{to, Memory::Own(bytes)};
     EXPECT_TRUE(to.device->Copy({&op, 1}).Wait().ok());
@@ -72,7 +72,7 @@ class DeviceConformance : public ::testing::Test {
                     int value) {
     const std::vector<std::byte> bytes = Read(At(device, space, unit, units));
     if (Backend::kBytes) {
-      // Not EXPECT_EQ: of megabytes it would print all.
+      // Not EXPECT_EQ: it would print all of the megabytes.
       EXPECT_TRUE(bytes == std::vector<std::byte>(bytes.size(), std::byte(value)))
           << "units from " << unit << " on are not all " << value;
     }
@@ -81,7 +81,7 @@ class DeviceConformance : public ::testing::Test {
     ExpectFilled(*device_, space, unit, units, value);
   }
 
-  // What an importer maps of an export, from the start of a space on.
+  // The placements by which an importer maps an export, from the start of a space on.
   static std::vector<Placement> Imported(Device* importer, const Export& exported) {
     std::vector<Placement> out;
     uint64_t at = 0;
@@ -130,7 +130,7 @@ TYPED_TEST_P(DeviceConformance, NoMappingOverAMapping) {
     EXPECT_EQ(this->MapCode(space, this->Whole(unit, one)), Code::kInvalid);
   }
   EXPECT_EQ(this->MapCode(space, this->Whole(0, two)), Code::kInvalid);
-  // The refusals changed nothing, and beside it there is room.
+  // The rejected calls changed nothing, and there is room next to the mapping.
   this->Fill(space, 1, 2, 9);
   this->ExpectFilled(space, 1, 2, 9);
   const Mapping before = this->Map(space, 0, one), after = this->Map(space, 3, this->Create(1));
@@ -219,8 +219,8 @@ TYPED_TEST_P(DeviceConformance, WhatIsReleasedMakesRoomAndLeavesTheRest) {
                 last = this->Map(space, 4, this->Create(2));
 }
 
-// Holes of one unit: a block of several must be made of pieces, in its own order, and no
-// byte may be behind two blocks.
+// Holes of one unit: a larger block must consist of several extents, in its own order, and no byte
+// may be behind two blocks.
 TYPED_TEST_P(DeviceConformance, FragmentedMemoryIsStillMemory) {
   std::vector<BlockPtr> blocks;
   for (uint64_t i = 0; i < TestFixture::kUnits; ++i) blocks.push_back(this->Create(1));
@@ -243,7 +243,7 @@ TYPED_TEST_P(DeviceConformance, FragmentedMemoryIsStillMemory) {
 }
 
 TYPED_TEST_P(DeviceConformance, AnImporterSeesTheBytesInOrder) {
-  // Scattered on purpose: the order of the extents is what carries the meaning.
+  // Scattered on purpose: the order of the extents matters.
   BlockPtr hole = this->Create(1);
   const BlockPtr between = this->Create(1);
   BlockPtr rest = this->Create(TestFixture::kUnits - 2);
@@ -271,8 +271,8 @@ TYPED_TEST_P(DeviceConformance, AnImporterSeesTheBytesInOrder) {
   }
 }
 
-// An engine is told of bytes to map as they lie side by side, and of others to unmap. A device
-// whose memory is one for all tells it of one extent, which is cut; another tells it of an extent a
+// An engine maps neighbouring bytes together and unmaps some of them later. A device with one
+// descriptor for all memory reports one extent, which is cut; another device reports an extent per
 // unit.
 TYPED_TEST_P(DeviceConformance, AnImportersMappingIsCut) {
   const BlockPtr block = this->Create(3);
@@ -283,7 +283,7 @@ TYPED_TEST_P(DeviceConformance, AnImportersMappingIsCut) {
   const SpacePtr space = this->Reserve(*other, 3);
   auto mapped = other->Map(space, imported, Access::kRead);
   ASSERT_TRUE(mapped.ok()) << mapped.status().message();
-  std::vector<Mapping> units;  // one each
+  std::vector<Mapping> units;  // one mapping per unit
   for (Mapping& mapping : *mapped) {
     while (mapping.bytes() > this->unit_) {
       Mapping rest = mapping.Split(this->unit_);
@@ -348,8 +348,8 @@ TYPED_TEST_P(DeviceConformance, CopiesAndHashesComeInBatches) {
   EXPECT_EQ(device.Copy({&uneven, 1}).Wait().code(), Code::kInvalid);
 }
 
-// Two units side by side, of a plane of one line and one of two: in the slab the lines of both take
-// turns.
+// Two adjacent units, of a plane of one line and one of two: in the slab the lines of both
+// alternate.
 TYPED_TEST_P(DeviceConformance, UnitsOfASlabAreCopiedAndHashedInTheirOrder) {
   const uint64_t quarter = this->unit_ / 4;
   const Shape shape{{{1, 2 * quarter}, {2, quarter}}, 2}, alone{shape.planes, 1};
@@ -379,7 +379,7 @@ TYPED_TEST_P(DeviceConformance, UnitsOfASlabAreCopiedAndHashedInTheirOrder) {
   if (TypeParam::kBytes) {
     EXPECT_EQ(hashed, HashOf(this->Read(second)));
   }
-  second.shape = &alone;  // a slab of one unit is in order
+  second.shape = &alone;  // a slab of one unit has plain order
   const CopyOp back{slab.Part(0, this->unit_), second};
   ASSERT_TRUE(device.Copy({&back, 1}).Wait().ok());
   expect(whole, {2, 3, 2, 3, 5, 5, 7, 7});

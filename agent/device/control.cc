@@ -7,7 +7,7 @@
 namespace tangram::device {
 namespace {
 
-// Control pages are small, and of the host's own size.
+// Control memory is small, so it uses the host's base pages.
 Pages Small() { return ChoosePages(false, 4096); }
 
 HostDevice::Options Options(const std::string& rank, uint64_t bytes) {

@@ -1,4 +1,5 @@
-// A rank's control memory: the host's on every platform, since agent and engine both write it.
+// A rank's control memory. It is the host's on every platform, since agent and engine both write
+// it.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,7 @@
 
 namespace tangram::device {
 
-// Moves what was made into a place of RankDevices, or tells why it was not.
+// Moves a new device into a place of RankDevices, or returns the error.
 template <typename Made>
 Status Put(Result<Made> made, std::unique_ptr<Device>* to) {
   if (!made.ok()) return made.status();
@@ -17,7 +18,7 @@ Status Put(Result<Made> made, std::unique_ptr<Device>* to) {
 }
 
 Status MakeControl(const std::string& rank, uint64_t bytes, RankDevices* to);
-// Of memory that an engine kept.
+// From memory that an engine kept.
 Status AdoptControl(const std::string& rank, uint64_t bytes, std::span<const int> descriptors,
                     RankDevices* to);
 std::unique_ptr<Device> ControlImporter();

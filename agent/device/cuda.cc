@@ -13,10 +13,10 @@ Status Invalid(const std::string& what) { return {Code::kInvalid, "cuda device: 
 
 }  // namespace
 
-// Side by side they are the bytes of the arena.
+// The handles in order are the bytes of the arena.
 struct CudaDevice::Handles {
   std::vector<CudaHandlePtr> all;
-  uint64_t adopted = 0;  // the first so many
+  uint64_t adopted = 0;  // number of adopted handles, which are the first
 };
 
 struct CudaDevice::OwnBlock final : ArenaBlock {
@@ -81,7 +81,7 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Adopt(std::shared_ptr<CudaContex
   }
   device->handles_ = std::move(handles);
   device->arena_ = std::make_shared<Arena>(bytes, unit);
-  // Now, so that whatever it lacks shows at the start.
+  // Created now, so that a missing resource shows at the start.
   if (const auto stream = device->Stream(); !stream.ok()) return stream.status();
   return device;
 }
@@ -143,7 +143,7 @@ Result<Export> CudaDevice::ExportOf(const BlockPtr& block) {
 }
 
 SharedFd CudaDevice::Adopted(uint32_t descriptor) const {
-  return handles_->all.at(descriptor)->Descriptor().value();  // it was kept
+  return handles_->all.at(descriptor)->Descriptor().value();  // adopted handles keep a descriptor
 }
 
 Result<std::vector<Extent>> CudaDevice::PlaceOf(const BlockPtr& block) const {
@@ -182,7 +182,7 @@ Result<std::vector<CudaRun>> CudaDevice::RunsOf(std::span<const Placement> place
     const auto* own = dynamic_cast<const OwnBlock*>(p.block.get());
     const auto* foreign = dynamic_cast<const ForeignBlock*>(p.block.get());
     const uint64_t bytes = p.block == nullptr ? 0 : p.block->bytes();
-    const uint64_t unit = foreign != nullptr ? bytes : unit_;  // of what is mapped at once
+    const uint64_t unit = foreign != nullptr ? bytes : unit_;  // smallest part that can be mapped
     if ((own == nullptr && foreign == nullptr) || p.slice.bytes == 0 ||
         p.slice.offset % unit != 0 || p.slice.bytes % unit != 0 || p.slice.offset > bytes ||
         p.slice.bytes > bytes - p.slice.offset) {

@@ -15,26 +15,28 @@
 
 namespace tangram::device {
 
-// All of its memory is made at the start, in handles of one size; blocks are some of them. A handle
-// is mapped whole, passed on whole, by one descriptor, and never given back to the driver while the
-// device lives: a transition asks the driver for addresses alone, and cannot be refused memory.
+// All of its memory is created at the start, in handles of one size; a block is a set of handles. A
+// handle is mapped whole and exported whole, by one descriptor, and never returned to the driver
+// while the device lives. So a transition requests only addresses from the driver, and the driver
+// cannot refuse it memory.
 class CudaDevice final : public Device {
  public:
   struct Options {
     uint64_t bytes = 0;  // rounded up to handles
-    uint64_t unit = 0;   // of a handle: a multiple of the device's granularity
+    uint64_t unit = 0;   // bytes per handle: a multiple of the device's granularity
   };
-  // kNoMemory with the numbers: the GPU has not so many; kInvalid: the unit is no such multiple.
+  // kNoMemory with the numbers: the GPU has less free memory. kInvalid: the unit is not such a
+  // multiple.
   static Result<std::unique_ptr<CudaDevice>> Make(std::shared_ptr<CudaContext> context,
                                                   const Options& options);
-  // Takes over the memory of a process of ours that died, by descriptors that somebody kept, a
-  // handle each; what they lack of `bytes` is made anew. All of it is free until Claim. One that
-  // came under two numbers is two to the driver: who adopts compares hashes anyway. kInvalid when
-  // they are not such memory, or are of more.
+  // Takes over the memory of a dead agent, by descriptors that an engine kept, one per handle;
+  // missing handles of `bytes` are created. All of it is free until Claim. The driver does not
+  // detect a handle with two descriptors; the adopting agent compares hashes anyway. kInvalid: the
+  // descriptors are not such memory, or are for more bytes.
   static Result<std::unique_ptr<CudaDevice>> Adopt(std::shared_ptr<CudaContext> context,
                                                    const Options& options,
                                                    std::span<const int> descriptors);
-  // A device without memory of its own, for importing handles of multiples of `unit` (as Make's).
+  // A device without memory, for importing handles of multiples of `unit` (as in Make).
   static std::unique_ptr<CudaDevice> Importer(std::shared_ptr<CudaContext> context, uint64_t unit);
 
   const char* name() const override { return "cuda"; }
@@ -46,33 +48,33 @@ class CudaDevice final : public Device {
   Result<SpacePtr> Reserve(uint64_t bytes) override;
   Result<BlockPtr> Create(uint64_t bytes) override;
   Result<BlockPtr> Claim(std::span<const Extent> extents) override;
-  // A descriptor and an extent for each handle.
+  // One descriptor and one extent per handle.
   Result<Export> ExportOf(const BlockPtr& block) override;
   Result<std::vector<Extent>> PlaceOf(const BlockPtr& block) const override;
   SharedFd Adopted(uint32_t descriptor) const override;
-  // A descriptor for each handle. The driver knows none for reading alone: who maps for reading
-  // cannot write, but may map for writing (docs/security.md).
+  // One descriptor per handle. The driver has none that are read-only: a process that maps for
+  // reading cannot write, but it may map for writing (docs/security.md).
   Result<Readable> ForReading() const override;
-  // One handle, from its start on, mapped whole: one extent. How much it has shows in Map. Of
-  // another GPU too, if this one reaches it; that it does not shows in Map.
+  // Imports one handle, mapped whole: one extent. Errors show only in Map: a wrong size, or memory
+  // of another GPU that this one does not reach.
   Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) override;
   bool maps_parts() const override { return false; }
   Result<std::vector<Mapping>> Map(const SpacePtr& space, std::span<const Placement> placements,
                                    Access access) override;
-  // On a stream of its own.
+  // On the device's own stream.
   Event Copy(std::span<const CopyOp> ops) override;
   Event Hash(std::span<const HashOp> ops) override;
   Result<std::shared_ptr<std::byte[]>> Staging(uint64_t bytes) override;
   std::span<std::byte> ViewOf(const Memory&) override { return {}; }
 
  private:
-  struct Handles;  // they live as long as blocks of them do
+  struct Handles;  // they live as long as their blocks
   struct OwnBlock;
   struct ForeignBlock;
 
   CudaDevice(std::shared_ptr<CudaContext> context, uint64_t unit)
       : context_(std::move(context)), unit_(unit) {}
-  // Of an importer made when it is first used: an engine may copy nothing by this device.
+  // An importer's is created at its first use: an engine may never copy by this device.
   Result<CudaStream*> Stream();
   Result<std::vector<CudaRun>> RunsOf(std::span<const Placement> placements) const;
 

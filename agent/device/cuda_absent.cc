@@ -1,4 +1,4 @@
-// In place of the backend, where <cuda.h> was not found.
+// Replaces the backend if the build found no <cuda.h>.
 #include "agent/device/cuda_platform.h"
 
 namespace tangram::device {

@@ -13,7 +13,7 @@
 namespace tangram::device {
 namespace {
 
-// As wide as any access, so that it decides nothing.
+// A multiple of every access width, so it limits none.
 constexpr uint64_t kAligned = 256;
 uint64_t Align(uint64_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; }
 

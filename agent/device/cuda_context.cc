@@ -31,7 +31,7 @@ Status CudaContext::Examine(int ordinal) {
   TANGRAM_RETURN_IF_ERROR(
       driver_->Check(driver_->DeviceGetName(name.data(), name.size(), device_), "its name"));
   name_ = name.data();
-  // A slice says so in its name alone: its attributes are those of the whole.
+  // Only the name shows a MIG slice: its attributes are those of the whole GPU.
   if (name_.find(" MIG ") != std::string::npos) {
     return Unfit(name_,
                  "a MIG slice reaches no other GPU, and ranks copy from each other's; give "
@@ -131,13 +131,13 @@ std::string CudaContext::Room() const {
   return fmt::format("{} of {} bytes of {} are free", free, total, name_);
 }
 
-// The thread may belong to others, whose framework has its own idea of where it is.
+// The thread may belong to another library with its own current context.
 CudaContext::Entered::Entered(const CudaContext& context) : driver_(context.driver()) {
   CUcontext now = nullptr;
   (void)driver_.CtxGetCurrent(&now);
   if (now == context.context_) return;
   back_ = now;
-  // What fails for want of it says so itself.
+  // Calls that fail without the context report that themselves.
   (void)driver_.CtxSetCurrent(context.context_);
 }
 

@@ -1,4 +1,4 @@
-// A GPU in this process: its primary context, what its memory is made of, and what runs on it.
+// A GPU in this process: its primary context, the properties of its memory, and its running work.
 #pragma once
 
 #include <memory>
@@ -12,38 +12,38 @@
 
 namespace tangram::device {
 
-// One for each device that is in use, whoever opens it; others of this process (an engine's
-// framework) share the primary context with it.
+// One per device in use, for all users in the process. Other libraries (an engine's framework)
+// share the primary context with it.
 class CudaContext {
  public:
   // `ordinal` counts the GPUs that the process may use, from 0. kInvalid, in one line: no driver
-  // (CudaDriver::Load), no such device, or one that this project cannot use, and why.
+  // (CudaDriver::Load), no such device, or an unsupported one, with the reason.
   static Result<std::shared_ptr<CudaContext>> Open(const std::string& library, int ordinal);
   ~CudaContext();
 
   const CudaDriver& driver() const { return *driver_; }
   const std::string& name() const { return name_; }
-  const std::string& capability() const { return capability_; }  // to compute, e.g. "9.0"
-  // Handles and mappings are of multiples of this, in bytes.
+  const std::string& capability() const { return capability_; }  // compute capability, e.g. "9.0"
+  // Handles and mappings are multiples of this, in bytes.
   uint64_t granularity() const { return granularity_; }
-  // Memory of this device, which other processes may be given.
+  // Properties of memory of this device that can be exported to other processes.
   CUmemAllocationProp properties() const;
-  // Its address on the PCI bus, by which other libraries know it; empty: the driver does not say.
+  // Its address on the PCI bus, by which other libraries identify it; empty: unknown to the driver.
   std::string PciBusId() const;
   // "F of T bytes of the device are free", for messages.
   std::string Room() const;
   CudaWork& work() { return work_; }
-  // What launches want, made when it is first asked for; who has memory of its own asks at the
-  // start.
+  // Needed for launches, created by the first call. A device with its own memory makes that call at
+  // the start.
   struct Launching {
     const CudaKernels* kernels = nullptr;  // null: this build has none (-DTANGRAM_CUDA=OFF)
     CudaScratch* scratch = nullptr;        // null without kernels
   };
-  // kInternal: the device does not take the kernels; kNoMemory with the numbers: no scratch.
+  // kInternal: the device rejects the kernels; kNoMemory with the numbers: no scratch.
   Result<Launching> ForLaunches();
 
-  // Until the end of a scope the calling thread is in the context. It stays there afterwards,
-  // unless it was in another, to which it goes back.
+  // Makes the context current for the calling thread until the end of a scope. Afterwards it stays
+  // current, unless another one was: that one is restored.
   class Entered {
    public:
     explicit Entered(const CudaContext& context);
@@ -66,7 +66,7 @@ class CudaContext {
   std::string name_, capability_;
   uint64_t granularity_ = 0;
   CudaWork work_;
-  std::mutex mu_;  // of what follows
+  std::mutex mu_;  // guards the members below
   std::unique_ptr<const CudaKernels> kernels_;
   std::unique_ptr<CudaScratch> scratch_;
 };

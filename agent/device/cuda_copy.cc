@@ -11,10 +11,10 @@
 namespace tangram::device {
 namespace {
 
-// What is hashed at once; the buffer's size.
+// Bytes hashed at a time; the buffer's size.
 constexpr uint64_t kHashed = 8 << 20;
 
-// The process's own memory, or a device's that the CPU reaches.
+// The process's own memory, or a device's memory that the CPU reaches.
 bool OfHost(const Memory& memory) {
   if (memory.device == nullptr) return true;
   return !memory.device->ViewOf({memory.device, memory.address, 1}).empty();
@@ -79,7 +79,7 @@ Status CudaStream::PutStrip(const CopyOp& op, const Strip& to, const Strip& from
   copy.Height = to.lines;
   copy.dstPitch = to.pitch;
   copy.srcPitch = from.pitch;
-  // The driver is not left to guess what an address of the heap is.
+  // Explicit, so the driver need not guess the type of a heap address.
   if (OfHost(op.to)) {
     copy.dstMemoryType = CU_MEMORYTYPE_HOST;
     copy.dstHost = reinterpret_cast<void*>(to.address);
@@ -164,7 +164,7 @@ Status CudaStream::MakeRoom(const Memory& to, const Memory& from, Batch* batch) 
 }
 
 Status CudaStream::Launch(Batch* batch) {
-  // First: what is hashed may come by it.
+  // First, because the bytes to hash may come from these copies.
   TANGRAM_RETURN_IF_ERROR(PutRuns(batch));
   auto scratch = launching_.scratch->Take(batch->part.bytes(), batch->part.mirrored());
   if (scratch.status().code() == Code::kNoMemory) {
@@ -174,7 +174,7 @@ Status CudaStream::Launch(Batch* batch) {
   auto answer = batch->part.Put(context_->driver(), *launching_.kernels, *scratch, stream_);
   const Status status = answer.ok() ? scratch->Until(stream_, *answer) : answer.status();
   if (!status.ok()) {
-    // The slot is somebody else's when this returns.
+    // Another batch gets the slot when this returns.
     (void)context_->driver().StreamSynchronize(stream_);
     return status;
   }
@@ -194,7 +194,7 @@ Event CudaStream::End(Status status, Batch batch) {
     }
     status = event.status();
   }
-  // Part of the batch may be on its way, and nothing else would tell when it is over.
+  // Part of the batch may be running, and nothing else would report its end.
   (void)context_->driver().StreamSynchronize(stream_);
   return Event::Finished(std::move(status));
 }

@@ -6,7 +6,7 @@
 namespace tangram::device {
 namespace {
 
-// cuGetProcAddress has five parameters since CUDA 12; what is exported under this name has.
+// cuGetProcAddress has five parameters since CUDA 12; the exported function of this name has them.
 using GetProcAddress = CUresult (*)(const char* symbol, void** function, int version,
                                     cuuint64_t flags, CUdriverProcAddressQueryResult* status);
 constexpr const char* kGetProcAddress = "cuGetProcAddress_v2";
@@ -21,8 +21,8 @@ Status TooOld(const std::string& path, const std::string& why) {
                       Version(CudaDriver::kVersion))};
 }
 
-// Errors of which the driver's manual says that the process must end and start anew: all its work
-// on the device fails from then on, whatever it asks.
+// Errors after which, by the driver's manual, the process must end and be started again: all its
+// later work on the device fails.
 bool LosesTheDevice(CUresult result) {
   switch (result) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:

@@ -1,5 +1,5 @@
-// The CUDA driver as this process found it: entry points by name, nothing linked. A machine without
-// a GPU builds and starts the same program, and learns at Load why there is none.
+// The CUDA driver that this process found: entry points by name, nothing linked. The same program
+// builds and starts on a machine without a GPU; Load then returns the reason.
 #pragma once
 
 #include <cuda.h>
@@ -14,8 +14,8 @@ static_assert(CUDA_VERSION >= 12000, "the headers of CUDA 12.0 or newer are need
 
 namespace tangram::device {
 
-// All that is used of the driver, by the names of <cuda.h> without their `cu`. Which variant of a
-// function such a name means is that header's affair: it maps names to variants by macros.
+// All functions of the driver in use, by the names of <cuda.h> without their `cu`. That header maps
+// a name to its variant by macros.
 #define TANGRAM_CUDA_ENTRY_POINTS(X) \
   X(Init)                            \
   X(DriverGetVersion)                \
@@ -63,21 +63,21 @@ namespace tangram::device {
 
 class CudaDriver {
  public:
-  // The oldest version whose entry points these are, as CUDA counts: 1000 major + 10 minor.
+  // The oldest supported version, as CUDA counts: 1000 major + 10 minor.
   static constexpr int kVersion = 12000;
 
   // Opens the driver's library (a name that the loader finds, or a path) and initialises it.
-  // kInvalid, in one line: there is none, it is too old (and what it lacks), or it finds no device.
-  // It is never closed: a driver has threads of its own.
+  // kInvalid, in one line: there is none, it is too old (with the missing function), or it finds no
+  // device. It is never closed: a driver has its own threads.
   static Result<std::shared_ptr<const CudaDriver>> Load(const std::string& library);
 
-  // The CUDA version that it is of, e.g. "13.0".
+  // Its CUDA version, e.g. "13.0".
   const std::string& version() const { return version_; }
-  // What a call that failed means; `what` was tried. kNoMemory: for want of memory; kInvalid: what
-  // it was given makes no sense; else kInternal.
-  // An error after which the driver does no more for this process is remembered, the first one.
+  // The error of a failed call; `what` describes the call. kNoMemory: out of memory; kInvalid:
+  // invalid arguments; else kInternal. The first error that makes the driver unusable for this
+  // process is remembered.
   Status Check(CUresult result, const std::string& what) const;
-  // kInternal, with that error: nothing can be done any more but to start the process anew.
+  // kInternal, with that error: only a restart of the process helps.
   Status Health() const;
 
 #define TANGRAM_CUDA_DECLARE(name) decltype(&::cu##name) name = nullptr;

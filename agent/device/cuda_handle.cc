@@ -32,7 +32,7 @@ Result<CudaHandlePtr> CudaHandle::Import(std::shared_ptr<CudaContext> context, i
   const CUresult result = driver.MemImportFromShareableHandle(
       &handle, number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != CUDA_SUCCESS) {
-    // Whatever the driver calls it: what was passed is not what was promised.
+    // kInvalid for every error of the driver: the descriptor is not the promised memory.
     const Status why = driver.Check(result, fmt::format("importing descriptor {}", descriptor));
     return Status(Code::kInvalid, why.message() + "; is it memory of a GPU that this process has?");
   }
@@ -68,7 +68,7 @@ Result<SharedFd> CudaHandle::Descriptor() const {
                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
       fmt::format("exporting a handle of {} bytes (see also the limit of open files)", bytes_)));
   UniqueFd own(descriptor);
-  // A program that this one starts must not keep the memory alive.
+  // A child process must not keep the memory alive.
   if (const int flags = fcntl(descriptor, F_GETFD); flags >= 0) {
     (void)fcntl(descriptor, F_SETFD, flags | FD_CLOEXEC);
   }

@@ -1,4 +1,5 @@
-// Physical memory of a GPU, as the driver has it: handles, which are mapped whole or not at all.
+// Physical memory of a GPU, as the driver has it: handles, which are mapped as a whole or not at
+// all.
 #pragma once
 
 #include <memory>
@@ -12,14 +13,14 @@ namespace tangram::device {
 // Its memory lives until the last handle (imports included), mapping and descriptor of it are gone.
 class CudaHandle {
  public:
-  // kNoMemory with what the device has.
+  // kNoMemory with the device's free bytes.
   static Result<std::shared_ptr<const CudaHandle>> Create(std::shared_ptr<CudaContext> context,
                                                           uint64_t bytes);
-  // Of a descriptor that was exported, here or by another process. That it is of `bytes` shows when
-  // it is mapped: the driver tells no sizes.
+  // From a descriptor that this or another process exported. A wrong `bytes` shows only at mapping:
+  // the driver reports no sizes.
   static Result<std::shared_ptr<const CudaHandle>> Import(std::shared_ptr<CudaContext> context,
                                                           int descriptor, uint64_t bytes);
-  // The same, where others are to be given this descriptor in turn (a duplicate is kept).
+  // The same, and keeps a duplicate of the descriptor for export to others.
   static Result<std::shared_ptr<const CudaHandle>> Adopt(std::shared_ptr<CudaContext> context,
                                                          int descriptor, uint64_t bytes);
   CudaHandle(std::shared_ptr<CudaContext> context, CUmemGenericAllocationHandle handle,
@@ -31,7 +32,7 @@ class CudaHandle {
 
   CUmemGenericAllocationHandle get() const { return handle_; }
   uint64_t bytes() const { return bytes_; }
-  // What other processes import; made once. Thread-safe.
+  // The descriptor that other processes import; created once. Thread-safe.
   Result<SharedFd> Descriptor() const;
 
  private:

@@ -32,7 +32,7 @@ Status CudaKernels::Find(const char* name, CUfunction* out) const {
 template <typename Parameters>
 Status CudaKernels::Put(const char* name, CUfunction function, kernels::Launch launch,
                         const Parameters& parameters, CUstream stream) const {
-  Parameters copy = parameters;  // the driver takes no pointer to const
+  Parameters copy = parameters;  // the driver takes a non-const pointer
   void* all[] = {&copy};
   return driver_->Check(driver_->LaunchKernel(function, launch.blocks, 1, 1, launch.threads, 1, 1,
                                               0, stream, all, nullptr),

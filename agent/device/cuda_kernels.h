@@ -1,4 +1,4 @@
-// The kernels (kernels/) as a context has them: hashes, copies with a hash, copies of strips.
+// The kernels (kernels/) as loaded in a context: hashes, copies with a hash, copies of strips.
 #pragma once
 
 #include <memory>
@@ -9,27 +9,28 @@
 
 namespace tangram::device {
 
-// Whoever calls is in the context that it was loaded in.
+// The caller is in the context in which it was loaded.
 class CudaKernels {
  public:
-  // Compute capability that the image has code for, and everything newer.
+  // The lowest compute capability for which the image has code; it has code for all newer ones.
   static constexpr int kLeastMajor = 8;
-  // Of a launch, so that decoding goes on beside: a quarter of the multiprocessors of an H200 (132)
-  // at most. Each block has some 64 KiB of loads under way, all together 2 MiB, and that is what
-  // memory of 4.8 TB/s has under way in 400 ns, about its latency (arithmetic, not measured).
+  // Maximum blocks of a launch, so that decoding continues in parallel: at most a quarter of the
+  // multiprocessors of an H200 (132). Each block has some 64 KiB of loads in flight, together 2
+  // MiB. That is what memory of 4.8 TB/s has in flight in 400 ns, about its latency (calculated,
+  // not measured).
   static constexpr uint32_t kMostBlocks = 32;
 
-  // kInternal: the driver does not take the image, and by what name it calls that.
+  // kInternal: the driver rejects the image, with the driver's error.
   static Result<std::unique_ptr<const CudaKernels>> Load(std::shared_ptr<const CudaDriver> driver);
   ~CudaKernels();
   CudaKernels(const CudaKernels&) = delete;
   CudaKernels& operator=(const CudaKernels&) = delete;
 
-  // Put on the stream; lists are read when it gets there, parameters now.
+  // Put on the stream. Parameters are copied now; lists are read when the kernel runs.
   Status Hash(const kernels::HashParameters& parameters, CUstream stream) const;
   Status CopyAndHash(const kernels::HashParameters& parameters, CUstream stream) const;
   Status CopyStrips(const kernels::CopyStripsParameters& parameters, CUstream stream) const;
-  // Any kernel of the image; kInternal: there is none of this name.
+  // Any kernel of the image; kInternal: no kernel has this name.
   Status Function(const std::string& name, CUfunction* out) const {
     return Find(name.c_str(), out);
   }

@@ -1,4 +1,4 @@
-// Hashes by the kernels of kernels/, over the recording driver, which runs their text.
+// Hashes by the kernels of kernels/, over the recording driver, which runs their source.
 #include <algorithm>
 
 #include "agent/device/runs.h"
@@ -26,7 +26,7 @@ TEST_F(CudaKernelsTest, IsThatOfTheHostWhateverTheLengthAndTheAddress) {
   EXPECT_EQ(came, wanted);
 }
 
-// A list goes there, results come back; the bytes that are hashed stay where they are.
+// A list is sent there and results return; the hashed bytes stay on the device.
 TEST_F(CudaKernelsTest, NothingOfTheBytesComesToTheHost) {
   std::vector<uint64_t> came(kUnits);
   std::vector<HashOp> ops;
@@ -43,7 +43,7 @@ TEST_F(CudaKernelsTest, IsThereWhenItsEventIsAndNotBefore) {
   uint64_t copied = 1, hashed = 2;
   const CopyOp copy{At(0, kUnit), Memory::Own(other), &copied};
   const Event one = device_->Copy({&copy, 1});
-  const HashOp hash{At(kUnit - 5, 10), &hashed};  // of what the copy writes, too
+  const HashOp hash{At(kUnit - 5, 10), &hashed};  // some of these bytes are written by the copy
   const Event two = device_->Hash({&hash, 1});
   EXPECT_GT(FakeCuda::Waiting(), 0U);
   EXPECT_FALSE(two.Done());
@@ -58,7 +58,7 @@ TEST_F(CudaKernelsTest, IsThereWhenItsEventIsAndNotBefore) {
   EXPECT_EQ(copied, HashOf(other));
 }
 
-// They share lists, results and scratch, which grow under the second.
+// They share lists, results and scratch, which grow for the second.
 TEST_F(CudaKernelsTest, BatchesFollowEachOtherWithoutAWait) {
   std::vector<uint64_t> came(3 * 700);
   std::vector<Event> events;
@@ -77,7 +77,7 @@ TEST_F(CudaKernelsTest, BatchesFollowEachOtherWithoutAWait) {
   }
 }
 
-// Two planes as gate and up with down: units of four lie interleaved, in lines of any length.
+// Two planes, as gate and up with down: units are interleaved, in lines of any length.
 TEST_F(CudaKernelsTest, UnitsOfASlabAreCopiedAndHashedByOneLaunch) {
   for (const uint64_t line : {192U, 40U, 7U}) {
     const Shape four{{{30, 2 * line}, {50, line}}, 4}, two{four.planes, 2};
@@ -90,7 +90,7 @@ TEST_F(CudaKernelsTest, UnitsOfASlabAreCopiedAndHashedByOneLaunch) {
       out.bytes = slab.shape->units * unit;
       return out.Part(first * unit, count * unit);
     };
-    // As the host has it.
+    // The host's result.
     std::vector<std::byte> wanted(2 * unit);
     Memory here = Memory::Own(std::span(bytes_).subspan(3 * line, 4 * unit));
     here.shape = &four;
@@ -120,7 +120,7 @@ TEST_F(CudaKernelsTest, WhatNobodyWaitsForIsWrittenNowhere) {
   const HashOp op{At(0, kUnit), hash.get()};
   (void)device_->Hash({&op, 1});
   EXPECT_EQ(*hash, 5U);
-  hash.reset();         // the event is gone: nothing is to be written any more
+  hash.reset();         // without its event no hash may be written
   mapped_ = Mapping();  // waits
   EXPECT_EQ(FakeCuda::Waiting(), 0U);
 }

@@ -41,7 +41,7 @@ class CudaPlatform final : public Platform {
     RankDevices out;
     TANGRAM_RETURN_IF_ERROR(Put(
         CudaDevice::Adopt(context_, {bytes.weights, unit_}, descriptors.weights), &out.weights));
-    // Nobody maps a part of it, so it is one handle.
+    // KV is one handle, because no process maps a part of it.
     const uint64_t unit = context_->granularity();
     const uint64_t kv = (bytes.kv + unit - 1) / unit * unit;
     TANGRAM_RETURN_IF_ERROR(Put(CudaDevice::Adopt(context_, {kv, kv}, descriptors.kv), &out.kv));

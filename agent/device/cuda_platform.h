@@ -1,4 +1,4 @@
-// The platform `cuda`. For platform.cc alone.
+// The platform `cuda`. Only platform.cc includes this.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace tangram::device {
 
-// kInvalid: this build has none, or this machine none that could be used, or it does not map in
-// such multiples; in one line.
+// kInvalid, in one line: this build has no CUDA, this machine has no usable GPU, or it does not map
+// in such multiples.
 Result<std::unique_ptr<Platform>> MakeCudaPlatform(const PlatformOptions& options);
 
 }  // namespace tangram::device

@@ -89,7 +89,7 @@ Result<std::unique_ptr<Queue>> MakeCudaQueue(std::shared_ptr<CudaContext> contex
     int least = 0, greatest = 0;
     TANGRAM_RETURN_IF_ERROR(
         driver.Check(driver.CtxGetStreamPriorityRange(&least, &greatest), "priorities of streams"));
-    // Whoever waits for rows waits with all that it has.
+    // The highest priority: a rank that waits for rows has nothing else to do.
     TANGRAM_RETURN_IF_ERROR(
         driver.Check(driver.StreamCreateWithPriority(&of, CU_STREAM_NON_BLOCKING, greatest),
                      "a stream of a queue"));

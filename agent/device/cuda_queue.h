@@ -1,4 +1,4 @@
-// A queue that is a stream of a GPU.
+// A queue on a stream of a GPU.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace tangram::device {
 
-// `stream`: the caller's, which outlives the queue; null: one of its own. kInvalid: this build has
-// no kernels.
+// `stream`: the caller's, which outlives the queue; null: a new one. kInvalid: this build has no
+// kernels.
 Result<std::unique_ptr<Queue>> MakeCudaQueue(std::shared_ptr<CudaContext> context, void* stream);
 
 }  // namespace tangram::device

@@ -43,7 +43,7 @@ void CudaScratch::Free(Slot* slot) {
 
 Status CudaScratch::Grow(Slot* slot, uint64_t bytes, uint64_t mirrored) {
   if (bytes <= slot->bytes && mirrored <= slot->mirrored) return OkStatus();
-  // Twice as large, so that it does not grow for each that is a little larger than the last.
+  // At least doubled, so it does not grow for each operation that is slightly larger than the last.
   if (bytes > slot->bytes) bytes = std::max(bytes, 2 * slot->bytes);
   if (mirrored > slot->mirrored) mirrored = std::max(mirrored, 2 * slot->mirrored);
   bytes = std::max(bytes, slot->bytes);
@@ -70,7 +70,7 @@ Result<CudaScratch::Lease> CudaScratch::Take(uint64_t bytes, uint64_t mirrored) 
   out.driver_ = driver_.get();
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % kSlots;
-  // Whoever uses it did not fail: that is for those who wait for their own.
+  // An error of the slot's last user is reported to that user, not here.
   (void)driver_->EventSynchronize(slot.event);
   if (const auto answer = slot.answer.lock()) answer->Keep();
   slot.answer.reset();

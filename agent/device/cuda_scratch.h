@@ -1,5 +1,4 @@
-// Memory by which kernels are told their lists and answer, and where they keep what they need on
-// the way.
+// Memory for the lists and results of kernels, and for their intermediate data.
 #pragma once
 
 #include <array>
@@ -12,41 +11,40 @@
 
 namespace tangram::device {
 
-// A ring of slots, for all streams of a context, each of which has memory of the device and pinned
-// memory of the host that mirrors how it begins. A slot is not used again before what was put on a
-// stream with it is over. They are made at once, so that a GPU without room for them shows at the
-// start; one that a single operation is too large for grows then. Thread-safe; whoever calls is in
-// the context.
+// A ring of slots for all streams of a context. Each slot has device memory, and pinned host memory
+// that mirrors its beginning. A slot is reused only after the stream has done its last work. All
+// slots are created together, so a GPU without room for them fails at the start; a slot grows for a
+// single operation that is too large for it. Thread-safe; the caller is in the context.
 class CudaScratch {
  private:
   struct Slot {
     CUdeviceptr device = 0;
     void* host = nullptr;
     uint64_t bytes = 0, mirrored = 0;
-    CUevent event = nullptr;           // the end of what used it last
-    std::weak_ptr<CudaAnswer> answer;  // who dropped its event wants none
+    CUevent event = nullptr;           // the end of its last use
+    std::weak_ptr<CudaAnswer> answer;  // expired: the event was dropped
   };
 
  public:
-  // Of batches under way at once; the next one waits.
+  // Maximum batches in progress; the next one waits.
   static constexpr size_t kSlots = 3;
-  // Of a slot: what a batch tells kernels at once is no more, unless it is one operation. A
-  // sixteenth of what is hashed, so it is of some 128 MiB.
+  // Per slot. A batch launches its work when it would exceed this, except for a single larger
+  // operation. Sums take a sixteenth of the hashed bytes, so this is enough for some 128 MiB.
   static constexpr uint64_t kBytes = 8 << 20, kMirrored = 256 << 10;
 
-  // kNoMemory: there is no room for them.
+  // kNoMemory: too little memory for them.
   static Result<std::unique_ptr<CudaScratch>> Make(std::shared_ptr<const CudaDriver> driver);
-  ~CudaScratch();  // everything that was put on streams with it is over
+  ~CudaScratch();  // waits for all work that uses it
   CudaScratch(const CudaScratch&) = delete;
   CudaScratch& operator=(const CudaScratch&) = delete;
 
-  // The next slot, for one caller, until this goes.
+  // The next slot, for one caller, until this is destroyed.
   class Lease {
    public:
     std::byte* host() const { return static_cast<std::byte*>(slot_->host); }
     CUdeviceptr device() const { return slot_->device; }
-    // What was put on the stream so far uses it. `answer`, if any, comes to its pinned memory. Who
-    // put something there and cannot say so waits until it is over.
+    // Marks the slot as used until the stream has done the work so far. `answer`, if any, arrives
+    // in its pinned memory. If this fails, the caller waits until its work is done.
     Status Until(CUstream stream, const std::shared_ptr<CudaAnswer>& answer);
 
    private:

@@ -1,4 +1,4 @@
-// The ring of scratch by which kernels hash: what of it could go wrong.
+// Possible faults of the ring of scratch that kernels use.
 #include "agent/device/cuda_scratch.h"
 
 #include <thread>
@@ -50,8 +50,8 @@ TEST_F(CudaScratchTest, WithTheHostOnOneSideOrBothHashesAreTheSame) {
   EXPECT_TRUE(own == in);
 }
 
-// Each slot of the ring is used three times before anybody asks for a hash. One that is used again
-// too early has another's list when its copy runs, or another's hashes.
+// Each slot of the ring is used three times before a hash is requested. A slot that is reused too
+// early would have another batch's list at its copy, or another batch's hashes.
 TEST_F(CudaScratchTest, MoreBatchesThanTheRingHasSlotsAreEachTheirOwn) {
   constexpr size_t kBatches = 3 * CudaScratch::kSlots;
   std::vector<uint64_t> hashes(kBatches);
@@ -91,7 +91,7 @@ TEST_F(CudaScratchTest, ThreadsThatHashAtOnceGetEachTheirOwn) {
 }
 
 TEST_F(CudaScratchTest, ABatchThatIsLargerThanASlotComesInParts) {
-  const Shape shape{{{256, 1024}, {1024, 256}}, 16};  // 512 KiB each, which are gathered
+  const Shape shape{{{256, 1024}, {1024, 256}}, 16};  // 512 KiB each, to be gathered
   Memory slab = At(0, 16 * shape.unit_bytes());
   slab.shape = &shape;
   const uint64_t unit = shape.unit_bytes();
@@ -112,7 +112,7 @@ TEST_F(CudaScratchTest, ASlotGrowsForOneOperationThatItIsTooSmallFor) {
   const Shape shape{{{1024, 3 << 10}, {3 << 10, 1024}}, 2};  // 6 MiB each
   Memory slab = At(64, 2 * shape.unit_bytes());
   slab.shape = &shape;
-  const Memory both = slab;  // gathered, they and their sums are more than a slot
+  const Memory both = slab;  // gathered, both and their sums exceed a slot
   uint64_t hash = 0;
   const HashOp op{both, &hash};
   const uint64_t buffers = FakeCuda::Calls("cuMemAlloc");
@@ -141,7 +141,7 @@ TEST_F(CudaScratchTest, AHashThatCannotBeComputedIsNotWrittenAndTheEventSaysWhy)
   const HashOp op{At(0, kUnit), &hash};
   for (const char* call : {"cuMemcpyAsync", "cuLaunchKernel", "cuEventRecord", "cuEventCreate"}) {
     for (const uint64_t skip : {0, 1}) {
-      if (skip == 1 && std::string(call) == "cuEventCreate") continue;  // it is called once
+      if (skip == 1 && std::string(call) == "cuEventCreate") continue;  // it is called only once
       FakeCuda::Fail(call, CUDA_ERROR_NOT_SUPPORTED, skip);
       const Event event = device_->Hash({&op, 1});
       EXPECT_TRUE(event.Done()) << call;
@@ -154,7 +154,7 @@ TEST_F(CudaScratchTest, AHashThatCannotBeComputedIsNotWrittenAndTheEventSaysWhy)
   EXPECT_EQ(hash, HashHere(0, kUnit));
 }
 
-// All that it will ever take for launches is taken then.
+// All memory for launches is taken when the device is created.
 TEST(CudaScratch, AFullGpuShowsWhenItsMemoryIsMade) {
   constexpr uint64_t kUnit = 2 << 20;
   FakeCuda::Become({.memory_mib = 24});

@@ -102,8 +102,8 @@ bool CudaSpace::Unmap(uint64_t at, uint64_t bytes) {
       continue;
     }
     it->second.left -= to - from;
-    // What the driver will not unmap keeps its addresses and its handle, so that nobody else gets
-    // them: it refuses after a failed kernel or copy, when there is nothing left to do but to end.
+    // If the driver does not unmap a handle, its addresses and memory stay reserved. That happens
+    // after a failed kernel or copy, when the process has to end anyway.
     if (it->second.left > 0 || !UnmapHandle(begin, size).ok()) {
       ++it;
       continue;

@@ -1,4 +1,4 @@
-// Reserved addresses of a GPU and the handles that are mapped there.
+// Reserved addresses of a GPU and the handles mapped there.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace tangram::device {
 
-// A handle, whole, at an offset of a space.
+// A whole handle at an offset of a space.
 struct CudaRun {
   uint64_t at = 0;
   CudaHandlePtr handle;
@@ -22,7 +22,7 @@ struct CudaRun {
 // Thread-safe.
 class CudaSpace final : public Space {
  public:
-  // `bytes` is a multiple of `unit`, that of the device's granularity.
+  // `bytes` is a multiple of `unit`, which is a multiple of the device's granularity.
   static Result<std::shared_ptr<CudaSpace>> Reserve(std::shared_ptr<CudaContext> context,
                                                     uint64_t bytes, uint64_t unit);
   CudaSpace(std::shared_ptr<CudaContext> context, CUdeviceptr address, uint64_t bytes,
@@ -33,18 +33,18 @@ class CudaSpace final : public Space {
   uint64_t address() const override { return address_; }
   uint64_t bytes() const override { return occupancy_.bytes(); }
 
-  // The runs are those of the placements. All of them or none; access is given once for each
-  // stretch of addresses without a gap, whatever the order.
+  // `runs` are the handles of `placements`. Maps all of them or none. Access is set once per
+  // stretch of addresses without a gap, in any order.
   Status Map(std::span<const Placement> placements, std::span<const CudaRun> runs, Access access);
 
  private:
   struct Mapped {
     CudaHandlePtr handle;
-    uint64_t left = 0;  // bytes that nobody has given back
+    uint64_t left = 0;  // bytes not unmapped yet
   };
 
-  // Once nothing on the device uses it. A handle of which only a part is given back stays until the
-  // rest is, too, and its addresses stay taken: the driver unmaps it whole or not at all.
+  // Waits until nothing on the device uses it. A partly unmapped handle stays mapped, and its
+  // addresses reserved, until all of it is unmapped: the driver unmaps it as a whole.
   bool Unmap(uint64_t at, uint64_t bytes) override;
   Status MapHandles(std::span<const CudaRun> runs);
   Status SetAccess(std::span<const CudaRun> runs, Access access);

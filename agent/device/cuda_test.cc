@@ -1,4 +1,4 @@
-// The CUDA backend over the recording driver: the suite of every backend, and what is its own.
+// The CUDA backend over the recording driver: the suite of every backend, and its own tests.
 #include "agent/device/cuda.h"
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ using testing::FakeMachine;
 constexpr uint64_t kUnit = 2 << 20;
 constexpr const char* kDriver = TANGRAM_FAKE_CUDA;
 
-// Whatever a test did: the driver had nothing to refuse, and has everything back.
+// After every test: the driver rejected nothing, and nothing leaked.
 class NothingIsLeft : public ::testing::EmptyTestEventListener {
   void OnTestStart(const ::testing::TestInfo&) override { FakeCuda::Become({}); }
   void OnTestEnd(const ::testing::TestInfo&) override {
@@ -41,7 +41,7 @@ std::shared_ptr<CudaContext> Open() {
 struct Cuda {
   static constexpr uint64_t kUnit = device::kUnit;
   static constexpr bool kBytes = true;
-  // A handle's descriptor has no rights of its own: whoever imports it says what it maps it for.
+  // A handle's descriptor carries no rights: each importer chooses the access of its mapping.
   static constexpr bool kReadOnlyExports = false;
   static std::unique_ptr<Device> Make(uint64_t bytes) {
     auto made = CudaDevice::Make(Open(), {bytes, kUnit});
@@ -84,7 +84,7 @@ TEST_F(CudaDeviceTest, TheCpuReachesNothingOfIt) {
 
 TEST_F(CudaDeviceTest, AccessIsGivenOnceForWhatLiesSideBySide) {
   std::vector<Placement> placements = Blocks(6);
-  std::swap(placements[0], placements[2]);   // in whatever order
+  std::swap(placements[0], placements[2]);   // in any order
   placements.erase(placements.begin() + 4);  // 0..3, then 5
   const auto mapped = device_->Map(space_, placements, Access::kReadWrite);
   ASSERT_TRUE(mapped.ok()) << mapped.status().message();
@@ -92,13 +92,13 @@ TEST_F(CudaDeviceTest, AccessIsGivenOnceForWhatLiesSideBySide) {
   EXPECT_EQ(FakeCuda::Calls("cuMemSetAccess"), 2U);
 }
 
-// Whichever call it is that fails, and wherever in the list.
+// Any call may fail, at any place of the list.
 TEST_F(CudaDeviceTest, AMapThatFailsLeavesNothingOfItsList) {
   const std::vector<Placement> placements = Blocks(4);
   const std::string before = FakeCuda::Leaks();
   for (const char* call : {"cuMemMap", "cuMemSetAccess"}) {
     for (const uint64_t skip : {0, 3}) {
-      if (skip > 0 && std::string(call) == "cuMemSetAccess") continue;  // it is called once
+      if (skip > 0 && std::string(call) == "cuMemSetAccess") continue;  // it is called only once
       FakeCuda::Fail(call, CUDA_ERROR_OUT_OF_MEMORY, skip);
       const auto failed = device_->Map(space_, placements, Access::kReadWrite);
       EXPECT_EQ(failed.status().code(), Code::kNoMemory) << failed.status().message();
@@ -143,7 +143,7 @@ TEST_F(CudaDeviceTest, WhatACopyUsesStaysMappedUntilItIsDone) {
   EXPECT_TRUE(back == bytes);
 }
 
-// A unit of a slab has a part in every line: it lies in all of the slab's handles.
+// A unit of a slab has a part in every line, so it is in all of the slab's handles.
 TEST_F(CudaDeviceTest, WhatUnitsOfASlabLieInStaysMappedToo) {
   auto mapped = device_->Map(space_, Blocks(2), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
@@ -172,7 +172,7 @@ TEST_F(CudaDeviceTest, ADeviceThatGoesWaitsForItsCopies) {
   EXPECT_TRUE(event.Wait().ok());
 }
 
-// After it the driver answers nothing else any more: who sees it ends.
+// Afterwards every call of the driver fails: a process that sees the error must end.
 TEST_F(CudaDeviceTest, ACopyWithoutAccessFailsAndSaysSo) {
   const std::vector<Placement> block = Blocks(1);
   const auto mapped = device_->Map(space_, block, Access::kRead);
@@ -198,7 +198,7 @@ TEST_F(CudaDeviceTest, CopiesBehindOneThatTheDriverRefusesAreOverToo) {
                                 {second.Part(0, kUnit / 2), Memory::Own(bytes).Part(0, kUnit / 2)},
                                 {second.Part(kUnit / 2, kUnit / 2), At(0).Part(0, kUnit / 2)}};
   for (const std::string refused : {"cuMemcpyAsync", "cuMemcpy2DAsync", "cuLaunchKernel"}) {
-    // By kernels, or line by line where there are none.
+    // By kernels, or line by line in a build without them.
     if (refused == (kernels::Image().empty() ? "cuLaunchKernel" : "cuMemcpy2DAsync")) continue;
     FakeCuda::Fail(refused, CUDA_ERROR_INVALID_VALUE);
     const Event event = device_->Copy(ops);
@@ -208,7 +208,7 @@ TEST_F(CudaDeviceTest, CopiesBehindOneThatTheDriverRefusesAreOverToo) {
   }
 }
 
-// The driver unmaps a handle whole: an importer that gives back a part keeps all of it for now.
+// The driver unmaps only whole handles: an importer that unmaps a part keeps all of it for now.
 TEST_F(CudaDeviceTest, AHandleStaysMappedUntilAllOfItIsGivenBack) {
   auto made = CudaDevice::Make(Open(), {2 * kUnit, 2 * kUnit});
   ASSERT_TRUE(made.ok());
@@ -250,7 +250,7 @@ TEST_F(CudaDeviceTest, WhatIsNoMemoryOfAGpuIsNotImported) {
   const Extent two[] = {{0, kUnit}, {kUnit, kUnit}}, more{0, 2 * kUnit};
   EXPECT_EQ(importer->Import(one.descriptors[0]->get(), two).status().code(), Code::kInvalid);
   EXPECT_EQ(importer->Import(one.descriptors[0]->get(), {}).status().code(), Code::kInvalid);
-  // The driver tells the size of a handle by what it refuses to map.
+  // The driver shows the size of a handle only by the mappings that it rejects.
   const BlockPtr larger = importer->Import(one.descriptors[0]->get(), {&more, 1}).value();
   const SpacePtr space = importer->Reserve(2 * kUnit).value();
   const Placement placement{0, larger, {0, 2 * kUnit}};
@@ -258,7 +258,7 @@ TEST_F(CudaDeviceTest, WhatIsNoMemoryOfAGpuIsNotImported) {
   EXPECT_NE(FakeCuda::Complaint().find("it has fewer"), std::string::npos);
 }
 
-// An engine keeps what it had mapped: here two of four handles. The rest died with its owner.
+// An engine keeps what it had mapped: here two of four handles. The rest ended with its owner.
 TEST_F(CudaDeviceTest, MemoryOutlivesItsOwnerAndIsTakenOver) {
   (void)device_->Create(kUnit);
   const BlockPtr block = device_->Create(2 * kUnit).value();
@@ -288,7 +288,7 @@ TEST_F(CudaDeviceTest, MemoryOutlivesItsOwnerAndIsTakenOver) {
   const BlockPtr claimed = (*next)->Claim(swapped).value();
   EXPECT_EQ((*next)->free_bytes(), 2 * kUnit);
   EXPECT_EQ((*next)->Claim(swapped).status().code(), Code::kInvalid) << "it is not free";
-  // Descriptors of what was adopted were kept: no call of the driver can fail for them.
+  // Descriptors of adopted handles were kept, so no call of the driver can fail for them.
   FakeCuda::Fail("cuMemExportToShareableHandle", CUDA_ERROR_OUT_OF_MEMORY, 0, 1 << 20);
   EXPECT_EQ((*next)->ExportOf(claimed).value().descriptors[0], (*next)->Adopted(1));
   EXPECT_NE((*next)->Adopted(0), nullptr);

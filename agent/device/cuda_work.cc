@@ -25,7 +25,7 @@ Result<std::shared_ptr<const CudaEvent>> CudaEvent::Record(std::shared_ptr<CudaC
                                                            CUstream stream) {
   const CudaDriver& driver = context->driver();
   CUevent event = nullptr;
-  // Who waits sleeps: the engine wants the processors.
+  // Waiting threads sleep: the engine needs the processors.
   TANGRAM_RETURN_IF_ERROR(driver.Check(
       driver.EventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC), "an event"));
   auto out = std::make_shared<const CudaEvent>(std::move(context), event);
@@ -66,7 +66,7 @@ void CudaWork::WaitFor(AddressRange range) {
 }
 
 void CudaWork::Forget(CUstream stream) {
-  std::vector<Entry> gone;  // their events end outside of the lock
+  std::vector<Entry> gone;  // destroyed after the lock is released
   const std::scoped_lock lock(mu_);
   const auto first = std::partition(entries_.begin(), entries_.end(),
                                     [&](const Entry& entry) { return entry.stream != stream; });

@@ -1,4 +1,4 @@
-// What was given to a GPU and is not over: events, and the memory that they use.
+// Work of a GPU in progress: events, and the memory that they use.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +15,7 @@ namespace tangram::device {
 
 class CudaContext;
 
-// The end of what was put on a stream before it was recorded.
+// The end of the work that was on a stream when it was recorded.
 class CudaEvent final : public Event::State {
  public:
   // Recorded on the stream; the calling thread is in the context.
@@ -24,7 +24,7 @@ class CudaEvent final : public Event::State {
   CudaEvent(std::shared_ptr<CudaContext> context, CUevent event);
   ~CudaEvent() override;
   bool Done() const override;
-  // kInternal: something before it failed, and with it all of the process's work on that GPU.
+  // kInternal: some earlier work failed, and with it all of the process's work on that GPU.
   Status Wait() const override;
 
  private:
@@ -32,22 +32,22 @@ class CudaEvent final : public Event::State {
   const CUevent event_;
 };
 
-// Addresses.
+// A range of addresses.
 struct AddressRange {
   uint64_t begin = 0, end = 0;
 };
 
-// All addresses that a memory may lie at: of units in a slab, those of the slab.
+// All addresses that a memory may have: for units of a slab, those of the slab.
 AddressRange RangeOf(const Memory& memory);
 
-// Unmapping what a running copy uses is undefined, and the driver does not say so: whoever unmaps
-// asks here first. Thread-safe.
+// Unmapping memory that a running copy uses is undefined, and the driver does not detect it. So
+// every unmap waits here first. Thread-safe.
 class CudaWork {
  public:
   void Add(CUstream stream, std::vector<AddressRange> uses, std::shared_ptr<const CudaEvent> event);
-  // Until nothing uses any of these addresses, well or not.
+  // Until no work uses any of these addresses, whether it succeeded or failed.
   void WaitFor(AddressRange range);
-  // A stream that ends, with nothing left to do.
+  // Called for a stream that is destroyed, after its work is done.
   void Forget(CUstream stream);
 
  private:

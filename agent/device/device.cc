@@ -18,11 +18,11 @@ std::span<std::byte> View(const Memory& memory) {
 
 namespace {
 
-// Of blocks that are still mapped somewhere, though nobody uses them there: their bytes become
-// nobody else's for as long as the process lives.
+// Keeps blocks that are still mapped somewhere, so their bytes are not reused while the process
+// lives.
 void KeepForGood(BlockPtr block) {
   static std::mutex mu;
-  static auto* const all = new std::vector<BlockPtr>;  // beyond the end of main
+  static auto* const all = new std::vector<BlockPtr>;  // not destroyed at exit
   const std::scoped_lock lock(mu);
   all->push_back(std::move(block));
 }
@@ -48,7 +48,7 @@ Mapping Mapping::Split(uint64_t bytes) {
 }
 
 void Device::Release(std::vector<Mapping> mappings, const Event& after) {
-  // A copy that failed uses its memory no more than one that went well.
+  // A failed copy has stopped using its memory too.
   (void)after.Wait();
   std::sort(mappings.begin(), mappings.end(), [](const Mapping& a, const Mapping& b) {
     return std::pair(a.space_.get(), a.at_) < std::pair(b.space_.get(), b.at_);
@@ -60,7 +60,7 @@ void Device::Release(std::vector<Mapping> mappings, const Event& after) {
     const size_t first = i;
     for (; i < mappings.size() && mappings[i].space_ == space && mappings[i].at_ == end; ++i) {
       end += mappings[i].bytes();
-      mappings[i].space_.reset();  // it unmaps nothing itself
+      mappings[i].space_.reset();  // `space` unmaps the whole run below
     }
     if (space == nullptr || space->Unmap(at, end - at)) continue;
     for (size_t k = first; k < i; ++k) KeepForGood(std::move(mappings[k].block_));

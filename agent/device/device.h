@@ -1,8 +1,8 @@
 // The one interface to memory: physical blocks, reserved addresses, mappings, copies, hashes.
 // Backends are `host` (memfd and mmap), `cuda` (the driver's virtual memory management) and `ghost`
-// (sizes without bytes). It has the shape of what a GPU can do: no mapping is replaced in place, a
-// list is mapped at once, copies end later than they return.
-// Nothing above this folder may know which one it is on.
+// (sizes without bytes). It follows the abilities of a GPU: no mapping is replaced in place, lists
+// are mapped together, copies end after they return. No code above this folder may know its
+// backend.
 #pragma once
 
 #include <cstdint>
@@ -25,29 +25,28 @@ enum class Access { kRead, kReadWrite };
 struct Extent {
   uint64_t offset = 0;
   uint64_t length = 0;
-  uint32_t descriptor = 0;  // of the export's
+  uint32_t descriptor = 0;  // index in Export::descriptors
   bool operator==(const Extent&) const = default;
 };
 
-// What another process needs to map a block: descriptors, which live as long as their memory does,
-// and where in them the bytes lie, in order. Whether a device has one for all of its memory or one
-// for each block is its own affair.
+// Everything that another process needs to map a block: descriptors, which live as long as their
+// memory, and the block's extents in them, in order. Each device decides whether it has one
+// descriptor or one per block.
 struct Export {
   std::vector<SharedFd> descriptors;
   std::vector<Extent> extents;
 };
 
-// All of a device's memory, for processes of other pods of this machine, which may read it. Lives
-// as long as they like.
+// All of a device's memory, for reading by processes of other pods of this machine. It lives as
+// long as they use it.
 struct Readable {
   uint64_t bytes = 0;
   uint64_t unit = 0;  // bytes of each descriptor; the last may have fewer
-  // Of the bytes from `number * unit` on. Thread-safe.
+  // The descriptor of the bytes from `number * unit` on. Thread-safe.
   std::function<Result<SharedFd>(uint64_t number)> descriptor;
 };
 
-// Physical memory, created here or imported. Freed when the last mapping and the last
-// reference are gone.
+// Physical memory, created here or imported. Freed with its last mapping and reference.
 class Block {
  public:
   virtual ~Block() = default;
@@ -55,7 +54,8 @@ class Block {
 };
 using BlockPtr = std::shared_ptr<Block>;
 
-// Reserved addresses. What is not mapped faults. Given back with the last mapping and reference.
+// Reserved addresses. Access to an unmapped address faults. Freed with the last mapping and
+// reference.
 class Space {
  public:
   virtual ~Space() = default;
@@ -65,18 +65,18 @@ class Space {
  private:
   friend class Mapping;
   friend class Device;
-  // False: it stays mapped, and its addresses taken; its blocks must not become free.
+  // False: it stays mapped and its addresses stay reserved; its blocks must not become free.
   virtual bool Unmap(uint64_t at, uint64_t bytes) = 0;
 };
 using SpacePtr = std::shared_ptr<Space>;
 
-// Bytes of a block.
+// A part of a block.
 struct Slice {
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
 
-// A slice of a block at an offset of a space, for as long as this lives.
+// A slice of a block, mapped at an offset of a space during the lifetime of this object.
 class Mapping {
  public:
   Mapping() = default;
@@ -91,9 +91,9 @@ class Mapping {
   const Slice& slice() const { return slice_; }
   const BlockPtr& block() const { return block_; }
 
-  // Cuts off what lies from `bytes` (whole units, fewer than there are) on. For importers: it is
-  // the exporter that knows where a block may be cut. (Elsewhere a device may keep a part that is
-  // given back mapped until the rest is, too.)
+  // Cuts off the part from `bytes` on (whole units, fewer than there are). For importers: the
+  // exporter knows where a block may be cut. (Another device may keep an unmapped part mapped until
+  // the rest is unmapped too.)
   Mapping Split(uint64_t bytes);
 
  private:
@@ -104,16 +104,16 @@ class Mapping {
   Slice slice_;
 };
 
-// Where a slice is wanted.
+// A slice to be mapped, and its place.
 struct Placement {
   uint64_t at = 0;  // in the space
   BlockPtr block;
   Slice slice;
 };
 
-// `hash`, if asked for, is of what arrived (HashOf), and is there when the event is done.
+// `hash`, if set, receives the hash of the written bytes (HashOf) by the end of the event.
 struct CopyOp {
-  Memory to, from;  // of one size, apart from each other; if both have a shape, of the same planes
+  Memory to, from;  // same size, no overlap; with two shapes: same planes
   uint64_t* hash = nullptr;
 };
 struct HashOp {
@@ -126,7 +126,7 @@ class Device {
   virtual ~Device() = default;
 
   virtual const char* name() const = 0;
-  // What its pages are, for people: "4 KiB", "2 MiB (hugetlb)", ...
+  // Kind of its pages, for people: "4 KiB", "2 MiB (hugetlb)", ...
   virtual std::string pages() const = 0;
   // Unit of Create, Map and Unmap, in bytes.
   virtual uint64_t granularity() const = 0;
@@ -134,64 +134,62 @@ class Device {
   virtual uint64_t free_bytes() const = 0;
 
   virtual Result<SpacePtr> Reserve(uint64_t bytes) = 0;
-  // kNoMemory with the numbers when fewer bytes are free. Contents are undefined.
+  // kNoMemory with the numbers: fewer bytes are free. Contents are undefined.
   virtual Result<BlockPtr> Create(uint64_t bytes) = 0;
-  // A block of exactly these bytes, which are free: for memory that another process of ours had,
-  // and that this device took over (`descriptor`: of those that it was given).
+  // A block of exactly these free bytes: for memory that this device adopted from a dead agent
+  // (`descriptor`: index among the adopted ones).
   virtual Result<BlockPtr> Claim(std::span<const Extent> extents) = 0;
   virtual Result<Export> ExportOf(const BlockPtr& block) = 0;
-  // Where in all of its memory a block's bytes lie, in order.
+  // Extents of a block in the device's whole memory, in order.
   virtual Result<std::vector<Extent>> PlaceOf(const BlockPtr& block) const = 0;
-  // What others are given instead of the descriptor that it took over, by its place among them.
+  // The descriptor to export in place of the adopted one with this index.
   virtual SharedFd Adopted(uint32_t /*descriptor*/) const { return nullptr; }
-  // Where the system knows descriptors for reading alone, who has them can do no more. kInvalid:
-  // there is nothing to read.
+  // If the system has read-only descriptors, receivers can only read. kInvalid: there is no memory
+  // to read.
   virtual Result<Readable> ForReading() const = 0;
-  // Takes the descriptor's bytes; duplicates it. Mapped for writing as far as it is open for that.
-  // kInvalid also if whoever made it could take the bytes away again. Where memory comes in
-  // handles, the one extent is a handle, whole.
+  // Takes the descriptor's bytes; duplicates it. Mapped for writing if the descriptor allows it.
+  // kInvalid also if its creator could take the bytes away again. For memory in handles, the one
+  // extent is a whole handle.
   virtual Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) = 0;
-  // Parts of what was imported may be mapped; else it is mapped whole.
+  // Parts of an import may be mapped; else only the whole.
   virtual bool maps_parts() const { return true; }
 
-  // Maps all of them, in order, with this access, or none; nothing may lie there yet. What lies
-  // side by side costs as one.
+  // Maps all of them, in order, with this access, or none. The places must be unmapped. Adjacent
+  // placements cost as much as one.
   virtual Result<std::vector<Mapping>> Map(const SpacePtr& space,
                                            std::span<const Placement> placements,
                                            Access access) = 0;
-  // Ends mappings, side by side as one, once `after` is done.
+  // Ends mappings once `after` is done; adjacent ones together.
   void Release(std::vector<Mapping> mappings, const Event& after);
 
-  // In any order among each other. What an operation uses stays mapped until the event is done: a
-  // mapping that goes before waits for it. Memory of the process itself its owner keeps.
+  // Operations run in any order. Memory of an operation stays mapped until the event is done: the
+  // end of its mapping waits for it. For memory of the process itself the caller ensures that.
   virtual Event Copy(std::span<const CopyOp> ops) = 0;
   virtual Event Hash(std::span<const HashOp> ops) = 0;
 
-  // Memory of the host for bytes on their way to this device or from it. Copies with it need no
-  // other on the way, where that matters to a device (a GPU's is pinned), and it is dear to make
-  // then: whoever has it uses it again. kNoMemory with the numbers.
+  // Memory of the host for bytes to or from this device. For a GPU it is pinned, so copies need no
+  // other buffer. Then it is expensive to create: reuse it. kNoMemory with the numbers.
   virtual Result<std::shared_ptr<std::byte[]>> Staging(uint64_t bytes) {
     return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
   }
 
-  // Has what lies behind mapped memory made ready to be written, where the first write would do
-  // that page by page. May take long; what was unmapped meanwhile, or cannot be, is left as it is.
+  // Prepares mapped memory for writing, if the first write would otherwise prepare page by page.
+  // May take long; skips memory that was unmapped meanwhile or cannot be prepared.
   virtual void Enter(const Memory& /*memory*/) {}
 
-  // Of a range.
+  // For ranges only.
   virtual std::span<std::byte> ViewOf(const Memory& memory) = 0;
-  // False: it has sizes alone (`ghost`). Nothing is written there, nor sent from there.
+  // False: it has only sizes (`ghost`), so no code writes to its memory or sends from it.
   virtual bool has_bytes() const { return true; }
 };
 
-// Has `write` put the bytes of `memory`: into the place itself where the CPU reaches it, else into
-// a buffer that is copied there (as for what is no range). Where a device has no bytes nothing is
-// asked for.
+// Has `write` store the bytes of `memory`: in place if the CPU reaches it, else in a buffer that is
+// copied there (as for strips). If a device has no bytes, `write` is not called.
 Status Fill(const Memory& memory, const std::function<Status(std::span<std::byte>)>& write);
-// One hash, waited for.
+// Hashes one memory and waits for the result.
 Status HashNow(const Memory& memory, uint64_t* hash);
 
-// All of a device as one mapping for reading and writing.
+// All of a device's memory as one mapping for reading and writing.
 Result<std::pair<SpacePtr, Mapping>> MapWhole(Device& device);
 
 }  // namespace tangram::device

@@ -21,7 +21,7 @@ struct Host {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, DeviceConformance, Host);
 
-// Asks for huge pages behind every mapping, which a kernel may refuse; nothing else may differ.
+// Requests huge pages for every mapping, which a kernel may refuse; nothing else may differ.
 struct TransparentHost {
   static constexpr uint64_t kUnit = 4096;
   static constexpr bool kBytes = true;
@@ -36,7 +36,7 @@ struct TransparentHost {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(TransparentHost, DeviceConformance, TransparentHost);
 
-// Memory that comes in handles: three pages each, and one in the last.
+// Memory in handles of three pages, and one page in the last.
 struct ScatteredHost {
   static constexpr uint64_t kUnit = 4096;
   static constexpr bool kBytes = true;
@@ -54,7 +54,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(ScatteredHost, DeviceConformance, ScatteredHost);
 struct Ghost {
   static constexpr uint64_t kUnit = 2 << 20;
   static constexpr bool kBytes = false;
-  static constexpr bool kReadOnlyExports = false;  // nobody reads or writes there
+  static constexpr bool kReadOnlyExports = false;  // no process reads or writes there
   static std::unique_ptr<Device> Make(uint64_t bytes) {
     return std::make_unique<GhostDevice>(bytes, kUnit);
   }

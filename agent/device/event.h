@@ -1,4 +1,4 @@
-// The end of an operation that a device was given.
+// The end of a device's operation.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace tangram::device {
 
-// A handle; copies tell of the same operation. One that was never recorded is not done.
+// A handle; its copies refer to the same operation. An event that was never recorded is not done.
 class Event {
  public:
   class State {
@@ -20,11 +20,11 @@ class Event {
 
   Event() = default;
   explicit Event(std::shared_ptr<const State> state) : state_(std::move(state)) {}
-  // Of an operation that was over when it returned.
+  // For an operation that has already ended.
   static Event Finished(Status status);
 
   bool Done() const { return state_ != nullptr && state_->Done(); }
-  // Blocks until it is done, and says how it ended. kInternal: nothing was recorded.
+  // Blocks until it is done; returns its result. kInternal: nothing was recorded.
   Status Wait() const;
 
  private:

@@ -9,7 +9,7 @@
 namespace tangram::device {
 namespace {
 
-// No two spaces share addresses, whichever device they are of.
+// No two spaces share addresses, not even of different devices.
 uint64_t NextAddresses(uint64_t bytes) {
   static std::atomic<uint64_t> next{uint64_t{1} << 48};
   return next.fetch_add(bytes);
@@ -49,7 +49,7 @@ bool InUnits(const Slice& slice, uint64_t unit) {
 GhostDevice::GhostDevice(uint64_t bytes, uint64_t unit)
     : arena_(std::make_shared<Arena>(RoundUp(bytes, unit), unit)) {
   UniqueFd file(memfd_create("tangram-ghost", MFD_CLOEXEC));
-  // Who is given a file of another size, or none, refuses it.
+  // A receiver rejects a file of another size, or none.
   if (file) (void)ftruncate(file.get(), static_cast<off_t>(arena_->bytes()));
   stand_in_ = std::make_shared<const UniqueFd>(std::move(file));
 }

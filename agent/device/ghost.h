@@ -1,5 +1,5 @@
-// The ghost backend: sizes, places and counts, without a byte. It carries tests and benches at
-// sizes that no machine of ours has.
+// The ghost backend: sizes, places and counts, without bytes. For tests and benches of sizes that
+// no machine of ours has.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace tangram::device {
 
 class GhostDevice final : public Device {
  public:
-  // The hash of whatever lies in it.
+  // The hash of any content.
   static constexpr uint64_t kHash = 1;
 
   GhostDevice(uint64_t bytes, uint64_t unit);
@@ -39,12 +39,12 @@ class GhostDevice final : public Device {
   std::span<std::byte> ViewOf(const Memory&) override { return {}; }
   bool has_bytes() const override { return false; }
 
-  // Bytes that copies would have moved.
+  // Bytes that real copies would have moved.
   uint64_t copied() const { return copied_; }
 
  private:
   std::shared_ptr<Arena> arena_;
-  SharedFd stand_in_;  // a file of this size that is all hole, so that others are given something
+  SharedFd stand_in_;  // exported: a file of this size that is one hole
   std::atomic<uint64_t> copied_{0};
 };
 

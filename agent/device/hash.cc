@@ -10,8 +10,8 @@ namespace {
 
 const HashKernel& Kernel() {
 #if defined(__x86_64__)
-  // AVX-512 would hash faster still from a cache, but on some processors all SSE code that runs
-  // after it is slowed down (docs/performance.md).
+  // AVX-512 would hash cached bytes even faster, but on some processors it slows down all SSE code
+  // that runs after it (docs/performance.md).
   static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
   if (avx2) return kHashAvx2;
 #endif

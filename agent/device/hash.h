@@ -1,4 +1,4 @@
-// The hash of bytes, wherever hashes are kept.
+// The only hash of bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace tangram::device {
 // XXH3-64, but never 0, which means "no hash".
 uint64_t HashOf(std::span<const std::byte> bytes);
 
-// The same of bytes that come part by part.
+// The same for bytes that arrive in parts.
 class Hasher {
  public:
   Hasher();

@@ -1,4 +1,4 @@
-// XXH3-64 by the instruction sets that it is compiled for; same values from each.
+// XXH3-64, compiled for several instruction sets with the same results.
 #pragma once
 
 #include <stddef.h>
@@ -8,14 +8,14 @@ namespace tangram::device {
 
 struct HashKernel {
   uint64_t (*hash)(const void* bytes, size_t size);
-  // The same of bytes that come part by part; null: no memory.
+  // The same for bytes that arrive in parts; null: out of memory.
   void* (*create)();
   void (*add)(void* state, const void* bytes, size_t size);
   uint64_t (*value)(const void* state);
   void (*free)(void* state);
 };
 
-extern const HashKernel kHashBase;  // of any processor
+extern const HashKernel kHashBase;  // for any processor
 #if defined(__x86_64__)
 extern const HashKernel kHashAvx2;
 #endif

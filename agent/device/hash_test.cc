@@ -1,5 +1,5 @@
-// Hashes are kept in files and told to other agents: they are the library's, by whatever
-// instructions.
+// Hashes are stored in files and sent to other agents, so every instruction set must give those of
+// the library.
 #include "agent/device/hash.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ std::vector<std::byte> Random(size_t bytes, uint32_t seed) {
   return out;
 }
 
-// From nothing over each way that the library takes (16, 128, 240, 1,024 bytes) to many stripes.
+// From zero over every path of the library (16, 128, 240, 1,024 bytes) to many stripes.
 std::vector<size_t> Sizes() {
   std::vector<size_t> out;
   for (size_t bytes = 0; bytes < 1100; ++bytes) out.push_back(bytes);

@@ -19,7 +19,7 @@
 namespace tangram::device {
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;  // a source that shrinks kills its readers
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;  // a shrinking file would kill its readers
 constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 Status Failed(const char* call, const std::string& what) {
@@ -27,8 +27,8 @@ Status Failed(const char* call, const std::string& what) {
   return {code, fmt::format("host device: {} of {}: {}", call, what, std::strerror(errno))};
 }
 
-// Block by block: what was copied is hashed while it lies in a cache. What was *written* is hashed,
-// not what was read.
+// Copies block by block, so that bytes are hashed while cached. Hashes the *written* bytes, not
+// those that were read.
 uint64_t CopyAndHash(std::span<std::byte> to, std::span<const std::byte> from) {
   constexpr size_t kBlock = 256 << 10;
   if (to.size() <= kBlock) {
@@ -50,14 +50,14 @@ uint64_t HashIn(const Memory& memory) {
 
 uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// fallocate reports a full tmpfs or cgroup here, where a first touch would be a SIGBUS. Huge pages
-// of a memfd are made by a touch alone.
+// fallocate reports a full tmpfs or cgroup here; a first touch would cause a SIGBUS. Only a touch
+// creates huge pages of a memfd.
 Status Fill(int fd, uint64_t bytes, const Pages& pages) {
   if (pages.kind == PageKind::kTransparent) {
     void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) return Failed("mmap", fmt::format("{} bytes", bytes));
     (void)madvise(at, bytes, MADV_HUGEPAGE);
-    // What this kernel or this memory cannot do, fallocate does or reports.
+    // If madvise cannot do it, fallocate does it or reports the error.
     (void)madvise(at, bytes, MADV_POPULATE_WRITE);
     munmap(at, bytes);
   }
@@ -67,19 +67,19 @@ Status Fill(int fd, uint64_t bytes, const Pages& pages) {
 
 }  // namespace
 
-// Side by side they are the bytes of the arena.
+// The files in order are the bytes of the arena.
 struct HostDevice::Files {
   struct File {
     uint64_t start = 0, bytes = 0;
     UniqueFd own;    // for reading and writing
-    SharedFd shown;  // what others are given
+    SharedFd shown;  // exported to others
   };
   std::vector<File> files;
 
   uint64_t bytes() const { return files.empty() ? 0 : files.back().start + files.back().bytes; }
 
-  // A seal against later writers would keep out the process that takes over when this one dies, so
-  // reading alone is a matter of how the descriptor was opened.
+  // A seal against later writers would lock out the process that takes over when this one dies. So
+  // only the descriptor's open mode makes it read-only.
   Status Add(UniqueFd own, uint64_t size, bool read_only) {
     const std::string path = fmt::format("/proc/self/fd/{}", own.get());
     UniqueFd shown(open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
@@ -89,7 +89,7 @@ struct HostDevice::Files {
     return OkStatus();
   }
 
-  // Memory of its own until there are so many bytes.
+  // Adds files until there are `want` bytes.
   Status Grow(const Options& options, uint64_t want) {
     const uint64_t most = options.file_bytes == 0 ? want : options.file_bytes;
     const unsigned huge =
@@ -171,8 +171,8 @@ class HostDevice::HostSpace final : public Space {
 
  private:
   bool Unmap(uint64_t at, uint64_t bytes) override {
-    // At vm.max_map_count the kernel cuts no mapping in two. What was mapped can be read on, so its
-    // bytes may become nobody else's.
+    // At vm.max_map_count the kernel splits no mapping. The memory stays readable there, so its
+    // bytes must not be reused.
     if (mmap(start_ + at, bytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0) == MAP_FAILED) {
       return false;
     }
@@ -312,7 +312,7 @@ Result<Export> HostDevice::ExportOf(const BlockPtr& block) {
 }
 
 SharedFd HostDevice::Adopted(uint32_t descriptor) const {
-  return files_->files.at(descriptor).shown;  // those that it took over are the first
+  return files_->files.at(descriptor).shown;  // the adopted ones are the first
 }
 
 Result<std::vector<Extent>> HostDevice::PlaceOf(const BlockPtr& block) const {
@@ -346,7 +346,7 @@ Result<Readable> HostDevice::ForReading() const {
 }
 
 Result<BlockPtr> HostDevice::Import(int descriptor, std::span<const Extent> extents) {
-  // What shrinks while it is mapped ends its readers.
+  // A file that shrinks while mapped kills its readers.
   const int seals = fcntl(descriptor, F_GET_SEALS);
   struct stat info {};
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(descriptor, &info) != 0) {
@@ -419,7 +419,7 @@ Result<std::vector<Mapping>> HostDevice::Map(const SpacePtr& space,
   auto runs = RunsOf(placements);
   if (!runs.ok()) return runs.status();
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  // An owner enters its pages when nobody waits (Enter), an engine must not fault in a step.
+  // An owner enters its pages while no one waits (Enter); an engine must not fault in a step.
   const int flags = arena_ == nullptr ? MAP_POPULATE : 0;
   TANGRAM_RETURN_IF_ERROR(
       static_cast<HostSpace&>(*space).Map(placements, *runs, protection, flags));
@@ -460,9 +460,9 @@ Event HostDevice::Hash(std::span<const HashOp> ops) {
   return Event::Finished(OkStatus());
 }
 
-// The pages are there since Make, and those of a memfd that is mapped for writing are entered so
-// that they may be written, also by a read; reads are entered sixteen pages at a time, writes one
-// by one, at three times the cost.
+// The pages exist since Make, and those of a memfd that is mapped for writing are entered writable
+// even by a read. Reads are entered sixteen pages at a time, writes one by one, at three times the
+// cost.
 void HostDevice::Enter(const Memory& memory) {
   const uint64_t begin = memory.address / pages_.unit * pages_.unit;
   (void)madvise(reinterpret_cast<void*>(begin), memory.address + memory.bytes - begin,

@@ -1,4 +1,4 @@
-// The host backend: sealed memfds, mostly one, filled by their owner, mapped in pages.
+// The host backend: sealed memfds, usually one, populated by their owner, mapped in pages.
 #pragma once
 
 #include <memory>
@@ -17,20 +17,20 @@ class HostDevice final : public Device {
   struct Options {
     std::string name;
     uint64_t bytes = 0;  // rounded up to a page
-    // The descriptors that others are given are open for reading alone (weights); otherwise they
-    // may map them for writing (KV, control).
+    // Exported descriptors are read-only (weights); otherwise receivers may map them for writing
+    // (KV, control).
     bool read_only = false;
     Pages pages;
-    uint64_t file_bytes = 0;  // whole pages in each memfd, the last may have fewer; 0: one of all
+    uint64_t file_bytes = 0;  // whole pages per memfd, fewer in the last; 0: one memfd for all
   };
-  // Memory that is touched here, so that the owner's cgroup pays.
+  // Memory is touched here, so the owner's cgroup is charged.
   static Result<std::unique_ptr<HostDevice>> Make(const Options& options);
-  // Takes over the memory of a process of ours that died, by descriptors that somebody kept; what
-  // they lack of `bytes` is made anew. All of it is free until Claim. kInvalid when they are not
-  // such memory, or are of more.
+  // Takes over the memory of a dead agent, by descriptors that an engine kept; missing bytes of
+  // `bytes` are created. All of it is free until Claim. kInvalid: the descriptors are not such
+  // memory, or are for more bytes.
   static Result<std::unique_ptr<HostDevice>> Adopt(const Options& options,
                                                    std::span<const int> descriptors);
-  // A device without memory of its own, for importing. What it maps is populated at once.
+  // A device without memory, for importing. Mappings are populated immediately.
   static std::unique_ptr<HostDevice> Importer(const Pages& pages);
 
   const char* name() const override { return "host"; }
@@ -45,19 +45,19 @@ class HostDevice final : public Device {
   Result<Export> ExportOf(const BlockPtr& block) override;
   Result<std::vector<Extent>> PlaceOf(const BlockPtr& block) const override;
   SharedFd Adopted(uint32_t descriptor) const override;
-  // Fails where it has several memfds of sizes that differ, but for the last one's.
+  // Fails if it has several memfds of different sizes (the last one may be smaller).
   Result<Readable> ForReading() const override;
   Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) override;
   Result<std::vector<Mapping>> Map(const SpacePtr& space, std::span<const Placement> placements,
                                    Access access) override;
-  // Both are over when they return.
+  // Both complete before they return.
   Event Copy(std::span<const CopyOp> ops) override;
   Event Hash(std::span<const HashOp> ops) override;
   void Enter(const Memory& memory) override;
   std::span<std::byte> ViewOf(const Memory& memory) override;
 
  private:
-  struct Files;  // they live as long as blocks of them do
+  struct Files;  // they live as long as their blocks
   struct OwnBlock;
   struct ForeignBlock;
   class HostSpace;

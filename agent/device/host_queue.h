@@ -1,4 +1,4 @@
-// A queue of the host's.
+// A queue on the host.
 #pragma once
 
 #include <memory>

@@ -25,7 +25,7 @@ Export ExportOfAll(HostDevice* device) {
   return device->ExportOf(device->Create(device->total_bytes()).value()).value();
 }
 
-// What keeps an engine from the weights is how its descriptor was opened.
+// Only the open mode of its descriptor keeps an engine from writing the weights.
 TEST(HostDevice, NobodyWritesThroughADescriptorForReading) {
   auto weights = HostDevice::Make({"weights", kPage, /*read_only=*/true, kPages});
   ASSERT_TRUE(weights.ok());
@@ -52,8 +52,8 @@ TEST(HostDevice, MemoryForWritingIsWrittenByItsEngineButKeepsItsSize) {
   EXPECT_EQ(ftruncate(fd, 0), -1);
 }
 
-// An engine keeps what it had mapped, for reading: here, of memory of two pages a descriptor, the
-// last of three. The rest died with its owner.
+// An engine keeps what it had mapped, for reading: here two pages per descriptor, the last of
+// three. The rest ended with its owner.
 TEST(HostDevice, MemoryOutlivesItsOwnerAndIsTakenOver) {
   for (const uint64_t file_bytes : {uint64_t{0}, 2 * kPage}) {
     const HostDevice::Options arena{"arena", 6 * kPage, true, kPages, file_bytes};
@@ -98,14 +98,15 @@ TEST(HostDevice, MemoryOutlivesItsOwnerAndIsTakenOver) {
       ASSERT_TRUE(mapped.ok());
       const auto bytes = View({second->get(), (*again)->address(), 2 * kPage});
       EXPECT_EQ(bytes[kPage], std::byte('x'));
-      bytes[0] = std::byte('y');  // the new owner writes, too
+      bytes[0] = std::byte('y');  // the new owner can write
       claimed->reset();
     }
     EXPECT_EQ((*second)->free_bytes(), 6 * kPage);
   }
 }
 
-// As at vm.max_map_count: whoever could read the bytes on would see what others write there.
+// As at vm.max_map_count: a process that can still read the bytes would see later writes of other
+// owners.
 TEST(HostDevice, WhatCannotBeUnmappedBecomesNobodyElses) {
   auto made = HostDevice::Make({"arena", 4 * kPage, true, kPages});
   ASSERT_TRUE(made.ok());
@@ -139,7 +140,7 @@ TEST(HostDevice, RoundsUpToPagesAndRefusesNothing) {
   EXPECT_EQ(HostDevice::Make({"empty", 0, true, kPages}).status().code(), Code::kInvalid);
 }
 
-// A machine without a pool of huge pages says so at the start, not by a SIGBUS later.
+// A machine without a pool of huge pages reports that at the start, not by a SIGBUS later.
 TEST(HostDevice, HugePagesThatAreNotThereAreRefused) {
   const Pages huge{PageKind::kHugeTlb, 2 << 20, 2 << 20};
   const auto device = HostDevice::Make({"huge", uint64_t{1} << 40, true, huge});
@@ -153,7 +154,7 @@ TEST(Pages, HugePagesWantMappingsOfTheirSize) {
   EXPECT_EQ(Describe(ChoosePages(true, 4 << 20)), "2 MiB (hugetlb)");
 }
 
-// Mapping a bank costs by the runs of memory behind it, not by its pieces.
+// The cost of mapping a bank depends on the runs of memory behind it, not on its pieces.
 TEST(HostDevice, BlocksSideBySideAreMappedAsOne) {
   auto device = HostDevice::Make({"many", 1024 * kPage, true, kPages});
   ASSERT_TRUE(device.ok());
@@ -164,7 +165,7 @@ TEST(HostDevice, BlocksSideBySideAreMappedAsOne) {
   }
   const auto mapped = (*device)->Map(*space, placements, Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
-  // The kernel's own list of mappings is the judge.
+  // The kernel's own list of mappings is the reference.
   const uint64_t from = (*space)->address(), to = from + 1024 * kPage;
   std::ifstream maps("/proc/self/maps");
   int lines = 0;
@@ -175,8 +176,8 @@ TEST(HostDevice, BlocksSideBySideAreMappedAsOne) {
   EXPECT_EQ(lines, 1);
 }
 
-// What is entered is there: who writes it then waits for no page. An owner that left its pages to
-// the first write would wait for each in the middle of staging.
+// After Enter a write waits for no page. Otherwise an owner would wait for each first write in the
+// middle of staging.
 TEST(HostDevice, WhatWasEnteredIsWrittenWithoutAFault) {
   constexpr uint64_t kCount = 512;
   auto device = HostDevice::Make({"entered", 2 * kCount * kPage, true, kPages});
@@ -201,7 +202,7 @@ TEST(HostDevice, WhatWasEnteredIsWrittenWithoutAFault) {
   EXPECT_LT(faults(entered), kCount / 4) << "a sanitizer's own pages are an eighth";
   EXPECT_GE(faults(left), kCount) << "one for each page, or there are none to count";
   mapped->clear();
-  (*device)->Enter(entered);  // nothing lies there any more
+  (*device)->Enter(entered);  // no mapping is left there
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace tangram::device {
 namespace {
 
-// Before 2.9 a minor version had one digit less; all of these are too old.
+// Before 2.9 the minor version had one digit less; all of those are too old.
 std::string Words(int version) {
   if (version < 10000) {
     return fmt::format("{}.{}.{}", version / 1000, version % 1000 / 100, version % 100);

@@ -1,6 +1,6 @@
-// NCCL as this process found it: entry points by name, nothing linked, and no header of its own
-// needed, which would bring CUDA's runtime with it. What is declared here is its public interface
-// (nccl.h), as far as wires use it; tests compare it with that header where there is one.
+// The NCCL that this process found: entry points by name, nothing linked. Its header is not used,
+// because it would require CUDA's runtime. The declarations here are the used part of its public
+// interface (nccl.h); tests compare them with that header if it is installed.
 #pragma once
 
 #include <climits>
@@ -31,7 +31,7 @@ enum NcclResult : int {
   kNcclInProgress = 7,
 };
 
-// As of NCCL 2.18: `version` says so, and newer libraries take what comes behind as not set.
+// As of NCCL 2.18: `version` says so, and newer libraries treat their later fields as not set.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -47,20 +47,19 @@ constexpr int kNcclBytes = 1;  // ncclUint8
 
 class NcclLibrary {
  public:
-  // The oldest version that has all that is used, as NCCL counts since 2.9: 10000 major + 100 minor
-  // + patch.
+  // The oldest version with all used functions, as NCCL counts since 2.9: 10000 major + 100 minor +
+  // patch.
   static constexpr int kVersion = 21800;
   static constexpr const char* kName = "libnccl.so.2";
 
   // Opens a library (a name that the loader finds, or a path). kInvalid, in one line: there is
-  // none, or it is too old: what is there, and what is needed. It is never closed: it has threads
-  // of its own.
+  // none, or it is too old, with both versions. It is never closed: it has its own threads.
   static Result<std::shared_ptr<const NcclLibrary>> Load(const std::string& library);
 
   // "2.28.9"
   const std::string& version() const { return version_; }
-  // What a call that failed means, with what NCCL says of it; `what` was tried. kUnavailable: of
-  // a pair's end nobody can tell whose fault it was, and another way may do.
+  // The error of a failed call, with NCCL's text; `what` describes the call. kUnavailable: either
+  // end may be at fault, and another transport may work.
   Status Check(NcclResult result, const std::string& what) const;
 
   NcclResult (*GetUniqueId)(NcclId* id) = nullptr;

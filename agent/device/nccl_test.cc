@@ -1,4 +1,4 @@
-// Wires of NCCL over the recording NCCL and driver: both ends in this process.
+// Comm channels of NCCL over the recording NCCL and driver: both ends in this process.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -56,7 +56,7 @@ class NcclTest : public ::testing::Test {
     ASSERT_TRUE(one_->Answered(answer).ok());
     ASSERT_TRUE(Eventually([&] { return Both(one_->Open(), other_->Open()); }));
   }
-  // Of two ends that were both looked at.
+  // Polls both ends; true if both returned true.
   static bool Both(const Result<bool>& one, const Result<bool>& other) {
     EXPECT_TRUE(one.ok()) << one.status().message();
     EXPECT_TRUE(other.ok()) << other.status().message();
@@ -178,13 +178,13 @@ TEST_F(NcclTest, ALibraryThatIsNotThereOrTooOldIsNamedWithWhatIsNeeded) {
             "platform host has no comm library named 'nccl'");
 }
 
-// That the recording refuses what it is said to: two ends, called as a program would.
+// The recording NCCL itself: it rejects invalid calls. Two ends, called as a program calls them.
 class NcclRecording : public NcclTest {
  protected:
   void SetUp() override {
     NcclTest::SetUp();
     context_ = CudaContext::Open(TANGRAM_FAKE_CUDA, 0).value();
-    const CudaContext::Entered in(*context_);  // the thread stays in it
+    const CudaContext::Entered in(*context_);  // the thread stays in this context
     ASSERT_EQ(library_->GetUniqueId(&id_), kNcclSuccess);
     config_.blocking = 0;
     for (const int rank : {0, 1}) {
@@ -298,7 +298,7 @@ TEST_F(NcclRecording, NoticesCountsThatDiffer) {
   CUevent event = nullptr;
   ASSERT_TRUE(Eventually([&] { return Ready(Error(0), Error(1)); }));
   ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
-  for (const CUstream stream : streams_) {  // run what is there, as far as it goes
+  for (const CUstream stream : streams_) {  // run the work so far, as far as possible
     ASSERT_EQ(cuEventRecord(event, stream), CUDA_SUCCESS);
     EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
   }

@@ -14,8 +14,8 @@
 namespace tangram::device {
 namespace {
 
-// Of a GPU's multiprocessors, for each of the kernels that one communicator has at a time: with one
-// that sends and one that receives (agent/mover/README.md, the order), most of a GPU is left.
+// Multiprocessors for each kernel of a communicator: with one kernel that sends and one that
+// receives (agent/mover/README.md, the order), most of a GPU stays free.
 constexpr int kMostCtas = 4;
 
 class NcclWire final : public Wire {
@@ -30,7 +30,7 @@ class NcclWire final : public Wire {
   }
   ~NcclWire() override { Abort(); }
 
-  // The id says all.
+  // An offer needs no reply: the id is enough.
   Status Answered(const std::string&) override { return OkStatus(); }
 
   Result<bool> Open() override {
@@ -50,7 +50,7 @@ class NcclWire final : public Wire {
     if (!under_way_[buffer]) return true;
     const auto& event = events_[buffer];
     if (event == nullptr || !event->Done()) return false;
-    Status status = event->Wait();  // is over; whether well
+    Status status = event->Wait();  // has ended, maybe with an error
     events_[buffer].reset();
     under_way_[buffer] = false;
     if (!status.ok()) return Fail(std::move(status));
@@ -62,7 +62,7 @@ class NcclWire final : public Wire {
     const CudaContext::Entered in(*context_);
     if (comm_ != nullptr) (void)library_->CommAbort(std::exchange(comm_, nullptr));
     if (stream_ == nullptr) return;
-    // Its kernels leave their loops once the communicator is aborted.
+    // Kernels leave their loops once the communicator is aborted.
     const CudaDriver& driver = context_->driver();
     (void)driver.StreamSynchronize(stream_);
     (void)driver.StreamDestroy(std::exchange(stream_, nullptr));
@@ -122,8 +122,8 @@ class NcclWire final : public Wire {
     return Progress();
   }
 
-  // A communicator that does not block takes nothing more until it says that what it was given
-  // last is on the stream; before that an event there would mean nothing.
+  // A non-blocking communicator accepts no call until it reports that the last one is on the
+  // stream. Before that, an event there would mean nothing.
   Status Progress() {
     if (!failed_.ok()) return failed_;
     const CudaContext::Entered in(*context_);
@@ -157,7 +157,7 @@ class NcclWire final : public Wire {
     const NcclResult given =
         posted.sends ? library_->Send(at, posted.bytes, kNcclBytes, peer, comm_, stream_)
                      : library_->Recv(at, posted.bytes, kNcclBytes, peer, comm_, stream_);
-    const NcclResult ended = library_->GroupEnd();  // also of a group in which something failed
+    const NcclResult ended = library_->GroupEnd();  // ends a failed group too
     TANGRAM_RETURN_IF_ERROR(library_->Check(given, what));
     return library_->Check(ended, what);
   }
@@ -180,7 +180,7 @@ class NcclWire final : public Wire {
   bool open_ = false;
   Status failed_;
   std::deque<Posted> waiting_;
-  std::optional<size_t> launching_;  // the buffer of what was given to NCCL last
+  std::optional<size_t> launching_;  // buffer of the last call to NCCL
   std::array<bool, kBuffers> under_way_{};
   std::array<std::shared_ptr<const CudaEvent>, kBuffers> events_;
 };

@@ -1,6 +1,7 @@
-// Wires of NCCL: between GPUs of any two processes, by whatever way NCCL finds (NVLink, InfiniBand,
-// RoCE, sockets). A wire is a communicator of two ranks that does not block, with a stream and
-// buffers of its own; nothing is registered with it, so memory may be unmapped and mapped as ever.
+// Comm channels of NCCL: between GPUs of any two processes, over any path that NCCL finds (NVLink,
+// InfiniBand, RoCE, sockets). A channel is a non-blocking communicator of two ranks, with its own
+// stream and buffers. No other memory is registered with it, so memory may be unmapped and mapped
+// at any time.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,7 @@
 
 namespace tangram::device {
 
-// kInvalid: no NCCL, or too old a one (nccl_library.h).
+// kInvalid: no NCCL, or one that is too old (nccl_library.h).
 Result<std::unique_ptr<Wires>> MakeNcclWires(std::shared_ptr<CudaContext> context,
                                              const WireOptions& options);
 

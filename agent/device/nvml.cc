@@ -10,8 +10,8 @@
 namespace tangram::device {
 namespace {
 
-// Of nvml.h, as far as it is used here. Its pointers are void* in every call, so that a caller and
-// a library that were compiled apart agree on a function's type (sanitizers compare it).
+// The used part of nvml.h. Its pointers are void* in every call, so a caller and a separately
+// compiled library agree on a function's type (sanitizers compare it).
 constexpr int kSuccess = 0;
 constexpr unsigned kCompleted = 3;  // the GPU has joined its domain
 struct FabricInfo {

@@ -1,14 +1,13 @@
-// What NVIDIA's management library says of a GPU and CUDA does not: the NVLink domain that it is
-// in.
+// Data of NVIDIA's management library that CUDA does not have: a GPU's NVLink domain.
 #pragma once
 
 #include <string>
 
 namespace tangram::device {
 
-// "<uuid of the domain>.<clique>" of the GPU at this address of the PCI bus, whose memory others of
-// the same domain and clique can map although they are on other nodes. Empty: the library is not
-// here, or knows of none (a GPU whose NVLink ends at its node is in none).
+// "<uuid of the domain>.<clique>" of the GPU at this address of the PCI bus. Processes of the same
+// domain and clique can map its memory, also from other nodes. Empty: the library is missing, or
+// knows of no domain (a GPU whose NVLink ends at its node has none).
 std::string FabricOf(const std::string& library, const std::string& pci_bus_id);
 
 }  // namespace tangram::device

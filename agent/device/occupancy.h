@@ -1,4 +1,4 @@
-// Which addresses of a space are mapped. Pure bookkeeping, the same for every backend.
+// The mapped addresses of a space. Pure bookkeeping, the same for every backend.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ class Occupancy {
   Occupancy(uint64_t bytes, uint64_t unit) : bytes_(bytes), unit_(unit) {}
 
   uint64_t bytes() const { return bytes_; }
-  // All of the placements or none. kInvalid: outside, not in units, or some of it is taken.
+  // Takes all of the placements or none. kInvalid: outside, not in units, or partly taken.
   Status Take(std::span<const Placement> placements);
-  // Whatever is taken there, cut where it reaches beyond.
+  // Removes all entries there, and cuts those that extend beyond.
   void Drop(uint64_t at, uint64_t bytes);
 
  private:

@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kHuge = 2 << 20;
 constexpr const char* kShmem = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
-// Of "always within_size [advise] never deny force": may madvise have huge pages?
+// In "always within_size [advise] never deny force": whether madvise gets huge pages.
 bool ShmemMakesHugePages() {
   std::ifstream file(kShmem);
   for (std::string word; file >> word;) {

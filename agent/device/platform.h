@@ -1,4 +1,4 @@
-// Which backend a process is on: the one place that knows them by name.
+// The backend of a process: the only place that knows backends by name.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace tangram::device {
 // A device for each purpose of a rank. Weights and KV are in the platform's memory, control is
 // always in the host's: agent and engine both write and read it.
 struct RankDevices {
-  std::unique_ptr<Device> weights;  // others map it for reading
-  std::unique_ptr<Device> kv;       // others map it for writing, as control
+  std::unique_ptr<Device> weights;  // other processes map it for reading
+  std::unique_ptr<Device> kv;       // other processes map it for writing, like control
   std::unique_ptr<Device> control;
 };
 
@@ -24,16 +24,16 @@ struct RankBytes {
   uint64_t weights = 0, kv = 0, control = 0;
 };
 
-// What an engine kept of a rank. Of the weights it has what it had mapped; of the others all, in
-// order.
+// Descriptors of a rank that an engine kept. For weights those of the memory that it had mapped;
+// for the others all, in order.
 struct RankDescriptors {
   std::vector<int> weights, kv, control;
 };
 
-// Which memory it is, for people and for metrics.
+// The kind of memory, for people and for metrics.
 struct PlatformInfo {
   std::string platform, pages;
-  // Of a GPU: its name, what it can compute ("9.0"), and of which CUDA version its driver is.
+  // For a GPU: its name, its compute capability ("9.0"), and its driver's CUDA version.
   std::string device, capability, driver;
 };
 
@@ -43,29 +43,29 @@ class Platform {
   virtual const char* name() const = 0;
   // The unit in which weights and KV are mapped, in bytes.
   virtual uint64_t granularity() const = 0;
-  // What its pages are, for people.
+  // Kind of its pages, for people.
   virtual std::string pages() const = 0;
   virtual PlatformInfo info() const { return {name(), pages(), "", "", ""}; }
-  // An error: its memory cannot be used by this process any more, which must end.
+  // An error: this process can no longer use its memory and must end.
   virtual Status Health() const { return OkStatus(); }
-  // They come from the pod's pool of huge pages: who imports them says so in its options.
+  // Pages come from the pod's pool of huge pages: importers set that in their options.
   virtual bool hugetlb() const { return false; }
-  // Memory of its own for a rank. `rank` names it where the system shows names.
+  // New memory for a rank. `rank` names it where the system shows names.
   virtual Result<RankDevices> Make(const std::string& rank, const RankBytes& bytes) const = 0;
-  // Memory that a process of ours made and an engine kept. What the engine did not keep of the
-  // weights died with that process, and is made anew.
+  // Memory that a dead agent created and an engine kept. Weights that the engine did not keep ended
+  // with that process, and are created again.
   virtual Result<RankDevices> Adopt(const std::string& rank, const RankDescriptors& descriptors,
                                     const RankBytes& bytes) const = 0;
-  // Devices without memory of their own: an engine's.
+  // Devices without memory, for an engine.
   virtual RankDevices Importers() const = 0;
   // A communication library that reaches other processes' memory of this platform. kInvalid: there
-  // is none of this name here, or none that could be used, and why.
+  // is none of this name here, or none that is usable, with the reason.
   virtual Result<std::unique_ptr<Wires>> OpenWires(const WireOptions& options) const;
-  // Work on its device in order. `stream`: one that the caller has and keeps, as the platform knows
-  // them (a CUstream); null: one of its own. kInvalid: nothing runs there.
+  // Ordered work on its device. `stream`: the caller's, of the platform's type (a CUstream); null:
+  // a new one. kInvalid: nothing can run there.
   virtual Result<std::unique_ptr<Queue>> OpenQueue(void* stream = nullptr) const;
-  // What reaches the memory of its device beyond this machine (Member.nvlink_domain); empty:
-  // nothing, or nobody says so.
+  // The domain from which other machines reach its device's memory (Member.nvlink_domain); empty:
+  // none, or unknown.
   virtual std::string fabric() const { return ""; }
 };
 
@@ -74,21 +74,21 @@ struct PlatformOptions {
   // Weights and KV are mapped in multiples of this (the geometry's page_bytes).
   uint64_t map_bytes = 4096;
   bool hugetlb = false;  // the pod was given huge pages
-  // Of `cuda`: which of the GPUs that the process may use, and its driver, by a name that the
-  // loader finds or by a path.
+  // For `cuda`: the GPU's index among those that the process may use, and the driver, by a name
+  // that the loader finds or by a path.
   int ordinal = 0;
   std::string driver = "libcuda.so.1";
-  std::string management = "libnvidia-ml.so.1";  // likewise; what it does not tell is not known
-  // The host's weights and KV are memory of so many bytes a descriptor, in multiples of map_bytes,
-  // as devices have whose memory comes in handles; 0: all in one.
+  std::string management = "libnvidia-ml.so.1";  // likewise; missing data is left unknown
+  // The host's weights and KV have this many bytes per descriptor, a multiple of map_bytes, like
+  // devices with memory in handles; 0: one descriptor.
   uint64_t descriptor_bytes = 0;
-  // Also platforms that have sizes and no bytes: for tests and benches of real sizes. Nobody can
-  // be served from them.
+  // Allows platforms with sizes and no bytes: for tests and benches of real sizes. They cannot
+  // serve.
   bool sizes_only = false;
 };
 
-// kInvalid: there is no such platform (the message lists what there is), this machine has not what
-// it needs, or it does not map in such multiples.
+// kInvalid: there is no such platform (the message lists them), this machine lacks a requirement,
+// or it does not map in such multiples.
 Result<std::unique_ptr<Platform>> MakePlatform(const PlatformOptions& options);
 
 }  // namespace tangram::device

@@ -1,5 +1,6 @@
-// Work that a device does in order, while the host goes on: kernels of kernels/, and copies. On a
-// GPU a stream; on the host, where kernels are their twins, all is done when it was given.
+// Ordered work of a device, in parallel with the host: kernels of kernels/, and copies. On a GPU
+// this is a stream. On the host kernels are their twins, and every call completes before it
+// returns.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,13 @@ class Queue {
  public:
   virtual ~Queue() = default;
 
-  // `parameters` points at the kernel's struct (kernels/kernels.h), which is taken now; what it
-  // names is read when its turn comes. kInvalid: there is no such kernel here.
+  // `parameters` points to the kernel's struct (kernels/kernels.h), which is copied now; memory
+  // that it names is read when the kernel runs. kInvalid: no such kernel here.
   virtual Status Launch(std::string_view kernel, kernels::Launch grid, const void* parameters) = 0;
-  // Between memory of the device and memory of the device or of this process, which stays as it is
+  // Between device memory and device memory or memory of this process, which must stay unchanged
   // until the copy is done.
   virtual Status Copy(uint64_t to, uint64_t from, uint64_t bytes) = 0;
-  // Whether all that was given is done. An error: the device's, for good.
+  // Whether all work is done. An error is the device's, and permanent.
   virtual Result<bool> Done() = 0;
   virtual Status Wait() = 0;
 };

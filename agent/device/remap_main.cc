@@ -1,7 +1,7 @@
-// tangram-remap: what mapping one expert's pages costs an engine: through a device, over bare
-// MAP_FIXED + MAP_POPULATE of the same pages, and over a copy of the same bytes. All pages are
-// there before. One JSON object per size, then the summary. Pages are huge ones of the pool if
-// enough are free, else what the machine has for shared memory.
+// tangram-remap: the cost for an engine of mapping one expert's pages. Compares a device with bare
+// MAP_FIXED + MAP_POPULATE of the same pages, and with a copy of the same bytes. All pages exist
+// before. Prints one JSON object per size, then the summary. Pages are huge ones of the pool if
+// enough are free, else the machine's pages for shared memory.
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -51,7 +51,7 @@ uint64_t FreeHugePages() {
   return 0;
 }
 
-// Bytes that are copied: more than the last cache holds, so that a copy comes from memory.
+// Bytes to copy: more than the last-level cache, so that a copy reads from memory.
 uint64_t LastCacheBytes() {
   std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
   uint64_t kib = 0;
@@ -78,7 +78,7 @@ int Main() {
   const Extent all{0, pool};
   const BlockPtr block = Must(engine.weights->Import(fd, {&all, 1}));
   const SpacePtr space = Must(engine.weights->Reserve(kMost));
-  // At the same addresses: what the kernel has beside a mapping decides what it splits for it.
+  // At the same addresses: neighbouring mappings decide what the kernel has to split.
   auto* const addresses = reinterpret_cast<std::byte*>(space->address());
   std::vector<std::byte> target(kMost, std::byte{2});
 
@@ -86,7 +86,7 @@ int Main() {
   for (uint64_t size = 2 * kMiB; size <= kMost; size *= 2) {
     std::vector<double> ours, theirs, copies;
     for (int round = 0; round < rounds; ++round) {
-      // Another part each time, as another expert would be.
+      // Another part in each round, like another expert.
       const uint64_t at = static_cast<uint64_t>(round) * size % pool;
       const auto map = [&] {
         std::vector<Mapping> mapped;
@@ -107,7 +107,7 @@ int Main() {
         (void)mmap(addresses, size, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
       };
-      // In turns, each another part: the kernel's books of its pages are as cold for both.
+      // Alternates, with another part each time: the kernel's page data is equally cold for both.
       if (round % 2 == 0) {
         map();
       } else {
@@ -115,7 +115,7 @@ int Main() {
       }
     }
     for (int round = 0; round < rounds / 2; ++round) {
-      // From one expert to another, and the next time others: no cache has them.
+      // From one expert to another, and others the next time: no cache has them.
       const uint64_t at = static_cast<uint64_t>(round) * size;
       copies.push_back(
           Microseconds([&] { std::memcpy(target.data() + at % kMost, bytes + at % pool, size); }));

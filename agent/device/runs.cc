@@ -9,8 +9,8 @@
 namespace tangram::device {
 namespace {
 
-// Copies of a size that the compiler knows are a few instructions, where a call costs as much as
-// the bytes of a short line. Lines are whole multiples of it.
+// Copies of a constant size are a few instructions; a call costs as much as the bytes of a short
+// line. Lines are multiples of kBytes.
 template <size_t kBytes>
 void CopyLinesBy(const Strip& to, const Strip& from) {
   auto* out = reinterpret_cast<std::byte*>(to.address);
@@ -20,7 +20,7 @@ void CopyLinesBy(const Strip& to, const Strip& from) {
   }
 }
 
-constexpr uint64_t kShort = 1 << 10;  // of a line: beyond it the library's copy is as fast
+constexpr uint64_t kShort = 1 << 10;  // bytes per line; beyond it memcpy is as fast
 
 }  // namespace
 
@@ -40,15 +40,15 @@ void CopyLines(const Strip& to, const Strip& from) {
 
 namespace {
 
-// What is copied, then hashed, while it lies in a cache.
+// Bytes that are copied, then hashed while cached.
 constexpr uint64_t kBlock = 64 << 10;
 
 Strip Lines(const Strip& strip, uint64_t first, uint64_t count) {
   return {strip.address + first * strip.pitch, count, strip.bytes, strip.pitch};
 }
 
-// Adds the bytes of lines that make up about a block. Apart, they are gathered first: a hash of
-// many short pieces costs several times as much as one of what they make.
+// Adds about one block of lines to the hash. Separate lines are gathered first: a hash of many
+// short pieces costs several times as much as one of their sum.
 void Add(const Strip& strip, Hasher* hasher) {
   const uint64_t bytes = strip.lines * strip.bytes;
   const auto* in = reinterpret_cast<const std::byte*>(strip.address);
@@ -60,7 +60,7 @@ void Add(const Strip& strip, Hasher* hasher) {
   hasher->Add(std::span(buffer).first(bytes));
 }
 
-// Calls `each` for lines that are about a block together; of one long line for parts of it.
+// Calls `each` for groups of lines of about one block; for parts of a single long line.
 template <typename Each>
 void EachBlock(const Strip& strip, Each&& each) {
   if (strip.lines == 1) {

@@ -1,4 +1,4 @@
-// Bytes that are no range (Memory::shape), for devices that the CPU reaches.
+// Bytes that are not one range (Memory::shape), for devices that the CPU reaches.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace tangram::device {
 
-// What of a plane belongs to one unit: `lines` pieces of `bytes`, `pitch` apart.
+// The part of a plane that belongs to one unit: `lines` lines of `bytes`, `pitch` apart.
 struct Strip {
   uint64_t address = 0, lines = 0, bytes = 0, pitch = 0;
 };
 
-// Calls `each` for the strips of a memory, in the order of its bytes. One without a shape is cut as
-// `shape` cuts it, if that is given, else is a strip of one line.
+// Calls `each` for the strips of a memory, in the order of its bytes. Memory without a shape is cut
+// by `shape` if given; otherwise it is a strip of one line.
 template <typename Each>
 void EachStrip(const Memory& memory, const Shape* shape, Each&& each) {
   const Shape* const cut = memory.shape != nullptr ? memory.shape : shape;
@@ -25,9 +25,9 @@ void EachStrip(const Memory& memory, const Shape* shape, Each&& each) {
     return;
   }
   const uint64_t units = memory.bytes / cut->unit_bytes();
-  uint64_t in_order = memory.address;  // of a range
+  uint64_t in_order = memory.address;  // position in a range
   for (uint64_t u = 0; u < units; ++u) {
-    uint64_t plane_at = memory.address;  // of a slab
+    uint64_t plane_at = memory.address;  // position in a slab
     for (const Shape::Plane& plane : cut->planes) {
       if (memory.shape == nullptr) {
         each(Strip{in_order, plane.lines, plane.bytes, plane.bytes});
@@ -44,13 +44,13 @@ void EachStrip(const Memory& memory, const Shape* shape, Each&& each) {
 // Whether units of one may be copied to units of the other.
 bool SamePlanes(const Shape& a, const Shape& b);
 
-// Calls `each(to, from)` for the strips of two memories of one size, in the order of their bytes,
-// cut alike: as the shape of one of them cuts it (two shapes have the same planes), else whole.
+// Calls `each(to, from)` for the strips of two memories of one size, in the order of their bytes.
+// Both are cut alike: by the shape of one of them (two shapes have the same planes), else whole.
 template <typename Each>
 void EachPair(const Memory& to, const Memory& from, Each&& each) {
   const Shape* const shape = to.shape != nullptr ? to.shape : from.shape;
   const uint64_t unit = shape != nullptr ? shape->unit_bytes() : to.bytes;
-  // A unit has few planes: both sides are walked at once by way of a list of one unit's strips.
+  // A unit has few planes: a list of one unit's strips lets both sides be walked together.
   std::vector<Strip> strips;
   strips.reserve(shape != nullptr ? shape->planes.size() : 1);
   for (uint64_t at = 0; unit > 0 && at + unit <= to.bytes; at += unit) {
@@ -61,10 +61,11 @@ void EachPair(const Memory& to, const Memory& from, Each&& each) {
   }
 }
 
-// Copies lines of one size, as many of either, that lie apart from each other.
+// Copies lines of one size, as many on either side; the sides do not overlap.
 void CopyLines(const Strip& to, const Strip& from);
-// Copies between memories of one size that the CPU reaches, one of which at least has a shape; two
-// shapes have the same planes. `hash`: HashOf what was written, in order. False: they have not.
+// Copies between memories of one size that the CPU reaches. At least one has a shape; two shapes
+// must have the same planes, otherwise it returns false. `hash`: HashOf the written bytes, in
+// order.
 bool CopyStrips(const Memory& to, const Memory& from, uint64_t* hash = nullptr);
 // The bytes in order, into a buffer of this size.
 void Gather(const Memory& from, std::span<std::byte> to);

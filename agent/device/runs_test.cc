@@ -10,7 +10,7 @@
 namespace tangram::device {
 namespace {
 
-// Where byte `at` of a unit lies in its slab: counted plane by plane, line by line.
+// The offset of byte `at` of a unit in its slab, counted plane by plane, line by line.
 uint64_t PlaceOf(const Shape& shape, uint64_t unit, uint64_t at) {
   uint64_t begin = 0;
   for (const Shape::Plane& plane : shape.planes) {
@@ -32,7 +32,7 @@ std::vector<std::byte> Noise(uint64_t bytes, std::mt19937_64* random) {
   return out;
 }
 
-// Units of a slab, in order, by the count above.
+// Units of a slab in order, by the offsets above.
 std::vector<std::byte> InOrder(const Memory& memory, const std::vector<std::byte>& slab) {
   std::vector<std::byte> out;
   const uint64_t unit = memory.shape->unit_bytes();

@@ -13,11 +13,11 @@ namespace tangram::device {
 namespace {
 
 constexpr uint64_t kAlign = 256;
-constexpr uint32_t kBlocks = 32;  // as CudaKernels launches
+constexpr uint32_t kBlocks = 32;  // as in CudaKernels
 
 uint64_t Aligned(uint64_t at) { return (at + kAlign - 1) / kAlign * kAlign; }
 
-// Zeros that the system enters when they are touched.
+// Zeroed memory that the system populates at the first touch.
 class Slab {
  public:
   explicit Slab(uint64_t bytes) : bytes_(new std::byte[bytes + kAlign]()) {}
@@ -67,7 +67,7 @@ void CountCopies(const Memory& to, const Memory& from, MoveTraffic* out) {
   out->alone = CountStrips(std::move(all));
 }
 
-// Each unit has a hash; one that is interleaved is brought together before.
+// Each unit has a hash; an interleaved unit is gathered before.
 void CountHashes(const Memory& memory, uint64_t unit_bytes, MoveTraffic* out) {
   const uint64_t units = memory.bytes / unit_bytes;
   const bool interleaved = memory.shape != nullptr;

@@ -1,4 +1,4 @@
-// In place of wires of UCX, where <ucp/api/ucp.h> was not found.
+// Replaces the comm channels of UCX if the build found no <ucp/api/ucp.h>.
 #include "agent/device/ucx_wires.h"
 
 namespace tangram::device {

@@ -15,12 +15,11 @@ namespace tangram::device {
 namespace {
 
 constexpr const char* kLibrary = "libucp.so.0";
-constexpr ucp_tag_t kTag =
-    1;  // a wire's worker has one peer, and messages of one tag come in order
-constexpr int kLast = 10'000;    // looks at an endpoint that closes, before its worker ends anyway
-constexpr int kMaxContexts = 5;  // made for one worker while the node's interfaces change
+constexpr ucp_tag_t kTag = 1;    // one peer per worker, messages of a tag in order
+constexpr int kLast = 10'000;    // polls of a closing endpoint before its worker ends anyway
+constexpr int kMaxContexts = 5;  // attempts for one worker while the node's interfaces change
 
-// The entry points that are used, by the names of the header.
+// The used entry points, by the names of the header.
 #define TANGRAM_UCX_ENTRY_POINTS(X) \
   X(ucp_get_version)                \
   X(ucp_init_version)               \
@@ -46,7 +45,7 @@ struct EntryPoints {
 #undef TANGRAM_UCX_DECLARE
 };
 
-// The library and one context of it. A wire keeps the context that its worker was made in.
+// The library and one context of it. A channel keeps the context of its worker.
 struct Ucx : EntryPoints {
   ucp_context_h context = nullptr;
 
@@ -76,13 +75,13 @@ Result<std::shared_ptr<const Ucx>> MakeContext(const EntryPoints& entry_points) 
 }
 
 Result<std::shared_ptr<const Ucx>> Load(const std::string& library, bool gpu, std::string* kind) {
-  // Its hooks into mmap would look after registrations of memory that comes and goes; our buffers
-  // do neither. Nor is it to catch our signals, or to warn of messages that an abort leaves behind.
-  // All are read from the environment alone, when the library is loaded; who set them keeps that.
+  // UCX's hooks into mmap track registrations of memory that is unmapped; our buffers do not need
+  // that. UCX should also not catch our signals, or warn of messages left by an abort. It reads
+  // these settings only from the environment, when it is loaded; values set by the user stay.
   setenv("UCX_MEM_EVENTS", "n", 0);
   setenv("UCX_LOG_LEVEL", "error", 0);
   setenv("UCX_HANDLE_ERRORS", "none", 0);
-  setenv("UCX_LOG_FILE", "stderr", 0);  // where this process logs
+  setenv("UCX_LOG_FILE", "stderr", 0);  // where this process logs to
   void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened == nullptr) {
     const char* why = dlerror();
@@ -124,14 +123,14 @@ Result<std::shared_ptr<const Ucx>> Load(const std::string& library, bool gpu, st
   return made;
 }
 
-// The context that the next worker is made in. Thread-safe.
+// The context for the next worker. Thread-safe.
 class Contexts {
  public:
   explicit Contexts(std::shared_ptr<const Ucx> first) : current_(std::move(first)) {}
 
-  // Sets `worker`, and the context that it was made in. A worker opens all interfaces that its
-  // context lists; if one of them no longer exists, there is no worker. A node's interfaces come
-  // and go (of pods, of bridges), so a context with another list is made then.
+  // Sets `worker`, and the context in which it was created. A worker opens all interfaces that its
+  // context lists, and fails if one of them no longer exists. A node's interfaces change (pods,
+  // bridges), so a new context with the current list is created then.
   Status MakeWorker(std::shared_ptr<const Ucx>* ucx, ucp_worker_h* worker) {
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
@@ -182,7 +181,7 @@ class UcxWire final : public Wire {
   }
   ~UcxWire() override { Abort(); }
 
-  // Its worker's, for the other end.
+  // The address of its worker, for the other end.
   Result<std::string> Address() const {
     ucp_address_t* address = nullptr;
     size_t bytes = 0;
@@ -202,8 +201,8 @@ class UcxWire final : public Wire {
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                         UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-    // Only ways that notice when the other end goes; memory shared on a node is the node
-    // transport's affair.
+    // Only transports that detect a lost peer; shared memory of a node is left to the node
+    // transport.
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     params.err_handler.cb = [](void* wire, ucp_ep_h, ucs_status_t status) {
       static_cast<UcxWire*>(wire)->error_ = status;
@@ -278,7 +277,7 @@ class UcxWire final : public Wire {
 
   void* At(size_t buffer) const { return reinterpret_cast<void*>(Buffer(buffer).address); }
 
-  // Said, so that it need not guess by the address.
+  // States the memory type, so that UCX need not detect it from the address.
   ucp_request_param_t Param() const {
     ucp_request_param_t out{};
     out.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -298,7 +297,7 @@ class UcxWire final : public Wire {
                     bytes, buffer)};
   }
 
-  // Null: it is over already.
+  // A null request: it completed immediately.
   Status Posted(size_t buffer, void* request, const std::string& what) {
     if (UCS_PTR_IS_ERR(request)) return Fail(ucx_->Check(UCS_PTR_STATUS(request), what));
     requests_[buffer] = request;

@@ -1,10 +1,10 @@
-// A way between the memories of two processes that a communication library makes: NCCL between
-// GPUs, UCX. Each end posts what it sends and receives, both in the same order and of the same
-// sizes. Bytes pass through buffers that the wire owns, never through memory of pieces or KV: what
-// a library still holds when something breaks is its own, and a lease that ends waits for nobody's
+// Comm channels: connections between the memories of two processes by a communication library (NCCL
+// between GPUs, UCX). Each end posts its sends and receives, in the same order and of the same
+// sizes. Bytes pass through buffers that the channel owns, never through memory of pieces or KV. So
+// after a failure the library holds only its own memory, and the end of a lease waits for no
 // network.
 //
-// Nothing here blocks. Who waits looks again, and ends what takes too long by Abort.
+// Nothing here blocks. The caller polls, and calls Abort after a timeout.
 #pragma once
 
 #include <cstddef>
@@ -17,44 +17,44 @@
 
 namespace tangram::device {
 
-// One end. One thread at a time. An error is final, and has aborted this end.
+// One end of a channel. One thread at a time. An error is final, and has aborted this end.
 class Wire {
  public:
-  static constexpr size_t kBuffers = 2;  // one is filled or emptied while the other is under way
+  static constexpr size_t kBuffers = 2;  // one is filled or emptied while the other is being sent
 
-  virtual ~Wire() = default;  // as Abort
-  // Of the end that offered, once: what the other's Accept told.
+  virtual ~Wire() = default;  // like Abort
+  // Called once, on the offering end, with the result of the other end's Accept.
   virtual Status Answered(const std::string& answer) = 0;
-  // Whether this end stands; false: not yet. kUnavailable: it never will.
+  // Whether the channel is open; false: not yet. kUnavailable: it never will be.
   virtual Result<bool> Open() = 0;
-  // Of WireOptions::buffer_bytes, below kBuffers.
+  // A buffer of WireOptions::buffer_bytes; `buffer` is less than kBuffers.
   virtual Memory Buffer(size_t buffer) const = 0;
-  // Of a buffer that is not under way, once the wire is open. What was posted is over in order.
+  // Post a buffer that is not in use, once the channel is open. Posted work ends in order.
   virtual Status Send(size_t buffer, uint64_t bytes) = 0;
   virtual Status Receive(size_t buffer, uint64_t bytes) = 0;
-  // Whether what was posted last of a buffer is over; true too if nothing was. kUnavailable: it
-  // never will be: the other end is gone, or the library failed.
+  // Whether the last posted work of a buffer has ended; also true if there was none. kUnavailable:
+  // it never will: the other end was lost, or the library failed.
   virtual Result<bool> Done(size_t buffer) = 0;
-  // Ends whatever is under way; the other end learns it sooner or later, or never.
+  // Ends all posted work. The other end may detect it late or never.
   virtual void Abort() = 0;
 };
 
 struct WireOptions {
-  std::string name;     // "nccl", "ucx"; empty: what suits the platform's memory
-  std::string library;  // that the loader finds, or a path; empty: the usual one
+  std::string name;     // "nccl", "ucx"; empty: the default for the platform's memory
+  std::string library;  // found by the loader, or a path; empty: the default
   uint64_t buffer_bytes = 16 << 20;
 };
 
-// All wires of a process. Thread-safe.
+// All channels of a process. Thread-safe.
 class Wires {
  public:
   virtual ~Wires() = default;
   virtual const char* name() const = 0;
-  // What both ends must have, to the letter: library and version.
+  // Library and version; must be the same string at both ends.
   virtual const std::string& kind() const = 0;
-  // An end, and what the other process must be told of it.
+  // One end, and the `hello` for the other process.
   virtual Result<std::unique_ptr<Wire>> Offer(std::string* hello) = 0;
-  // The other end of what was offered elsewhere, and what that end must be told.
+  // The other end for a `hello`, and the `answer` for the offering end.
   virtual Result<std::unique_ptr<Wire>> Accept(const std::string& hello, std::string* answer) = 0;
 };
 

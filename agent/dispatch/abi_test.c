@@ -1,4 +1,4 @@
-/* The header as C sees it: sizes, which Python's structs have too, and calls that are refused. */
+/* The header in C: sizes, which Python's structs have too, and calls that are rejected. */
 #include <stdio.h>
 #include <string.h>
 

@@ -23,7 +23,7 @@ Buffer::SizeHint Buffer::GetBufferSizeHint(const BufferOptions& options, uint32_
       uint64_t{ranks} * format.most_tokens * std::min(format.top_k, local_experts);
   const uint64_t rows =
       options.exchange.packed_capacity != 0 ? options.exchange.packed_capacity : worst;
-  // Of two pairs: what came and what experts give.
+  // For two pairs: received rows and the experts' outputs.
   hint.packed =
       2 * rows * (RowBytes(format.wire, format.hidden) + RowBytes(format.outputs(), format.hidden));
   return hint;

@@ -1,5 +1,5 @@
-// The library: one member's buffers for dispatch and combine with the others of its world. This is
-// Exchange over Peers, by the names that engines know.
+// The library: one member's buffers for dispatch and combine with the others of its world. It is
+// Exchange over Peers, with the names that engines know.
 #pragma once
 
 #include <chrono>
@@ -15,16 +15,16 @@ namespace tangram::dispatch {
 
 struct BufferOptions {
   Format format;
-  // Slots of a lane between two members; none: WholeMessages(format), with which a hook never
-  // waits for room. Fewer bytes are enough where dispatch and combine wait.
+  // Slots of a lane between two members. None: WholeMessages(format), with which a hook never waits
+  // for room. Fewer bytes are enough if dispatch and combine block.
   Geometry geometry;
   ExchangeOptions exchange;
 };
 
 class Buffer {
  public:
-  // Bytes of memory that a member has for each peer of its node, by options and the most tokens
-  // that a rank dispatches at once; and of packed rows and outputs in all, by `ranks`.
+  // Bytes of a member's memory by options and the maximum tokens of a rank per dispatch: for each
+  // peer of its node, and for packed rows and outputs in all, by `ranks`.
   struct SizeHint {
     uint64_t per_peer = 0, links = 0, packed = 0;
     uint64_t total() const { return links + packed; }
@@ -36,25 +36,25 @@ class Buffer {
                                                 std::shared_ptr<net::Credentials> credentials);
 
   const Member& self() const { return peers_->self(); }
-  // Connections with those that will be members, made beside steps (Peers::Prepare).
+  // Connects to future members, while steps run (Peers::Prepare).
   Status Prepare(std::span<const Member> members, std::chrono::milliseconds limit) {
     return peers_->Prepare(members, limit);
   }
-  // The members from here on, by rank, with the layout of their experts; nothing is built anew for
-  // those that stay. What is open of the epoch before is over. Epochs only grow: kStaleEpoch.
-  // kUnavailable: with one of these members there never was a connection: Prepare first. One that
-  // ended or was given up since is masked from the start.
+  // Sets the members, by rank, and the layout of their experts; links to members that stay are
+  // kept. Open pairs of the previous epoch end. Epochs only grow: kStaleEpoch. kUnavailable: one of
+  // these members was never connected; call Prepare first. A member whose link ended or was dropped
+  // since is masked from the start.
   Status UpdateMembers(uint64_t epoch, std::span<const MemberId> members,
                        std::shared_ptr<const Routes> routes);
-  // A member that is no rank any more is known to have ended (Peers::Ended).
+  // Reports that the process of a former member has ended (Peers::Ended).
   void Ended(const MemberId& id) { peers_->Ended(id); }
 
   Exchange& exchange() { return *exchange_; }
   Peers& peers() { return *peers_; }
 
-  // Dispatch that waits; with a hook: Exchange::Send, and Receive where the caller likes.
+  // Blocking dispatch. With a hook: Exchange::Send, and Receive at any later moment.
   Result<Handle> Dispatch(uint32_t moe_ordinal, const Rows& rows);
-  // Combine that waits.
+  // Blocking combine.
   Status Combine(const Handle& handle, const void* outputs, void* y);
 
  private:

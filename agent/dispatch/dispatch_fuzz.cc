@@ -1,5 +1,5 @@
-// Slots that a peer sends, in arbitrary bytes: an exchange takes them as rows, drops
-// them or masks the peer, and reads nothing that is not there.
+// Slots of a peer with arbitrary bytes: an exchange takes them as rows, drops them or masks the
+// peer, and never reads out of bounds.
 #include <cstring>
 #include <deque>
 
@@ -11,7 +11,7 @@ using namespace tangram::dispatch;
 
 namespace {
 
-// What the peer sends is what the fuzzer says; what it is sent is dropped.
+// Receives slots from the fuzzer; drops slots sent to the peer.
 class Hostile final : public Link {
  public:
   std::deque<std::vector<uint8_t>> slots[kLanes];
@@ -63,8 +63,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return std::make_shared<const Routes>(Routes::Of(layout.Maps(0), layout.model()).value());
   }();
   Two links;
-  // Slots: a byte of lane, one of length, then so much; heads are filled in, or nobody would ever
-  // get past them.
+  // Slots: a byte for the lane, one for the length, then that many bytes. Heads are filled in,
+  // because random ones would always be rejected.
   size_t at = 1;
   while (at + 2 <= size) {
     const auto lane = static_cast<Lane>(data[at] & 1);

@@ -14,9 +14,9 @@ namespace {
 
 using Clock = Wait::Clock;
 
-// While nothing moves: so often a look at the links alone, then also at the clock and with the
-// processor offered to others, and after a while asleep between two looks. Not often: where there
-// are more ranks than processors it is another rank's time.
+// While nothing moves: kSpins polls of the links alone; then also checks the clock and yields;
+// after kAwake sleeps between polls. Few spins, because with more ranks than processors they take
+// another rank's time.
 constexpr uint32_t kSpins = 64;
 constexpr auto kAwake = std::chrono::milliseconds(2);
 constexpr auto kAsleep = std::chrono::microseconds(50);
@@ -56,11 +56,11 @@ void Exchange::End(Pair& pair) {
 void Exchange::Abandon() {
   for (Pair& pair : pairs_) End(pair);
   for (auto& of : fronts_)
-    for (Front& front : of) front.open = false;  // seen again, and popped as of a pair that is over
+    for (Front& front : of) front.open = false;  // seen again, popped as of an ended pair
 }
 
 void Exchange::Mask(uint32_t rank, std::string cause) {
-  // Of what is open the older pair is what the rank is missed in.
+  // The rank is reported as missed in the older of the open pairs.
   const Pair* in = nullptr;
   for (const Pair* const pair : InOrder())
     if (in == nullptr && pair != nullptr && pair->part[rank] != 0) in = pair;
@@ -176,7 +176,7 @@ void Exchange::Poll() {
     if (std::exchange(pair.settled[static_cast<size_t>(lane)], true)) return;
     if (const Status settled = links_->Settle(lane); !settled.ok()) pair.failed = settled;
   };
-  // What is behind something in a lane waits for that.
+  // Later messages of a lane wait for earlier ones.
   for (Pair* const pair : pairs) {
     if (pair == nullptr) continue;
     Fill(*pair, Lane::kDispatch);
@@ -243,7 +243,7 @@ Status Exchange::Await(Pair& pair, Lane lane, const Done& done) {
     if (!silent) {
       const auto timeout = options_.timeout.value_or(std::chrono::hours(1));
       silent.emplace(ranks, timeout, timeout / 4, Clock::now());
-      // A peer that waits, too, is not silent, but it has to be through some time.
+      // A waiting peer is not silent, but it must complete eventually.
       stuck.emplace(ranks, 3 * timeout, timeout, Clock::now());
       moved = moved_;
       beats.assign(ranks, 0);
@@ -254,9 +254,9 @@ Status Exchange::Await(Pair& pair, Lane lane, const Done& done) {
       Link* const link = links_->at(r);
       if (r == links_->rank() || link == nullptr || active_[r] == 0) continue;
       if (const Status work = link->Work(); !work.ok()) {
-        // What it sent before it went is taken first.
+        // First take the data that it sent before it was lost.
         Poll();
-        // A transport that cannot read what came says so otherwise than one that is closed.
+        // A transport with unreadable data returns another code than a closed one.
         if (Awaited(pair, lane, r))
           Gone(r, work, work.code() == Code::kUnavailable ? TG_GONE : TG_HOSTILE, &pair, lane);
         continue;
@@ -368,7 +368,7 @@ Status Exchange::SendBack(const Handle& handle, const void* outputs) {
   for (uint32_t r = 0; r < ranks; ++r) {
     pair.back[r].lacking.clear();
     pair.back[r].came = {};
-    // Who sent no rows gets no answer.
+    // A rank that sent no rows gets no reply.
     const uint32_t rows = pair.in[r].came.total;
     pair.back[r].sent = {rows == 0, rows, 0, 0};
   }
@@ -377,7 +377,7 @@ Status Exchange::SendBack(const Handle& handle, const void* outputs) {
 }
 
 Result<Exchange::Pair*> Exchange::ToFinish(const Handle& handle) {
-  // What came for the older one is in front of it.
+  // Data of the older pair comes first in the lane.
   const Pair& other = pairs_[(handle.pair + 1) % 2];
   if (other.stage == Stage::kCombining && other.number < handle.pair)
     return Status{Code::kInvalid, "Finish of pair " + std::to_string(handle.pair) +

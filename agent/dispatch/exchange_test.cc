@@ -1,5 +1,5 @@
-// The grid of dispatch and combine: elements, ways to wait, buffers, paths and layouts, beside sums
-// made serially.
+// The grid of dispatch and combine: elements, ways to wait, buffers, paths and layouts, compared
+// with serial sums.
 #include "agent/dispatch/exchange.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ Format FormatOf(const Kind& kind, uint32_t experts) {
   return testing::FormatOf(kind, experts, kHidden, kTopK);
 }
 
-// One pair after another on one rank, in one of the ways.
+// Runs pairs one after another on one rank, in one of the ways to wait.
 void Step(Buffer& buffer, uint32_t layer, const Own& own, How how, bool zero_copy,
           const Kind& kind) {
   Exchange& exchange = buffer.exchange();
@@ -77,7 +77,7 @@ TEST_P(Grid, AnyLayoutGivesWhatASerialSumGives) {
   std::mt19937 draw(static_cast<uint32_t>(number) + 17);
   SocketFolder folder;
   BufferOptions options{.format = FormatOf(kind, experts), .geometry = {}, .exchange = {}};
-  // Or rings that hold next to nothing, so that every message goes around many times.
+  // Or the smallest rings, so that every message goes around many times.
   if (small) options.geometry = {2, (LeastSlot(options.format) + 63) / 64 * 64 + 64};
   std::vector<std::unique_ptr<Buffer>> buffers;
   for (uint32_t r = 0; r < ranks; ++r) {
@@ -155,7 +155,7 @@ Layout OnePerRank(uint32_t ranks) {
 
 TEST(Dispatch, PacksByExpertAndByRankWithinAndSaysHowMany) {
   Layout layout(2, 3);
-  // Rank 0 has experts 0 and 2 and a copy of 1; rank 1 has expert 1.
+  // Rank 0 has experts 0 and 2 and a replica of 1; rank 1 has expert 1.
   layout.AddLayer({{{{0, 0, 1}}}, {{{0, 0, 1}}, {{1, 0, 1}}}, {{{0, 0, 1}}}});
   const Format format{.hidden = 1,
                       .top_k = 2,
@@ -181,7 +181,7 @@ TEST(Dispatch, PacksByExpertAndByRankWithinAndSaysHowMany) {
     const std::vector<uint32_t> counts(packed.counts.begin(), packed.counts.end());
     if (r == 0) {
       // Choices: 0 of expert 0; 1 (here) and 2 (rank 1) of expert 1; 3 of expert 2. Each rank's
-      // rows for expert 1 go to its own copy.
+      // rows for expert 1 go to its own replica.
       EXPECT_EQ(choices, (std::vector<uint32_t>{0, 1, 3}));
       EXPECT_EQ(counts, (std::vector<uint32_t>{3, 1, 4}));
       EXPECT_EQ(found, (std::vector<float>{1, 10, 20, 2, 1, 2, 10, 30}));
@@ -228,7 +228,7 @@ TEST(Dispatch, OfTwoLayersOverlapWithTheCombineOfTheOneBefore) {
       mine.assign(exchange.packed(open).rows * 16, 0);
       Compute(exchange, exchange.routes()->Layer(0), open, mine.data());
       ASSERT_TRUE(exchange.SendBack(open, mine.data()).ok());
-      // The next layer's rows are on their way before this one's results are asked for.
+      // Sends the next layer's rows before it waits for this one's results.
       const bool more = i + 1 < own[r].size();
       const Handle next = more ? send(i + 1) : open;
       std::vector<float> y(own[r][i].x.size());
@@ -252,7 +252,7 @@ TEST(Dispatch, WhatOverflowsIsReportedWithItsNumbersAndNeverWritten) {
   options.exchange.packed_capacity = 20;
   Worlds world = WorldOf(2, options, layout);
   std::mt19937 draw(5);
-  // Both bring twelve rows for expert 1: there are four too many, the last ones of rank 1.
+  // Both send twelve rows for expert 1: four too many, the last ones of rank 1.
   const std::vector<Own> own{DrawnRows(format, 12, draw, 1), DrawnRows(format, 12, draw, 1)};
   OnEach(2, [&](uint32_t r) {
     Exchange& exchange = world.buffers[r]->exchange();
@@ -347,7 +347,7 @@ TEST(Dispatch, TheHintIsWhatALinkTakes) {
                         .geometry = {},
                         .exchange = {}};
   const Buffer::SizeHint hint = Buffer::GetBufferSizeHint(options, 8, 32);
-  // Two lanes of two slots, the larger of both messages: 128 rows of BF16 come back.
+  // Two lanes of two slots, for the larger of both messages: 128 rows of BF16 are returned.
   EXPECT_GE(hint.per_peer, 4 * 128 * 7168 * 2u);
   EXPECT_LE(hint.per_peer, 4 * 128 * 7168 * 2u * 1.01);
   EXPECT_EQ(hint.links, 7 * hint.per_peer);

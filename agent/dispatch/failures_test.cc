@@ -1,4 +1,4 @@
-// What a world has left when a rank dies, hangs or is slow, and what its peers say of it.
+// The state of a world after a rank dies, is stopped or is slow, and the reports of its peers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,10 +14,10 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 
 constexpr uint32_t kRanks = 3, kGranules = 4, kHidden = 40, kExperts = 6;
-// Of tests in which no rank is silent: a busy machine does not reach it.
+// For tests without a silent rank: too long for a busy machine to reach.
 constexpr auto kNever = duration_cast<milliseconds>(tangram::testing::kHang);
 
-// Expert e is on rank e % 3; those from 3 on have a copy on the rank after it.
+// Expert e is on rank e % 3; those from 3 on have a replica on the rank after it.
 Layout Copied() {
   Layout layout(kRanks, kExperts);
   std::vector<Placed> experts;
@@ -66,7 +66,7 @@ class Failures : public ::testing::TestWithParam<Setting> {
       for (int i = 0; i < 4; ++i) own_[r].push_back(DrawnRows(format_, 48, draw));
   }
 
-  // Whether what came back is what it lacks, and nothing else.
+  // Checks that the result lacks exactly the reported contributions.
   void Judge(uint32_t r, const Own& own, const void* y) {
     const Report& report = buffers_[r]->exchange().report();
     const std::vector<double> expected = Serial(format_, kGranules, own, report.missing);
@@ -95,7 +95,8 @@ class Failures : public ::testing::TestWithParam<Setting> {
       if (c.expert == expert) return true;
     return false;
   }
-  // From now on rank 2 is out: nobody waits, and only what nobody else has is missing.
+  // Rank 2 stays masked: no rank waits for it, and only its contributions without a replica are
+  // missing.
   void ExpectMasked(uint32_t r, const Own& own, tg_cause found, uint32_t doing, const char* cause) {
     Exchange& exchange = buffers_[r]->exchange();
     EXPECT_EQ(exchange.active_ranks()[2], 0);
@@ -118,7 +119,7 @@ class Failures : public ::testing::TestWithParam<Setting> {
   std::vector<Own> own_[kRanks];
 };
 
-// Ranks that are silent, so that the timeout ends the wait.
+// Ranks that are silent, so the timeout ends the wait.
 class FailuresRealTime : public Failures {
  protected:
   FailuresRealTime() : Failures(milliseconds(1200)) {}
@@ -134,7 +135,7 @@ TEST_P(Failures, ARankThatDiesBeforeItDispatchesIsMaskedAtOnce) {
     Pair(r, own_[r][0]);
     EXPECT_TRUE(buffers_[r]->exchange().report().whole());
     if (r == 2) {
-      buffers_[2].reset();  // as the kernel does it for a process that ends
+      buffers_[2].reset();  // as the kernel does for a process that ends
       return;
     }
     const auto begin = std::chrono::steady_clock::now();
@@ -165,7 +166,7 @@ TEST_P(Failures, ARankThatDiesBetweenDispatchAndCombineLacksItsResultsOnly) {
 
 TEST_P(FailuresRealTime, ARankThatHangsIsMaskedAfterTheTimeoutOnceForAllThatFollows) {
   OnEach(kRanks, [&](uint32_t r) {
-    if (r == 2) return;  // it lives, and says nothing
+    if (r == 2) return;  // it is alive, but sends nothing
     const auto begin = std::chrono::steady_clock::now();
     Pair(r, own_[r][0]);
     const auto took = std::chrono::steady_clock::now() - begin;
@@ -186,8 +187,8 @@ TEST_P(FailuresRealTime, ARankThatIsSlowIsWaitedFor) {
 }
 
 TEST_P(FailuresRealTime, WhoWaitsForTheHungOneIsNotTakenForHung) {
-  // Rank 2 hangs; rank 1 comes to its dispatch when rank 0 is nearly through waiting. Rank 0 goes
-  // on, and in the next pair waits for rank 1 nearly as long again as it had waited before.
+  // Rank 2 is stopped; rank 1 starts its dispatch when rank 0 has almost reached its timeout. Rank
+  // 0 continues, and in the next pair waits for rank 1 almost as long again.
   OnEach(kRanks, [&](uint32_t r) {
     if (r == 2) return;
     if (r == 1) std::this_thread::sleep_for(timeout_ * 3 / 4);

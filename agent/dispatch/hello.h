@@ -1,4 +1,4 @@
-// Who a connection is from, and what it is for: the first thing that both sides say. Pure.
+// The identity and purpose of a connection: the first message of both sides. Pure.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace tangram::dispatch {
 
-// A rank, for as long as it lives: who joins again is of a later generation, or of another name.
+// A rank during its lifetime: if it joins again, it has a later generation or another name.
 struct MemberId {
   std::string name;
   uint64_t generation = 0;
@@ -29,15 +29,15 @@ struct Hello {
 
   MemberId from, to;
   Path path = Path::kTcp;
-  Lane lane = Lane::kDispatch;  // of kTcp
-  // Of kTcp: both lanes of a link are of one attempt of the side that dials.
+  Lane lane = Lane::kDispatch;  // for kTcp
+  // For kTcp: both lanes of a link belong to one attempt of the dialling side.
   uint64_t attempt = 0;
   Format format;
   Geometry geometry;
 
-  // Of kBytes. kInvalid: a name is empty or too long.
+  // kBytes bytes. kInvalid: a name is empty or too long.
   Result<std::array<uint8_t, kBytes>> Encode() const;
-  // kInvalid: it is none.
+  // kInvalid: not a valid hello.
   static Result<Hello> Decode(std::span<const uint8_t, kBytes> bytes);
 };
 

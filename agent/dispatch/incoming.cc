@@ -1,4 +1,4 @@
-// What of a pair comes in: rows to where they are computed, and sums to the rows they belong to.
+// Incoming data of a pair: rows for the experts here, and sums for this rank's rows.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -8,7 +8,7 @@
 namespace tangram::dispatch {
 namespace {
 
-// Packed rows of more bytes are written past the caches.
+// More packed bytes than this are written past the caches.
 constexpr size_t kStreamed = 8 << 20;
 
 }  // namespace
@@ -21,7 +21,7 @@ Exchange::Pair* Exchange::Open(uint32_t rank, Link& link, Lane lane) {
     if (slot.empty()) return nullptr;
     const Result<SlotHead> head = HeadOf(slot);
     if (!head.ok()) {
-      // Whose it is cannot be read: it is missed in the oldest that waits.
+      // The head's pair is unreadable, so the rank is reported as missed in the oldest open pair.
       const auto pairs = InOrder();
       Gone(rank, head.status(), TG_HOSTILE, pairs[0] != nullptr ? pairs[0] : pairs[1], lane);
       return nullptr;
@@ -29,7 +29,7 @@ Exchange::Pair* Exchange::Open(uint32_t rank, Link& link, Lane lane) {
     if (head->epoch > epoch_ || (head->epoch == epoch_ && head->pair >= next_)) return nullptr;
     Pair& pair = pairs_[head->pair % 2];
     if (head->epoch < epoch_ || pair.stage == Stage::kFree || pair.number != head->pair) {
-      link.Pop(lane);  // of a pair that is over
+      link.Pop(lane);  // of an ended pair
       continue;
     }
     if (lane == Lane::kCombine && pair.stage != Stage::kCombining) return nullptr;
@@ -64,7 +64,7 @@ Status Exchange::Told(Pair& pair, uint32_t rank, std::span<const uint8_t> slot,
     lacking.resize(came.metas + head.metas);
     if (head.metas > 0) std::memcpy(lacking.data() + came.metas, told, head.metas * meta);
   } else {
-    // Else memory would be taken for rows that may never come.
+    // Otherwise memory would be allocated for rows that may never arrive.
     if (options_.by_rows && head.rows != head.total) return bad("it is not whole");
     Incoming& in = pair.in[rank];
     const size_t before = came.metas * top_k;
@@ -180,7 +180,7 @@ void Exchange::PlacePacked(Pair& pair) {
 
 void Exchange::Place(Pair& pair) {
   const uint32_t self = links_->rank();
-  // Of who is masked by now nothing is computed.
+  // Rows of ranks that are masked by now are not computed.
   for (uint32_t r = 0; r < pair.in.size(); ++r)
     if (!InPart(pair, r)) pair.in[r] = {};
   pair.executed.assign(format_.experts, 0);
@@ -285,11 +285,11 @@ bool Exchange::MergeRow(Pair& pair) {
     }
   }
   uint8_t* const y = static_cast<uint8_t*>(pair.y) + pair.row * y_bytes;
-  // Much of y is not read again before it has left the caches: then it need not come into them.
+  // A large y leaves the caches before it is read again, so it is written past them.
   uint8_t* const sum = pair.streamed ? sum_.Get(y_bytes) : y;
   if (!Sum(format_.sums, addends_, format_.hidden, sum)) pair.wraps = true;
   if (pair.streamed) Stream(sum, y_bytes, y);
-  // Only now may what came be written over.
+  // The received slots may be overwritten only from here on.
   for (uint32_t r = 0; r < ranks; ++r) {
     if (!next(r)) continue;
     ++pair.merged[r];
@@ -299,7 +299,7 @@ bool Exchange::MergeRow(Pair& pair) {
     if (++front.row < front.head.rows) continue;
     front.open = false;
     links_->at(r)->Pop(Lane::kCombine);
-    Take(r, *links_->at(r), Lane::kCombine);  // the next one's head
+    Take(r, *links_->at(r), Lane::kCombine);  // the next slot's head
   }
   ++pair.row;
   return true;

@@ -1,5 +1,5 @@
-// What a transport is: slots of bytes between two ranks, in order, by two lanes that do not hold
-// each other up. One thread.
+// The interface of a transport: slots of bytes between two ranks, in order, in two independent
+// lanes. One thread.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,23 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // Room for the next slot, at a multiple of 8: no more than `want`, and never less than the
-  // smallest slot (LeastSlot) if that is wanted; empty while the peer has not taken what it has.
+  // Room for the next slot, at a multiple of 8: at most `want` bytes, and never less than the
+  // smallest slot (LeastSlot) if that is wanted. Empty while the peer has not taken earlier slots.
   virtual std::span<uint8_t> Room(Lane lane, size_t want) = 0;
-  // The first `bytes` of that room are a slot.
+  // Publishes the first `bytes` of that room as a slot.
   virtual void Publish(Lane lane, size_t bytes) = 0;
-  // The oldest slot that the peer published and this rank has not popped; empty: none. Its bytes
-  // are the peer's, who may be hostile and may write on: what is checked is copied first.
+  // The oldest published slot of the peer that this rank has not popped; empty: none. The peer may
+  // be hostile and may still write to it: copy data before you check it.
   virtual std::span<const uint8_t> Front(Lane lane) = 0;
   virtual void Pop(Lane lane) = 0;
-  // Tells the peer that this rank lives and waits, and how often the peer told so.
+  // Sends a heartbeat to the peer; counts the peer's heartbeats.
   virtual void Beat() = 0;
   virtual uint64_t Beats() = 0;
-  // Work that nobody else does for it. An error: the peer is gone, or is none of ours; why.
+  // Work that no other thread does for the link. An error: the peer is lost or invalid, with the
+  // reason.
   virtual Status Work() = 0;
-  // This rank has nothing to do with the peer any more, and the peer learns it. Nothing comes from
-  // here then, and there is no room.
+  // Disconnects from the peer, which detects that. Afterwards no data arrives, and there is no
+  // room.
   virtual void HangUp() = 0;
   virtual const char* path() const = 0;  // "shared memory", "TCP"
 };
@@ -43,10 +44,10 @@ class Links {
   virtual ~Links() = default;
   virtual uint32_t ranks() const = 0;
   virtual uint32_t rank() const = 0;
-  // Null for this rank itself, and where there is none (any more).
+  // Null for this rank itself, and for ranks without a link.
   virtual Link* at(uint32_t rank) = 0;
-  // This rank published all that it has for the peers in this lane's exchange: a transport that
-  // moves an exchange as a whole does so now, and its error ends the exchange.
+  // This rank has published all data for this lane's exchange. A transport that moves an exchange
+  // as a whole does so now; its error ends the exchange.
   virtual Status Settle(Lane /*lane*/) { return OkStatus(); }
 };
 

@@ -1,4 +1,4 @@
-// Members that come and go, and what they may say when they come.
+// Members that join and leave, and the checks of their hellos.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -40,8 +40,9 @@ Layout DrawnLayout(uint32_t ranks, std::mt19937& draw) {
   return layout;
 }
 
-// 1,000 steps, by night 100,000: members join, leave, and die in any place of a step; those that
-// stay keep their links. Whole steps are exact; what a broken one lacks is told.
+// 1,000 steps, nightly 100,000: members join, leave, and die at any place of a step; those that
+// stay keep their links. Complete steps are exact; for a broken one the missing contributions are
+// reported.
 TEST(Members, ComeAndGoForAThousandSteps) {
   const char* tier = std::getenv("TIER");
   const bool night = tier != nullptr && std::string_view(tier) == "nightly";
@@ -150,7 +151,7 @@ TEST(Members, ThoseThatStayKeepTheirLinksAndWhatWasOpenIsOver) {
   for (uint32_t r = 0; r < 2; ++r)
     ASSERT_TRUE(world[r]->UpdateMembers(1, ids, RoutesOf(two, r)).ok());
   Link* const before = world[0]->peers().at(1);
-  // A pair is open when the next epoch begins; what of it is in the rings is dropped there.
+  // A pair is open when the next epoch begins; its data in the rings is dropped there.
   const Own own = DrawnRows(SoakFormat(), 8, draw);
   const auto open = world[0]->exchange().Send(0, own.rows(Element::kF32));
   ASSERT_TRUE(open.ok());
@@ -201,7 +202,7 @@ TEST(Members, OfAnotherPodOrFormatAreNotLetIn) {
     });
     return out;
   };
-  // A refusal needs an answer, which a busy machine may give late.
+  // A rejection needs a reply, which a busy machine may send late.
   const auto refused = [&](Buffer& with, const std::string& words) {
     std::string said;
     for (auto limit = std::chrono::milliseconds(400); limit < tangram::testing::kHang; limit *= 2) {

@@ -1,4 +1,4 @@
-// Memory for rows that are all written before they are read: not cleared when it grows.
+// Memory for rows that are written before they are read: it is not cleared when it grows.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,15 +13,15 @@ class RowMemory {
  public:
   static constexpr size_t kAlign = 64;
 
-  // Room for at least so many bytes; what was there is lost if it has to grow.
+  // Room for at least `bytes`; growing loses the content.
   uint8_t* Get(size_t bytes) {
     if (bytes > size_) {
-      memory_.reset();  // not both at once
+      memory_.reset();  // frees the old memory first
       const size_t align = bytes < 2 * kHuge ? kAlign : kHuge;
       memory_ = {static_cast<uint8_t*>(::operator new (bytes, std::align_val_t{align})),
                  Free{align}};
-      // Rows are met in no order: of small pages each one is a walk of its own. Where there are no
-      // big ones it stays as it is.
+      // Rows are accessed in no order: with small pages each access is a page walk. Without huge
+      // pages the memory stays as it is.
       if (align == kHuge) (void)madvise(memory_.get(), bytes, MADV_HUGEPAGE);
       size_ = bytes;
     }

@@ -31,7 +31,7 @@ const NumbersKernel& Kernel() {
 #endif
 }
 
-// Of one thread's sums: a block of a row stays in the nearest cache.
+// Block of one thread's sums: a part of a row that stays in the nearest cache.
 constexpr size_t kBlock = 1024;
 constexpr size_t kLine = 64;
 
@@ -41,7 +41,7 @@ void ToFp8(const float* row, uint32_t hidden, uint8_t* out) {
   for (uint32_t at = 0; at < hidden; at += kFp8Block, scales += sizeof(float)) {
     const uint32_t count = std::min(kFp8Block, hidden - at);
     const float most = Kernel().largest(row + at, count);
-    // So small a block has no scale whose inverse is a number.
+    // A smaller block has no finite inverse scale.
     const bool some = most > 0x1p-100f;
     const float scale = some ? most / kernels::kFp8Most : 1, inverse = some ? 1 / scale : 1;
     Kernel().to_fp8(row + at, inverse, count, out + at);

@@ -17,7 +17,7 @@ namespace {
 uint32_t Bits(float value) { return std::bit_cast<uint32_t>(value); }
 float OfFp8(uint8_t value) { return std::bit_cast<float>(kernels::FromFp8(value)); }
 
-// The numbers of e4m3 as the paper writes them.
+// The numbers of e4m3 by the table of the paper.
 double ByTheTable(uint8_t value) {
   const int exponent = value >> 3 & 15, mantissa = value & 7;
   const double magnitude =
@@ -38,7 +38,7 @@ TEST(Fp8, EveryNumberIsWhatTheFormatSaysAndComesBack) {
 }
 
 TEST(Fp8, RoundsToTheNearestAndTiesToEven) {
-  // Between each two that are neighbours: below, at and above the middle.
+  // Between any two neighbours: below, at and above the middle.
   for (uint8_t v = 0; v < 0x7e; ++v) {
     const float low = OfFp8(v), high = OfFp8(static_cast<uint8_t>(v + 1)),
                 middle = (low + high) / 2;
@@ -67,7 +67,7 @@ TEST(Numbers, ARowOfFp8IsWithinASixteenthOfItsNumbers) {
       float most = 0;
       const uint32_t end = std::min(hidden, begin + 128);
       for (uint32_t i = begin; i < end; ++i) most = std::max(most, std::abs(row[i]));
-      // Half a unit of the last of three bits; where numbers are subnormal, of the least unit.
+      // Half a unit of the last of three bits; for subnormal numbers, of the smallest unit.
       for (uint32_t i = begin; i < end; ++i)
         EXPECT_LE(std::abs(back[i] - row[i]),
                   std::max(std::abs(row[i]) / 16, most / 448 / 1024) * 1.0001f)
@@ -131,7 +131,7 @@ TEST(Numbers, EveryInstructionSetHasTheSameBits) {
       k.sum_bf16(both, 2, count, rounded.data());
       bits.insert(bits.end(), rounded.begin(), rounded.end());
       const float weights[] = {0.7f, 1.3f};
-      // What is fetched for the next sum changes nothing of this one.
+      // Prefetching for the next sum does not change this one.
       k.weigh_f32(floats, weights, 2, floats, 2, count, to.data());
       keep(to);
       k.weigh_bf16_to_f32(both, weights, 2, both, 1, count, to.data());
@@ -177,7 +177,7 @@ TEST(Numbers, FixedSumsSayWhatHasNoPlace) {
   EXPECT_FALSE(Sum(Element::kFixed, std::vector<const void*>{&most, &out, &out}, 1, &sum));
 }
 
-// Number by number, as nobody would for speed.
+// Computed number by number, without optimization.
 TEST(Numbers, RowsAddUpInTheirOrder) {
   std::mt19937 draw(5);
   std::normal_distribution<float> normal;

@@ -1,4 +1,4 @@
-// What of a pair goes out: rows, and the partial sums of those that came.
+// Outgoing data of a pair: rows, and the partial sums of received rows.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -26,7 +26,7 @@ SlotHead HeadFor(const Format& format, Lane lane, uint64_t epoch, uint64_t pair,
 
 void Exchange::Fill(Pair& pair, Lane lane) {
   const uint32_t ranks = links_->ranks(), self = links_->rank();
-  // Each rank begins with another one.
+  // Each rank begins with a different destination.
   for (uint32_t i = 1; i < ranks; ++i) {
     const uint32_t rank = (self + i) % ranks;
     Link* const link = links_->at(rank);
@@ -111,7 +111,7 @@ uint32_t Exchange::PartialOf(Pair& pair, uint32_t rank, uint32_t i, void* out) {
   const std::span rows = OutputsOf(pair, rank, i, here, &lacking);
   std::span<const Weighted> next;
   if (i + 1 < in.came.total) next = OutputsOf(pair, rank, i + 1, there, &unused);
-  // What has no place in fixed point is nowhere.
+  // A sum that overflows fixed point lacks all of its choices.
   if (!Partial(format_.outputs(), rows, format_.hidden, format_.sums, out, next))
     for (size_t k = 0; k < format_.top_k; ++k) lacking |= 1u << k;
   return lacking;

@@ -30,13 +30,13 @@ struct Peers::Greeting {
   std::unique_ptr<net::Stream> stream;
   const bool dialled;
   bool local = false;
-  MemberId to;  // known from the start where dialled
+  MemberId to;  // if dialled, known from the start
   Lane lane = Lane::kDispatch;
   uint64_t attempt = 0;
   std::array<uint8_t, Hello::kBytes> out{}, in{};
-  size_t sent = Hello::kBytes, came = 0;  // nothing to say yet
+  size_t sent = Hello::kBytes, came = 0;  // nothing to send yet
   std::optional<Hello> hello;
-  std::unique_ptr<ShmRing> ring;  // ours, that the peer will write
+  std::unique_ptr<ShmRing> ring;  // created here, written by the peer
   Clock::time_point since = Clock::now();
   Status failed;
 
@@ -189,7 +189,7 @@ bool Peers::Drive(Greeting& greeting) {
   };
   Status status = step();
   if (status.ok() && !greeting.through()) {
-    // What was said in answer goes out at once.
+    // Sends a reply immediately.
     if (greeting.hello && greeting.sent == 0) status = step();
     if (status.ok() && !greeting.through() && Clock::now() - greeting.since < kGreeting)
       return false;
@@ -205,7 +205,7 @@ bool Peers::Drive(Greeting& greeting) {
 
 void Peers::Adopt(Greeting& greeting) {
   const MemberId& id = greeting.to;
-  // One that broke before it was anybody's: the other side gave up the greeting that made it.
+  // A link that broke before it had a rank: the other side dropped the attempt that made it.
   if (const auto it = links_.find(id);
       it != links_.end() && !it->second->Work().ok() &&
       std::ranges::find(by_rank_, it->second.get()) == by_rank_.end())
@@ -258,7 +258,7 @@ Status Peers::Prepare(std::span<const Member> members, std::chrono::milliseconds
   const auto until = Clock::now() + limit;
   std::map<MemberId, Clock::time_point> again;
   for (const Member& member : members) pods_[member.id] = member.pod;
-  // Of an earlier call, whose end nobody may have looked after on the other side.
+  // Attempts of an earlier call, which the other side may not have completed.
   std::erase_if(greetings_, [](const auto& greeting) { return greeting->dialled; });
   while (true) {
     std::string missing;

@@ -1,9 +1,9 @@
-// The members of a world and the links with them: kept over epochs, made in advance for those that
-// are about to join. One thread.
+// The members of a world and the links with them: kept over epochs, and created in advance for
+// future members. One thread.
 //
-// Of a pair the smaller id dials: by shared memory where both are on one node, else by TCP. What a
-// member that was given up may still write to stays mapped and is used for nothing else until
-// somebody who knows says that it has ended.
+// In a pair, the smaller id dials: over shared memory if both are on one node, else over TCP.
+// Memory that a dropped member may still write to stays mapped and unused, until the caller reports
+// that its process has ended.
 #pragma once
 
 #include <array>
@@ -25,51 +25,51 @@ namespace tangram::dispatch {
 
 struct Member {
   MemberId id;
-  std::string node;      // those of one node share memory, if both have a `local`
+  std::string node;      // members of one node share memory if both have a `local`
   std::string local;     // unix:PATH, or empty
   std::string endpoint;  // host:port, or empty
-  std::string pod;       // that its certificate must name, over TLS
+  std::string pod;       // must be in its certificate, over TLS
 };
 
 class Peers final : public Links {
  public:
-  // Listens where `self` says (of port 0 the one that was given: self()).
+  // Listens at the addresses in `self` (port 0: any; self() has the result).
   static Result<std::unique_ptr<Peers>> Listen(Member self, const Format& format,
                                                const Geometry& geometry,
                                                std::shared_ptr<net::Credentials> credentials);
   ~Peers() override;
 
   const Member& self() const { return self_; }
-  // Makes the links that are not there yet, and waits for them, for `limit` at most. All members
-  // of the next world do so, beside their steps or between them. kUnavailable: these are missing,
-  // and why. Links that stand are left as they are.
+  // Creates missing links, and waits for them, for `limit` at most. All members of the next world
+  // call it, during or between their steps. kUnavailable lists the missing ones with the reasons.
+  // Working links are kept.
   Status Prepare(std::span<const Member> members, std::chrono::milliseconds limit);
-  // The ranks from here on, by their place in the list, this member among them; who has no link is
-  // a rank without one, and so is who ended or was given up. Links of others are given up: they are
-  // quarantined. Makes and waits for nothing. kInvalid: this member is not in the list, or one is
-  // twice.
+  // Sets the ranks, by their index in the list, this member included. A member whose link is
+  // missing, ended or dropped is a rank without a link. Links of other members are dropped: they
+  // are quarantined. Creates no links and does not wait. kInvalid: this member is not in the list,
+  // or a member is in it twice.
   Status Enter(std::span<const MemberId> members);
-  // The member's process is known to have ended: its memory is free.
+  // The member's process is known to have ended: frees its memory.
   void Ended(const MemberId& id);
   bool GivenUp(const MemberId& id) const { return quarantine_.contains(id); }
-  // Bytes of memory that members which were given up may still write to.
+  // Bytes of memory that dropped members may still write to.
   uint64_t quarantined() const;
 
   uint32_t ranks() const override { return static_cast<uint32_t>(by_rank_.size()); }
   uint32_t rank() const override { return rank_; }
   Link* at(uint32_t rank) override { return by_rank_[rank]; }
-  // By which way a rank is reached: "shared memory", "TCP"; of itself "here", else "none".
+  // The transport of a rank: "shared memory", "TCP"; "here" for this rank, else "none".
   const char* path(uint32_t rank) const;
 
  private:
-  struct Greeting;  // a connection whose hellos are not both through
+  struct Greeting;  // a connection before both hellos are complete
   Peers(Member self, const Format& format, const Geometry& geometry,
         std::shared_ptr<net::Credentials> credentials);
   Hello HelloTo(const MemberId& to, Hello::Path path, Lane lane, uint64_t attempt) const;
   Status Dial(const Member& to);
   Status Say(Greeting& greeting);
   void Accept(int listener, bool local);
-  // Goes on; true once it is through or lost.
+  // Makes progress; true once it is complete or lost.
   bool Drive(Greeting& greeting);
   Status Heard(Greeting& greeting);
   void Adopt(Greeting& greeting);
@@ -81,7 +81,7 @@ class Peers final : public Links {
   const std::shared_ptr<net::Credentials> credentials_, local_credentials_;
   UniqueFd local_, tcp_;
   std::vector<std::unique_ptr<Greeting>> greetings_;
-  // Of TCP: one lane stands, the other not yet.
+  // For TCP: one lane is connected, the other not yet.
   struct Half {
     uint64_t attempt = 0;
     std::array<std::unique_ptr<net::Stream>, kLanes> lanes;
@@ -94,7 +94,8 @@ class Peers final : public Links {
   uint32_t rank_ = 0;
 };
 
-// For a world's largest messages in one slot each, double buffered: hooks never wait for room.
+// Double-buffered slots for the largest messages of a world, each in one slot: hooks never wait for
+// room.
 Geometry WholeMessages(const Format& format);
 
 }  // namespace tangram::dispatch

@@ -7,7 +7,7 @@ namespace tangram::dispatch {
 
 namespace {
 
-// kInTurn: none is left.
+// kInTurn: no replica is available.
 template <typename Alive>
 uint32_t ChoiceOf(const LayerRoutes& layer, uint32_t expert, uint32_t turn, const Alive& alive) {
   const auto there = [&](uint32_t choice) {
@@ -16,7 +16,7 @@ uint32_t ChoiceOf(const LayerRoutes& layer, uint32_t expert, uint32_t turn, cons
   const uint32_t first = layer.first[expert], end = layer.first[expert + 1];
   const uint32_t own = layer.own[expert];
   if (own != kInTurn && there(own)) return own;
-  // In turn among those that are left: what a lost one had is spread over all of them.
+  // Available replicas take turns, so a lost one's rows are spread over all of them.
   uint32_t left = 0;
   for (uint32_t choice = first; choice < end; ++choice) left += there(choice) ? 1 : 0;
   if (left == 0) return kInTurn;

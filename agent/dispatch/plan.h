@@ -1,5 +1,5 @@
-// Which rows go to whom: of each expert's alternatives (redundant copies) whose ranks all take part
-// this rank's own, or else the next in turn. Pure.
+// The destination of each row: among an expert's replicas whose ranks all take part, this rank's
+// own, or else the next in turn. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace tangram::dispatch {
 
 constexpr int32_t kNone = -1;  // in choices: not here
 
-// What a rank brings. `x` [count, hidden] of the format's x; `experts`, `weights` [count, top_k],
+// A rank's input. `x` [count, hidden] of the format's x; `experts`, `weights` [count, top_k],
 // experts of the layer.
 struct Rows {
   uint32_t count = 0;
@@ -23,9 +23,9 @@ struct Rows {
   const float* weights = nullptr;
 };
 
-// What goes to one rank: each row once, however many of its experts are there.
+// The rows for one rank: each row once, even if several of its experts are there.
 struct Outgoing {
-  std::vector<uint32_t> rows;    // of this rank, ascending
+  std::vector<uint32_t> rows;    // row numbers of this rank, ascending
   std::vector<int32_t> choices;  // [rows, top_k], of the layer; kNone: not there
 };
 
@@ -39,12 +39,13 @@ struct Contribution {
 
 struct Plan {
   std::vector<Outgoing> to;            // [ranks]
-  std::vector<uint32_t> routed;        // [experts]: rows of this rank, wherever they go
-  std::vector<Contribution> homeless;  // no alternative without a rank that is left out
+  std::vector<uint32_t> routed;        // [experts]: rows of this rank, for any destination
+  std::vector<Contribution> homeless;  // choices without an available replica
 };
 
-// `turns` [experts]: rows for each so far, wherever they went; they go on. `active` [ranks], 0:
-// left out; empty: none is. kInvalid: rows of an expert that is none. Memory of `plan` is kept.
+// `turns` [experts]: rows for each expert so far, for any destination; they are advanced. `active`
+// [ranks], 0: takes no part; empty: all take part. kInvalid: rows of a nonexistent expert. Reuses
+// the memory of `plan`.
 Status Choose(const Format& format, const LayerRoutes& layer, const Rows& rows,
               std::span<const uint8_t> active, uint32_t ranks, std::span<uint32_t> turns,
               Plan* plan);

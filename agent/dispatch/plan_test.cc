@@ -18,13 +18,13 @@ using testing::kGranules;
 using testing::Layout;
 using testing::Placed;
 
-constexpr uint32_t kEach = 60;  // rows of a source for an expert: as many for each of 1 to 6 copies
+constexpr uint32_t kEach = 60;  // rows of a source for an expert: divisible by 1 to 6 replicas
 
 Routes RoutesFor(Layout& layout, uint32_t rank) {
   return Routes::Of(layout.Maps(rank), layout.model()).value();
 }
 
-// Of one source, top 1: so many rows for each expert, in an order that is drawn.
+// One source, top 1: this many rows for each expert, in random order.
 struct Source {
   Source(std::vector<uint32_t> rows_for, std::mt19937& draw) {
     for (uint32_t e = 0; e < rows_for.size(); ++e)
@@ -48,14 +48,14 @@ Plan Chosen(const LayerRoutes& layer, const Source& source, std::span<const uint
   return plan;
 }
 
-// Adds the rows that each rank gets of each choice: [ranks][choices].
+// Adds the number of rows that each rank gets for each choice: [ranks][choices].
 void Add(const Plan& plan, std::vector<std::vector<uint32_t>>& got) {
   for (uint32_t r = 0; r < got.size(); ++r)
     for (const int32_t choice : plan.to[r].choices)
       if (choice != kNone) ++got[r][choice];
 }
 
-// The layout's own words for who has an alternative, not those of Routes.
+// The ranks of a replica from the layout itself, independent of Routes.
 std::vector<uint32_t> RanksOf(const std::vector<testing::PlacedPiece>& alternative) {
   std::vector<uint32_t> ranks;
   for (const auto& piece : alternative) ranks.push_back(piece.rank);
@@ -64,7 +64,8 @@ std::vector<uint32_t> RanksOf(const std::vector<testing::PlacedPiece>& alternati
   return ranks;
 }
 
-// Whole copies, each on another rank, as the operator places them: from one to all ranks have one.
+// Whole replicas on different ranks, as the operator places them: from one up to all ranks have
+// one.
 Layout WholeCopies(uint32_t ranks, uint32_t experts, std::mt19937& draw) {
   Layout layout(ranks, experts);
   for (int l = 0; l < 2; ++l) {
@@ -80,7 +81,7 @@ Layout WholeCopies(uint32_t ranks, uint32_t experts, std::mt19937& draw) {
   return layout;
 }
 
-// Each copy cut over a group of ranks of its own.
+// Each replica is cut over a separate group of ranks.
 Layout SlicedCopies(uint32_t ranks, uint32_t experts, std::mt19937& draw) {
   Layout layout(ranks, experts);
   for (int l = 0; l < 2; ++l) {
@@ -124,7 +125,7 @@ TEST(Choices, OfSourcesWithEquallyManyRowsAreEvenWhoeverIsLeft) {
         const Plan plan = Chosen(layer, source, active, ranks);
         for (const Contribution& none : plan.homeless) ++nowhere[none.expert];
         Add(plan, got);
-        // Of whole copies each on another rank, nothing of what is here goes away.
+        // With whole replicas on different ranks, rows with a local replica stay local.
         for (uint32_t e = 0; round % 3 == 1 && e < experts; ++e)
           for (uint32_t a = 0; a < placed[e].size(); ++a) {
             if (placed[e][a][0].rank != r) continue;
@@ -160,8 +161,9 @@ TEST(Choices, OfSourcesWithEquallyManyRowsAreEvenWhoeverIsLeft) {
   EXPECT_GT(homeless, 50u);
 }
 
-// Of unlike sources a copy has what its rank brings, and its part of what ranks without one do; so
-// from an even part it differs by what its rank brings at most.
+// With different row counts of sources, a replica gets the rows of its rank, and its share of the
+// rows of ranks without a replica. So it differs from an even share by at most the rows of its
+// rank.
 TEST(Choices, OfUnlikeSourcesDifferByWhatTheirRanksBring) {
   std::mt19937 draw(12);
   bool uneven = false;
@@ -197,8 +199,8 @@ TEST(Choices, OfUnlikeSourcesDifferByWhatTheirRanksBring) {
   EXPECT_TRUE(uneven);
 }
 
-// What the wire is spared, beside the same plan with all rows in turn: DeepSeek-V3's rows, top 8 of
-// 256, 288 slots; the copies are those of the experts that are asked for most.
+// Bytes saved on the wire, compared with the same plan with all rows in turn: DeepSeek-V3's rows,
+// top 8 of 256, 288 slots. The most requested experts have replicas.
 TEST(Choices, LocalCopiesSpareTheWire) {
   constexpr uint32_t kExperts = 256, kRedundant = 32, kTopK = 8, kTokens = 512;
   const Format format{.hidden = 7168, .top_k = kTopK, .experts = kExperts};
@@ -207,7 +209,7 @@ TEST(Choices, LocalCopiesSpareTheWire) {
   std::vector<double> popular(kExperts);
   for (double& p : popular) p = popularity(draw);
   std::vector<uint32_t> copies(kExperts, 1);
-  for (uint32_t i = 0; i < kRedundant; ++i) {  // the next one to whose copies are hottest
+  for (uint32_t i = 0; i < kRedundant; ++i) {  // the next to the expert with the hottest replicas
     uint32_t hottest = 0;
     for (uint32_t e = 1; e < kExperts; ++e)
       if (popular[e] / copies[e] > popular[hottest] / copies[hottest]) hottest = e;
@@ -221,7 +223,7 @@ TEST(Choices, LocalCopiesSpareTheWire) {
       for (uint32_t c = 0; c < std::min(copies[e], ranks); ++c)
         of[e].push_back({{next++ % ranks, 0, kGranules}});
     layout.AddLayer(std::move(of));
-    uint64_t rows[2] = {};  // local first, in turn
+    uint64_t rows[2] = {};  // [local first, in turn]
     for (uint32_t r = 0; r < ranks; ++r) {
       const Routes routes = RoutesFor(layout, r);
       const LayerRoutes layer = routes.Layer(0);
@@ -230,7 +232,7 @@ TEST(Choices, LocalCopiesSpareTheWire) {
       in_turn.own = none;
       std::vector<int32_t> experts;
       for (uint32_t t = 0; t < kTokens;
-           ++t) {  // without one twice: the greatest of p / exponential
+           ++t) {  // without repetition: the greatest of p / exponential
         std::vector<std::pair<double, int32_t>> keys;
         for (uint32_t e = 0; e < kExperts; ++e)
           keys.emplace_back(-std::exponential_distribution<double>(popular[e])(draw),

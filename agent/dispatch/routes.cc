@@ -10,8 +10,9 @@ Routes::Begin Routes::End() const {
           pieces_begin_.size(), pieces_.size(),      own_.size()};
 }
 
-// Of the choices from `first` on, which are one expert's. A rank that one choice alone needs may be
-// that one's; of each choice as many as of the one that has the fewest, its first ones.
+// Selects the owners of an expert's choices, those from `first` on. Candidates of a choice are the
+// ranks that no other choice needs. Each choice gets its first candidates, as many as the choice
+// with the fewest has.
 uint32_t Routes::OwnOf(int32_t rank, size_t first, const Begin& begin) {
   const size_t end = ranks_begin_.size();
   if (rank < 0 || end - first < 2) return kInTurn;

@@ -1,4 +1,4 @@
-// Where the experts of a layout are: made once when it comes into force, read in every step.
+// The locations of a layout's experts: built once when it becomes active, read in every step.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tangram::dispatch {
 
-// A run of granules of an expert that lies on this rank.
+// A run of granules of an expert on this rank.
 struct LocalPiece {
   const void* data = nullptr;
   uint32_t choice = 0;  // of its layer
@@ -18,21 +18,21 @@ struct LocalPiece {
   uint32_t granule_start = 0, granule_count = 0;
 };
 
-constexpr uint32_t kInTurn = UINT32_MAX;  // in `own`: no copy is this rank's own
+constexpr uint32_t kInTurn = UINT32_MAX;  // in `own`: no replica is this rank's own
 
-// The experts of one layer. A choice is one alternative of one expert (a redundant copy); those of
-// a layer are numbered side by side, in order of expert, equally on all ranks. Who takes a choice
-// needs all of its ranks: each has some granules, and their results add up. Spans are of Routes.
+// The experts of one layer. A choice is one replica of one expert. The choices of a layer have
+// consecutive numbers, in order of expert, the same on all ranks. A choice needs all of its ranks:
+// each has some granules, and their results add up. Spans point into Routes.
 struct LayerRoutes {
   std::span<const uint32_t> first;  // [experts + 1]: choices of e are first[e] .. first[e + 1]
   std::span<const uint32_t> ranks_begin;   // [choices + 1], into `ranks`
-  std::span<const uint32_t> ranks;         // each once for a choice
+  std::span<const uint32_t> ranks;         // each rank once per choice
   std::span<const uint32_t> pieces_begin;  // [choices + 1], into `pieces`
   std::span<const LocalPiece> pieces;      // of this rank, in order of choice
-  // [experts]: the choice that takes this rank's own rows while its ranks all take part; kInTurn:
-  // this rank's rows are for all choices in turn. Each choice is that of equally many ranks, no
-  // rank has two, and all of them are among the choice's ranks. So where ranks have equally many
-  // rows for an expert its choices get equally many, whoever is left out.
+  // [experts]: the choice for this rank's own rows while its ranks all take part; kInTurn: this
+  // rank's rows go to all choices in turn. All choices are owned by equally many of their own
+  // ranks, and no rank owns two. So if ranks have equally many rows for an expert, its choices get
+  // equally many, with any set of available ranks.
   std::span<const uint32_t> own;
 
   uint32_t experts() const { return static_cast<uint32_t>(first.size() - 1); }
@@ -48,8 +48,8 @@ struct LayerRoutes {
 class Routes {
  public:
   Routes() = default;
-  // Linear in pieces. Own pieces without an address are not here. kInvalid: an expert without an
-  // alternative, or an alternative without granules or on a rank that is not in the world.
+  // Linear in pieces. Own pieces without an address count as not here. kInvalid: an expert without
+  // a replica, a replica without granules, or a replica on a rank outside the world.
   static Result<Routes> Of(const tg_maps& maps, const tg_model& model);
 
   uint32_t moe_layers() const { return static_cast<uint32_t>(layers_.size()); }
@@ -66,7 +66,7 @@ class Routes {
   std::vector<Begin> layers_, ends_;
   std::vector<uint32_t> first_, ranks_begin_, ranks_, pieces_begin_, own_;
   std::vector<LocalPiece> pieces_;
-  std::vector<uint64_t> seen_;   // [ranks]: the last choice that has the rank, counted over layers
+  std::vector<uint64_t> seen_;   // [ranks]: the last choice of the rank, counted over layers
   std::vector<uint32_t> holds_;  // [ranks]: choices of one expert that need the rank
   uint64_t choices_ = 0;
 };

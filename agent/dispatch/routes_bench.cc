@@ -1,4 +1,4 @@
-// What a flip costs: the table of routes of 58 layers of 256 experts (DeepSeek-V3).
+// The cost of a flip: the table of routes of 58 layers of 256 experts (DeepSeek-V3).
 #include <benchmark/benchmark.h>
 
 #include "agent/dispatch/routes.h"
@@ -12,7 +12,7 @@ using tangram::dispatch::testing::Placed;
 
 constexpr uint32_t kLayers = 58, kExperts = 256;
 
-// Each expert cut over groups of `shards` ranks.
+// Each expert is cut over groups of `shards` ranks.
 void Table(benchmark::State& state) {
   const auto ranks = static_cast<uint32_t>(state.range(0)),
              shards = static_cast<uint32_t>(state.range(1));

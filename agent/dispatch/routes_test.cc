@@ -50,7 +50,7 @@ TEST(Routes, LayersHaveNumbersOfTheirOwn) {
 }
 
 TEST(Routes, OwnIsOfEachChoiceOfEquallyManyRanksThatItAloneNeeds) {
-  // Which choice of its one expert each rank has for its own.
+  // The choice of each rank for its own rows, for one expert.
   const auto own = [](uint32_t ranks, Placed placed) {
     Layout layout(ranks, 1);
     layout.AddLayer({std::move(placed)});

@@ -44,7 +44,7 @@ Result<std::unique_ptr<ShmRing>> ShmRing::Create(const Geometry& geometry) {
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Failed("sealing", bytes);
   const Result<uint8_t*> at = Mapped(fd.get(), bytes);
   if (!at.ok()) return at.status();
-  // Zeros are what the counters begin with.
+  // The counters start at zero, as the memory does.
   return std::unique_ptr<ShmRing>(new ShmRing(std::move(fd), geometry, *at));
 }
 

@@ -1,9 +1,9 @@
 // A link through memory that two processes share: one ring of slots per lane and direction. The
-// receiver owns the memory and gives its descriptor to the writer; each counter has one writer, and
-// who reads it acquires what was released. No lock, no system call.
+// receiver owns the memory and gives its descriptor to the writer. Each counter has one writer, and
+// its reader acquires the released values. No lock, no system call.
 //
-// The memory is private to the pair and to the connection: what a writer that was given up still
-// writes reaches nobody else's. It is sealed against being cut short.
+// The memory is private to the pair of members and to the connection, so late writes of a dropped
+// writer reach no other data. It is sealed against truncation.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace tangram::dispatch {
 
-// How many slots of which size a lane has in one direction. The same on both sides.
+// Slots of a lane in one direction: their number and size. The same on both sides.
 struct Geometry {
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;  // a multiple of 64
@@ -26,9 +26,9 @@ struct Geometry {
 // One direction's memory, mapped.
 class ShmRing {
  public:
-  // New memory of this process, to be read here.
+  // New memory of this process, for reading.
   static Result<std::unique_ptr<ShmRing>> Create(const Geometry& geometry);
-  // Memory of a peer, to be written. kInvalid: it has another size, or could be cut short.
+  // Memory of a peer, for writing. kInvalid: it has another size, or could be truncated.
   static Result<std::unique_ptr<ShmRing>> Map(UniqueFd fd, const Geometry& geometry);
   ~ShmRing();
   ShmRing(const ShmRing&) = delete;
@@ -43,7 +43,7 @@ class ShmRing {
   uint8_t* Room(Lane lane);
   void Publish(Lane lane, size_t bytes);
   void Beat();
-  // The reader's side. kInternal: the writer's counter or a size is none that can be.
+  // The reader's side. kInternal: the writer's counter or a size is impossible.
   Result<std::span<const uint8_t>> Front(Lane lane);
   void Pop(Lane lane);
   uint64_t Beats() const;
@@ -62,13 +62,13 @@ class ShmRing {
   UniqueFd fd_;
   const Geometry geometry_;
   uint8_t* const at_;
-  // Of this side alone: what it wrote or popped, and what it last saw of the other.
+  // Values of this side alone: its own counters, and the last seen ones of the other side.
   uint64_t own_[kLanes] = {}, seen_[kLanes] = {};
 };
 
 class ShmLink final : public Link {
  public:
-  // `stream`: of the hello; while it stands the peer's process has not ended.
+  // `stream`: that of the hello. While it is open, the peer's process has not ended.
   ShmLink(std::unique_ptr<net::Stream> stream, std::unique_ptr<ShmRing> in,
           std::unique_ptr<ShmRing> out)
       : stream_(std::move(stream)), in_(std::move(in)), out_(std::move(out)) {}
@@ -82,7 +82,7 @@ class ShmLink final : public Link {
   Status Work() override;
   void HangUp() override { stream_.reset(); }
   const char* path() const override { return "shared memory"; }
-  // Of this process, which the peer may still write.
+  // Bytes of this process that the peer may still write.
   uint64_t bytes() const { return in_->bytes(); }
 
  private:

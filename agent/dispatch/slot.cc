@@ -54,7 +54,7 @@ Cut CutFor(const Format& format, Lane lane, const Progress& sent, size_t room) {
   cut.metas = static_cast<uint32_t>(
       std::min<size_t>(sent.total - sent.metas, (room - sizeof(SlotHead)) / meta));
   if (sent.metas + cut.metas == sent.total || lane == Lane::kCombine) {
-    // A sum is made together with what is told of it.
+    // In combine, a sum and its metadata must be in one slot.
     if (lane == Lane::kCombine) {
       while (cut.metas > 0 && RowsAt(cut.metas, meta) + cut.metas * stride > room) {
         const size_t over = RowsAt(cut.metas, meta) + cut.metas * stride - room;
@@ -106,7 +106,7 @@ Status Follows(const Format& format, const SlotHead& head, size_t bytes, const P
   if (head.rows > came.metas + head.metas - came.rows)
     return bad("it has rows that nothing was told of: " +
                of(uint64_t{came.rows} + head.rows, uint64_t{came.metas} + head.metas));
-  // They have no place before that: whoever sent them so would be waited for for ever.
+  // Rows have no place before all metadata is known: they would be waited for forever.
   if (lane == Lane::kDispatch && head.rows > 0 && came.metas + head.metas != head.total)
     return bad("it has rows before all were told of: " +
                of(uint64_t{came.metas} + head.metas, head.total));

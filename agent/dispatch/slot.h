@@ -1,6 +1,6 @@
-// Slots: what travels between two ranks. A message (the rows of one rank for another, or the
-// partial sums that come back) is cut into slots of whole rows, at the writer's liking: first what
-// is told of each row, then the rows. Pure.
+// Slots, the unit of transfer between two ranks. The writer cuts a message (the rows of one rank
+// for another, or the returned partial sums) into slots of whole rows, of any size: first the
+// metadata of each row, then the rows. Pure.
 #pragma once
 
 #include <cstdint>
@@ -18,64 +18,64 @@ struct Format {
   static constexpr uint32_t kMostTopK = kMostRows;
 
   uint32_t hidden = 0, top_k = 0, experts = 0;
-  Element x = Element::kBf16;     // what callers bring: kF32, kBf16
-  Element wire = Element::kBf16;  // how rows travel: as x, or kFp8
-  Element sums = Element::kBf16;  // how partial sums travel: kF32, kBf16, kFixed
-  uint32_t most_tokens = 0;       // of a rank in one dispatch; 0: any
+  Element x = Element::kBf16;     // input of callers: kF32, kBf16
+  Element wire = Element::kBf16;  // rows in slots: as x, or kFp8
+  Element sums = Element::kBf16;  // partial sums in slots: kF32, kBf16, kFixed
+  uint32_t most_tokens = 0;       // maximum per rank and dispatch; 0: any
   bool operator==(const Format&) const = default;
 
-  // kInvalid, by name.
+  // kInvalid names the field.
   Status Check() const;
-  // What experts give: BF16 where sums are, else F32. What callers get: F32, BF16 or int64.
+  // The experts' outputs: BF16 if sums are, else F32. Callers get F32, BF16 or int64.
   Element outputs() const { return sums == Element::kBf16 ? Element::kBf16 : Element::kF32; }
-  // From row to row of a slot: multiples of 8.
+  // Bytes from row to row in a slot: a multiple of 8.
   size_t stride(Lane lane) const;
-  // What is told of a row: dispatch choices [top_k] int32 and weights [top_k] F32; combine one
-  // uint32, whose bit k says that the k-th choice is not in the sum.
+  // Metadata of a row. Dispatch: choices [top_k] int32 and weights [top_k] F32. Combine: one
+  // uint32, whose bit k is set if the k-th choice is missing in the sum.
   size_t meta_bytes(Lane lane) const;
 };
 
-// Host order: ranks are of one build and of little-endian machines.
+// Host byte order: ranks have one build and little-endian machines.
 struct SlotHead {
   static constexpr uint32_t kMagic = 0x54475334;
 
   uint32_t magic = kMagic, lane = 0;
   uint64_t epoch = 0, pair = 0;
   uint32_t total = 0;  // rows of the message
-  uint32_t metas = 0;  // rows that are told of here, following those of the slots before
-  uint32_t rows = 0;   // rows here, following those of the slots before
+  uint32_t metas = 0;  // rows with metadata here, after those of earlier slots
+  uint32_t rows = 0;   // rows here, after those of earlier slots
   uint32_t top_k = 0, stride = 0;
   uint32_t unused[5] = {};
 };
 static_assert(sizeof(SlotHead) == 64);
 
-// Where things lie in a slot.
+// Offsets in a slot.
 constexpr size_t MetasAt() { return sizeof(SlotHead); }
 constexpr size_t RowsAt(size_t metas, size_t meta_bytes) {
   return (sizeof(SlotHead) + metas * meta_bytes + 63) / 64 * 64;
 }
-// The smallest room that a link must give: a head with one row and what is told of it.
+// The smallest room that a link must offer: a head, and one row with its metadata.
 size_t LeastSlot(const Format& format);
-// A message of so many rows in one slot.
+// Bytes of a slot with a whole message of `rows` rows.
 size_t WholeSlot(const Format& format, Lane lane, uint64_t rows);
 
-// How far a message has come.
+// Progress of a message.
 struct Progress {
   bool begun = false;
   uint32_t total = 0, metas = 0, rows = 0;
   bool complete() const { return begun && metas == total && rows == total; }
 };
 
-// Cuts the rest of a message into a slot for `room` bytes: how many metas and rows it has, and its
-// size; 0 bytes: there is no room for any.
+// Cuts the rest of a message into a slot for `room` bytes: the number of metas and rows, and the
+// size; 0 bytes: not even one fits.
 struct Cut {
   uint32_t metas = 0, rows = 0;
   size_t bytes = 0;
 };
 Cut CutFor(const Format& format, Lane lane, const Progress& sent, size_t room);
 
-// A copy of the head, once everything that it says fits the slot and follows what came before.
-// kInternal: it does not, and the peer is none of ours.
+// HeadOf returns a copy of the head. Follows checks that it fits the slot and the message's
+// progress. kInternal: it does not, so the peer is invalid.
 Result<SlotHead> HeadOf(std::span<const uint8_t> slot);
 Status Follows(const Format& format, const SlotHead& head, size_t bytes, const Progress& came);
 

@@ -29,7 +29,7 @@ std::span<uint8_t> TcpLink::Room(Lane lane, size_t want) {
   Way& way = ways_[static_cast<size_t>(lane)];
   Write(way);
   if (way.stream == nullptr || way.out.size() >= geometry_.slots) return {};
-  // The head in front; both lie at multiples of 8.
+  // The head comes first; both are at multiples of 8.
   way.room.resize(sizeof(FrameHead) + std::min<size_t>(want, geometry_.slot_bytes));
   return std::span(way.room).subspan(sizeof(FrameHead));
 }
@@ -85,7 +85,7 @@ std::span<const uint8_t> TcpLink::Front(Lane lane) {
 void TcpLink::Pop(Lane lane) { ways_[static_cast<size_t>(lane)].here = false; }
 
 void TcpLink::Beat() {
-  // Where something is on its way out, that tells enough.
+  // Data on its way is as good as a heartbeat.
   for (Way& way : ways_) {
     if (way.stream == nullptr || !way.out.empty()) continue;
     way.out.emplace_back(sizeof(FrameHead), 0);

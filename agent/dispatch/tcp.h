@@ -15,7 +15,7 @@ namespace tangram::dispatch {
 
 class TcpLink final : public Link {
  public:
-  // Both streams are ready, and the hello is read from both.
+  // Both streams are ready, and their hellos have been read.
   TcpLink(std::array<std::unique_ptr<net::Stream>, kLanes> streams, const Geometry& geometry);
 
   std::span<uint8_t> Room(Lane lane, size_t want) override;
@@ -29,7 +29,7 @@ class TcpLink final : public Link {
   const char* path() const override { return "TCP"; }
 
  private:
-  // A slot, or (of no bytes) a beat.
+  // A slot, or (without bytes) a heartbeat.
   struct FrameHead {
     uint64_t bytes = 0;
   };
@@ -38,7 +38,7 @@ class TcpLink final : public Link {
     net::FrameReader reader;
     std::vector<uint8_t> front;
     bool here = false;
-    // What waits to be sent, each with its head; `sent` bytes of the first are.
+    // Queued slots with their heads; `sent` bytes of the first one are sent.
     std::deque<std::vector<uint8_t>> out;
     size_t sent = 0;
     std::vector<uint8_t> room;

@@ -68,8 +68,8 @@ Result<std::optional<Frame>> FrameDecoder::Next() {
 
 Status FrameChannel::Send(v1::EngineMessage message, std::span<const PassedFd> fds) {
   const std::scoped_lock lock(send_mu_);
-  // The one text that is the engine's own. The agent could not read the frame if it were no UTF-8,
-  // and would end the session for it.
+  // The only text that comes from the engine. If it were not UTF-8, the agent could not read the
+  // frame and would end the session.
   if (message.has_prepared()) {
     message.mutable_prepared()->set_message(ValidUtf8(message.prepared().message()));
   }
@@ -84,7 +84,7 @@ Status FrameChannel::Send(v1::EngineMessage message, std::span<const PassedFd> f
 
 Status FrameChannel::SendOne(v1::EngineMessage message, std::span<const PassedFd> fds) {
   message.clear_fd_index();
-  std::vector<int> numbers;  // of this process
+  std::vector<int> numbers;  // in this process
   for (const PassedFd& passed : fds) {
     message.add_fd_index(passed.number);
     numbers.push_back(passed.fd);
@@ -130,7 +130,7 @@ Status FrameChannel::SendOne(v1::EngineMessage message, std::span<const PassedFd
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - time_.Now()).count();
     pollfd wait{socket_.get(), POLLOUT, 0};
     if (left <= 0 || time_.Poll(&wait, 1, static_cast<int>(left)) == 0) {
-      // Half a frame may be out: the stream is of no use any more.
+      // Part of a frame may have been sent, so the stream is unusable.
       shutdown(socket_.get(), SHUT_RDWR);
       return {Code::kUnavailable, "engine socket: the peer did not receive the message within " +
                                       std::to_string(send_timeout_.count()) + " ms"};

@@ -1,6 +1,6 @@
 // Frames of the socket between agent and engine: a 4-byte little-endian length, then a
-// v1.EngineMessage; descriptors come with the first byte of a frame, and the message says
-// how many are its own (proto/tangram/v1/engine.proto).
+// v1.EngineMessage. Descriptors arrive with the first byte of a frame, and the message has their
+// count (proto/tangram/v1/engine.proto).
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ namespace tangram {
 constexpr uint32_t kMaxFrameBytes = 64u << 20;
 constexpr size_t kMaxFrameFds = 253;  // of the kernel, per SCM_RIGHTS message
 
-// A descriptor under the number that extents name it by.
+// A descriptor with the number that extents use for it.
 struct PassedFd {
   uint32_t number = 0;
   int fd = -1;
@@ -34,8 +34,8 @@ struct Frame {
   std::vector<UniqueFd> fds;  // as many as the message has numbers
 };
 
-// Decodes a byte stream. Never holds more than one frame's bytes beyond what was fed.
-// After an error the stream is lost: every later call answers the same error.
+// Decodes a byte stream. Never holds more than one frame's bytes beyond the bytes fed. After an
+// error the stream is lost: every later call returns the same error.
 class FrameDecoder {
  public:
   void Feed(std::string_view bytes);
@@ -47,7 +47,7 @@ class FrameDecoder {
   Status Fail(std::string message);
 
   std::string buffer_;
-  size_t begin_ = 0;  // of what was not decoded yet
+  size_t begin_ = 0;  // of the bytes not decoded yet
   std::deque<UniqueFd> fds_;
   Status broken_;
 };
@@ -62,15 +62,15 @@ class FrameChannel {
       : socket_(std::move(socket)), send_timeout_(send_timeout), time_(time) {}
 
   int fd() const { return socket_.get(); }
-  // Whole message or kUnavailable (the other side is gone, or did not take it in time).
-  // `fds` stay the caller's; those that the message has no room for go before it.
+  // Sends the whole message or returns kUnavailable (the other side is gone, or did not read it in
+  // time). `fds` stay the caller's; those beyond a message's limit are sent ahead of it.
   Status Send(v1::EngineMessage message, std::span<const PassedFd> fds = {});
-  // nullopt after timeout_ms (0: only what is here; -1: no limit) without a whole frame.
-  // kUnavailable when the other side is gone, kInvalid when it sent garbage.
+  // nullopt: no whole frame after timeout_ms (0: only available bytes; -1: no limit). kUnavailable:
+  // the other side is gone; kInvalid: its bytes are no frame.
   Result<std::optional<Frame>> Receive(int timeout_ms);
   // Ends both directions; a blocked Receive returns kUnavailable.
   void Shutdown();
-  // Says no more. The other side's end still shows.
+  // Ends sending. The other side's end is still detected.
   void EndSending();
 
  private:

@@ -1,5 +1,5 @@
-// The bytes of a socket in arbitrary pieces: the decoder answers messages or an error,
-// whatever comes, and what it decodes survives a round trip.
+// The bytes of a socket in arbitrary pieces: for any input the decoder returns messages or an
+// error, and a decoded message survives a round trip.
 #include <cstdlib>
 
 #include "agent/gate/frame.h"

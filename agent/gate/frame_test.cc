@@ -37,7 +37,7 @@ v1::EngineMessage Abort(const std::string& reason) {
   return message;
 }
 
-// A frame of so many bytes, its length not counted.
+// A message that encodes to `bytes` bytes.
 v1::EngineMessage OfBytes(size_t bytes, uint32_t fds = 0) {
   v1::EngineMessage message = Abort(std::string(bytes - 20 - 2 * fds, 'z'));
   for (uint32_t i = 0; i < fds; ++i) message.add_fd_index(i);
@@ -55,14 +55,14 @@ struct Ends {
   std::unique_ptr<FrameChannel> a, b;
 };
 
-// A file that is told by its size.
+// A file that its size identifies.
 UniqueFd FileOf(off_t bytes) {
   UniqueFd file(memfd_create("t", MFD_CLOEXEC));
   EXPECT_EQ(ftruncate(file.get(), bytes), 0);
   return file;
 }
 
-// Numbered from 0 on.
+// Numbers the descriptors from 0.
 std::vector<PassedFd> Passed(const std::vector<int>& fds) {
   std::vector<PassedFd> out;
   for (const int fd : fds) out.push_back({static_cast<uint32_t>(out.size()), fd});
@@ -198,7 +198,7 @@ TEST(Frame, EachMessageGetsItsOwnDescriptorsInOrder) {
   }
 }
 
-// More than the kernel takes at once go before the message, and in their order.
+// Descriptors beyond the kernel's limit are sent ahead of the message, in their order.
 TEST(Frame, AsManyDescriptorsAsTheKernelTakesComeInOneMessage) {
   Ends ends;
   const UniqueFd file = FileOf(4);
@@ -218,7 +218,7 @@ TEST(Frame, AsManyDescriptorsAsTheKernelTakesComeInOneMessage) {
   }
 }
 
-// A socket that is asked for it tells with each message who sent it, as control data beside the
+// A socket with this option adds the sender's identity to each message, as control data next to the
 // descriptors.
 TEST(Frame, OtherControlDataIsNoDescriptor) {
   Ends ends;
@@ -238,7 +238,7 @@ TEST(Frame, DescriptorsThatWereCutOffBreakTheStream) {
   Ends ends;
   const UniqueFd file = FileOf(4);
   ASSERT_TRUE(ends.a->Send(Abort("x"), Passed({file.get()})).ok());
-  // The limit ends before anything is judged: a sanitizer opens files to look at objects.
+  // The limit is lifted before the expectations: a sanitizer opens files to inspect objects.
   const auto frame = [&] {
     const FileLimit limit(static_cast<rlim_t>(file.get()));
     return ends.b->Receive(kHangMs);
@@ -249,7 +249,8 @@ TEST(Frame, DescriptorsThatWereCutOffBreakTheStream) {
 
 TEST(Frame, ASocketThatCannotBePolledIsAnError) {
   Ends ends;
-  // UBSan looks at a type that it meets first by a pipe, for which no descriptor is left below.
+  // UBSan inspects a type at its first use through a pipe, for which the limit below leaves no
+  // descriptor.
   EXPECT_FALSE(ends.b->Receive(0)->has_value());
   const auto frame = [&] {
     const FileLimit limit(0);
@@ -268,7 +269,7 @@ TEST(Frame, WhoIsGoneIsToldAtOnceBothToSenderAndReceiver) {
     EXPECT_THAT(sent.message(), HasSubstr("send: Broken pipe"));
     EXPECT_THAT(ends.a->Receive(kHangMs).status().message(), HasSubstr("closed the connection"));
   }
-  // What it had not read yet went with it.
+  // Unread data is lost with it.
   Ends ends;
   ASSERT_TRUE(ends.a->Send(Abort("unread")).ok());
   ends.b.reset();
@@ -295,7 +296,7 @@ TEST(Frame, ASendThatNobodyTakesEndsTheStreamInItsTimeWithoutAProcessor) {
   EXPECT_THAT(sent.message(), HasSubstr("did not receive the message within 300 ms"));
   EXPECT_EQ(time.Elapsed(), 300ms);
   EXPECT_EQ(time.polls(), 1U) << "it waits, it does not ask again and again";
-  // Half a message is out.
+  // Part of a message was sent.
   EXPECT_EQ(ends.b->Receive(kHangMs).status().code(), Code::kUnavailable);
 }
 
@@ -335,7 +336,7 @@ TEST(Frame, WithoutALimitAReceiverWaitsAndASignalDoesNotEndIt) {
   EXPECT_EQ((*frame)->message.abort().reason(), "x");
 }
 
-// It goes out in many parts, of which the first alone carries the descriptors.
+// It is sent in many parts, of which only the first carries the descriptors.
 TEST(Frame, AMessageOfTheLimitPassesAndNoneAbove) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);

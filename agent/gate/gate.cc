@@ -11,8 +11,8 @@
 namespace tangram {
 namespace {
 
-// Moves the state word by an event of `attempt`, from whatever is there. False, and `seen` is what
-// is there: the rules refuse it, or the state is another attempt's.
+// Moves the state word by an event of `attempt`, from any current state. False: the rules reject
+// it, or the state is another attempt's; `seen` is the current state.
 bool Move(std::atomic<uint64_t>& state, uint64_t attempt, GateEvent event, uint64_t* seen) {
   *seen = state.load(std::memory_order_acquire);
   while (true) {
@@ -87,9 +87,9 @@ Status AgentGate::Arm(uint64_t attempt, uint64_t target_epoch, std::string_view 
   std::memset(page_->target_hash, 0, sizeof page_->target_hash);
   std::memcpy(page_->target_hash, target_hash.data(),
               std::min(target_hash.size(), sizeof page_->target_hash));
-  page_->declined.store(0, std::memory_order_relaxed);  // of the attempt before
+  page_->declined.store(0, std::memory_order_relaxed);  // of the previous attempt
   page_->decline_reason[0] = '\0';
-  // The target is readable before the state says so.
+  // The target is readable before the state is Armed.
   page_->state.store(GateWordOf(attempt, *armed), std::memory_order_release);
   return OkStatus();
 }
@@ -119,8 +119,8 @@ Status AgentGate::FlipBy(GateEvent event, uint64_t attempt, uint64_t epoch) {
                                    std::to_string(static_cast<int>(GateStateOf(seen))) +
                                    " of attempt " + std::to_string(GateAttemptOf(seen))};
   }
-  // Nobody leaves this state beside us: a latched engine waits for our answer, or stopped, and in a
-  // flip by words no engine gives one. So these stores precede Flipped without a window.
+  // No other side changes this state: a latched engine waits for our answer, or is stopped, and in
+  // a flip by the agents no engine votes. So these stores always precede Flipped.
   page_->steps.store(0, std::memory_order_relaxed);
   page_->epoch.store(epoch, std::memory_order_release);
   page_->state.store(GateWordOf(attempt, *next), std::memory_order_release);
@@ -189,7 +189,7 @@ GateVote EngineGate::Word(uint64_t attempt, uint64_t target_epoch, std::string_v
       page_->target_epoch.load(std::memory_order_relaxed) == target_epoch &&
       target_hash.size() == sizeof page_->target_hash &&
       std::memcmp(page_->target_hash, target_hash.data(), sizeof page_->target_hash) == 0;
-  if (!same) {  // the agent armed something else than it had this engine prepare
+  if (!same) {  // the agent armed another target than this engine prepared
     Unlatch();
     return mine_;
   }
@@ -212,7 +212,7 @@ void EngineGate::Decline(std::string_view reason) {
 }
 
 void EngineGate::Stop(bool pulled) {
-  // The word goes first: who sees `stopped` sees whether it was kept.
+  // The vote first: a reader of `stopped` then sees whether the vote was kept.
   if (!GateKeepsWord(pulled)) Unlatch();
   page_->stopped.store(1, std::memory_order_release);
 }

@@ -1,6 +1,6 @@
 // The gate's rules (rules.h) over the page that agent and engine share. Each class is one side;
-// both may run at the same time in two processes. The state word is the only thing both
-// sides write, always by compare-and-swap (docs/architecture.md, section 4.1).
+// both may run at the same time in two processes. The state word is the only field that both sides
+// write, always by compare-and-swap (docs/architecture.md, section 4.1).
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ class AgentGate {
   // `page` has at least GatePageBytes(moe_layers, experts) zeroed bytes and outlives this.
   AgentGate(GatePage* page, uint32_t moe_layers, uint32_t experts);
 
-  // Whether a page is of a gate of this version and model. The engine can write it, so this says
-  // what it was, and nothing relies on its staying so.
+  // Whether a page is of a gate of this version and model. The engine can write it, so the answer
+  // may change, and no code relies on it later.
   static Status Check(const GatePage* page, uint32_t moe_layers, uint32_t experts);
-  // Over a page of a gate whose agent died: what it was in the middle of is over.
+  // Takes over the page of a gate whose agent died: its attempt is ended.
   static AgentGate TakeOver(GatePage* page);
 
   GatePage* page() const { return page_; }
@@ -39,34 +39,35 @@ class AgentGate {
   Status Arm(uint64_t attempt, uint64_t target_epoch, std::string_view target_hash);
 
   enum class Withdrawal { kWithdrawn, kLatched, kFlipped, kNotArmed };
-  // Armed -> Idle, unless the word was given.
+  // Armed -> Idle, unless the engine has voted.
   Withdrawal Withdraw(uint64_t attempt);
 
-  // Latched -> Flipped (`by_agents`: Armed -> Flipped). The epoch in force becomes `epoch`
-  // and the steps start from 0 before anyone can see Flipped.
+  // Latched -> Flipped (`by_agents`: Armed -> Flipped). The active epoch becomes `epoch` and the
+  // steps start from 0 before any reader can see Flipped.
   Status Flip(uint64_t attempt, uint64_t epoch, bool by_agents);
 
-  // After a fence: Armed or Latched -> Flipped. The rank is stopped, so nobody else moves it.
+  // After a fence: Armed or Latched -> Flipped. The rank is stopped, so the engine does not move
+  // it.
   Status FlipStopped(uint64_t attempt, uint64_t epoch);
 
   // Flipped -> Idle.
   void Reset(uint64_t attempt);
 
-  // The engine's process is gone: whatever it latched is the agent's to resolve.
+  // The engine's process is gone: the agent resolves its vote.
   void Fence();
 
-  // Sets the epoch in force without a flip (a rank that left the world: 0).
+  // Sets the active epoch without a flip (a rank that left the world: 0).
   void SetEpoch(uint64_t epoch);
 
-  // What the engine before reported of its load holds no more.
+  // Clears the load that the previous engine reported.
   void ForgetLoad();
 
-  // A step was given up for good (the engine is gone), or the rank may go on.
+  // A step was abandoned for good (the engine is gone), or the rank may continue.
   void SetStopped(bool stopped);
   bool stopped() const;
   // Ranks of the layout, below `ranks`, that the stopped engine cannot reach.
   std::vector<uint32_t> Unreachable(uint32_t ranks) const;
-  // For whom of these ranks it stopped. The engine writes that: what makes no sense is left out.
+  // The ranks because of which it stopped. The engine writes them; malformed entries are skipped.
   std::vector<GateMissed> Missed(uint32_t ranks) const;
 
  private:
@@ -81,17 +82,17 @@ class EngineGate {
   EngineGate() = default;
   explicit EngineGate(GatePage* page) : page_(page) {}
 
-  // The word for this step. Latches when `attempt` is armed for exactly this target;
-  // an attempt that the engine has not prepared is never latched.
+  // The vote for this step. Latches if `attempt` is armed for exactly this target; an attempt that
+  // the engine has not prepared is never latched.
   GateVote Word(uint64_t attempt, uint64_t target_epoch, std::string_view target_hash);
-  // True: go, and still latched. False: unlatched. `words` are those of all members.
+  // True: go, and still latched. False: unlatched. `words` are the votes of all members.
   bool Decide(std::span<const GateVote> words, size_t members);
-  // After a go: not possible here. Unlatches; the reason reaches the agent's status.
+  // After a go: this rank cannot flip. Unlatches; the reason reaches the agent's status.
   void Decline(std::string_view reason);
-  // The step is given up for good. `pulled`: the others were told that the KV for the flip is here.
+  // Abandons the step for good. `pulled`: the others have this rank's confirmation of its KV.
   void Stop(bool pulled);
   void SetUnreachable(std::span<const uint32_t> ranks);
-  // Before Stop. Causes and doings are such.
+  // Before Stop. Causes and doings must be valid.
   void SetMissed(std::span<const GateMissed> missed);
   bool stopped() const;
   bool latched() const;

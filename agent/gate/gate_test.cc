@@ -104,7 +104,7 @@ TEST(Gate, FlipWantsTheLatchAndStartsStepsAnew) {
   EXPECT_EQ(g.agent.state(), GateState::kIdle);
 }
 
-// Of three properties of a target one is wrong.
+// One of three properties of a target is wrong.
 TEST(Gate, NoWordForATargetThatIsNotWhollyThePreparedOne) {
   Both g;
   g.agent.SetEpoch(4);
@@ -140,7 +140,7 @@ TEST(Gate, ALongReasonIsCutAndAShorterOneReplacesIt) {
   EXPECT_EQ(g.agent.page()->decline_reason, std::string(255, 'r'));
   EXPECT_FALSE(g.agent.stopped()) << "what follows the reason in the page";
   g.engine.Word(3, 2, kHash);
-  // One byte of room, and a character of two: cut before it.
+  // One byte of room, and a character of two bytes: the cut is before it.
   g.engine.Decline(std::string(254, 'r') + "\u00e4");
   EXPECT_EQ(g.agent.page()->decline_reason, std::string(254, 'r'));
   g.engine.Decline("full");
@@ -172,7 +172,7 @@ TEST(Gate, WhatIsForgottenOfTheLoadIsTheLoad) {
 
 TEST(Gate, UnreachableRanksAreThoseNamedWithinTheLayoutAndThePage) {
   Both g;
-  g.agent.page()->turns = ~uint64_t{0};  // what follows in the page
+  g.agent.page()->turns = ~uint64_t{0};  // the next field of the page
   g.engine.SetUnreachable(std::vector<uint32_t>{0, 63, 64, 8191, 8192, 9000});
   EXPECT_EQ(g.agent.page()->turns, ~uint64_t{0});
   EXPECT_EQ(g.agent.Unreachable(9000), (std::vector<uint32_t>{0, 63, 64, 8191}));
@@ -222,8 +222,8 @@ TEST(Gate, OnlyAPageOfThisVersionAndModelIsTakenOver) {
   EXPECT_EQ(AgentGate::Check(page, 2, 3).code(), Code::kInvalid);
 }
 
-// The race that matters: the agent withdraws while the engine gives its word. Whoever wins,
-// both must agree: a word that was given is never of a withdrawn attempt.
+// The race that matters: the agent withdraws while the engine votes. Either may win, but both must
+// agree: no vote is given for a withdrawn attempt.
 TEST(Gate, AbortAgainstWordRace) {
   Both g;
   int withdrawn = 0;
@@ -267,7 +267,7 @@ TEST(GateTest, WhoStopsTakesItsWordBackOrKeepsIt) {
     EXPECT_EQ(agent.Withdraw(5),
               keep ? AgentGate::Withdrawal::kLatched : AgentGate::Withdrawal::kWithdrawn);
     if (!keep) continue;
-    // The fence says forward: nobody else moves the word any more.
+    // The fence's outcome is forward: no other event moves the state now.
     EXPECT_TRUE(agent.FlipStopped(5, 2).ok());
     EXPECT_EQ(agent.page()->epoch.load(), 2u);
     agent.SetStopped(false);

@@ -9,7 +9,7 @@ std::optional<GateState> GateAfter(GateState state, GateEvent event) {
     case GateEvent::kArm:
       if (state == GateState::kIdle) return GateState::kArmed;
       break;
-    case GateEvent::kWithdraw:  // never a latched one: the word was given
+    case GateEvent::kWithdraw:  // never a latched one: the engine has voted
       if (state == GateState::kArmed) return GateState::kIdle;
       break;
     case GateEvent::kWord:
@@ -24,7 +24,7 @@ std::optional<GateState> GateAfter(GateState state, GateEvent event) {
     case GateEvent::kFlipByWords:
       if (state == GateState::kArmed) return GateState::kFlipped;
       break;
-    case GateEvent::kFlipStopped:  // whether it kept its word or not: another one flipped
+    case GateEvent::kFlipStopped:  // whether it kept its vote or not: another rank flipped
       if (state == GateState::kArmed || state == GateState::kLatched) return GateState::kFlipped;
       break;
     case GateEvent::kReset:

@@ -1,4 +1,4 @@
-// The protocol's decisions (docs/architecture.md, section 4.1), all of them.
+// All of the protocol's decisions (docs/architecture.md, section 4.1).
 #include "agent/gate/rules.h"
 
 #include <gtest/gtest.h>
@@ -14,12 +14,12 @@ namespace {
 TEST(GateRules, EveryEventInEveryState) {
   using enum GateState;
   using enum GateEvent;
-  // What is not here is refused.
+  // All other transitions are rejected.
   std::map<std::pair<GateState, GateEvent>, GateState> allowed = {
       {{kIdle, kArm}, kArmed},
-      {{kArmed, kWithdraw}, kIdle},  // a word that was given is never taken back by the agent
+      {{kArmed, kWithdraw}, kIdle},  // the agent never withdraws a given vote
       {{kArmed, kWord}, kLatched},
-      {{kLatched, kWord}, kLatched},  // said again for the next step
+      {{kLatched, kWord}, kLatched},  // repeated in the next step
       {{kLatched, kUnlatch}, kArmed},
       {{kLatched, kFlip}, kFlipped},
       {{kArmed, kFlipByWords}, kFlipped},
@@ -40,7 +40,7 @@ TEST(GateRules, EveryEventInEveryState) {
   }
 }
 
-// Every list of at most three words, of three that differ, for every size of the world.
+// Every list of at most three votes, of three different ones, for every size of the world.
 TEST(GateRules, AGoIsALatchAndTheWordsOfAllMembersEqualToIt) {
   const GateVote mine{5, 77};
   const std::vector<GateVote> kinds = {mine, {4, 0}, {5, 78}};

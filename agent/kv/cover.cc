@@ -34,7 +34,7 @@ std::set<uint32_t> HeadsFor(const Shape& shape, const LayerGroups& groups, uint3
   return heads;
 }
 
-// A block of a home as its requests need it.
+// A block of a home for its requests.
 struct Needed {
   uint32_t block = 0;  // new
   uint32_t old_home = 0, old_block = 0;
@@ -42,8 +42,8 @@ struct Needed {
   auto origin() const { return std::pair(old_home, old_block); }
 };
 
-// Of each new home, by name: what the requests there need, each block once.
-// kInternal: a name stands for two blocks, or a block has two names.
+// For each new home, by name: the blocks of its requests, each once. kInternal: a name stands for
+// two blocks, or a block has two names.
 Result<std::vector<std::vector<Needed>>> NeededOf(const Input& in, const Plan& plan) {
   std::vector<std::vector<Needed>> out(in.new_ranks);
   const uint32_t bt = in.shape.block_tokens;
@@ -91,7 +91,7 @@ Result<std::vector<std::vector<Needed>>> NeededOf(const Input& in, const Plan& p
   return out;
 }
 
-// Does every layer's group of the home hold all KV heads?
+// Checks that every layer's group of the home holds all KV heads.
 Status CheckHeads(const Input& in, const std::string& request, uint32_t home) {
   for (uint32_t layer = 0; layer < in.new_groups.size(); ++layer) {
     if (layer > 0 && in.new_groups[layer] == in.new_groups[layer - 1]) continue;
@@ -109,7 +109,7 @@ Status CheckHeads(const Input& in, const std::string& request, uint32_t home) {
   return OkStatus();
 }
 
-// CheckHomes, and what each home needs.
+// CheckHomes, and the blocks that each home needs.
 Result<std::vector<std::vector<Needed>>> Homes(const Input& in, const Plan& plan) {
   if (plan.requests.size() != in.requests.size() || plan.next_block.size() != in.new_ranks) {
     return Wrong(fmt::format("{} requests and {} next blocks, not {} and {}", plan.requests.size(),
@@ -169,7 +169,7 @@ std::vector<Lane> LanesOf(const Input& in, uint32_t home, uint32_t rank, uint64_
   return out;
 }
 
-// Carries one rank's part out on names instead of bytes.
+// Executes one rank's part on names instead of bytes.
 class Check {
  public:
   Check(const Input& in, const Plan& plan, const std::vector<std::vector<Needed>>& needed,
@@ -205,11 +205,11 @@ class Check {
   }
 
  private:
-  // Of a block.
+  // Pages of a block.
   struct Pages {
     uint32_t kv_head = 0, layer = 0, layers = 0;
   };
-  // Layers of a strip of the rank's (by index) that are kept or freed.
+  // Layers of one of the rank's strips (by index) that are kept or freed.
   struct Use {
     size_t strip = 0;
     uint32_t layer = 0, layers = 0;
@@ -225,7 +225,7 @@ class Check {
     return fmt::format("(home {}, block {}, layer {}, KV head {})", home, block, layer, head);
   }
 
-  // All layers of a lane, piece by piece, each of them the next that is kept or moved.
+  // Checks all layers of a lane, piece by piece: each is the next kept or moved one of the part.
   Status Fill(uint32_t home, const Needed& block, const Lane& lane) {
     for (uint32_t layer = lane.layer; layer < lane.end;) {
       const auto is = [&](const auto& pieces, size_t next) {
@@ -270,7 +270,7 @@ class Check {
     return OkStatus();
   }
 
-  // The strip (by index) of an old rank that has a piece of a block at `page` and so on.
+  // The strip (by index) of an old rank that has a piece of a block at `page`, `stride` apart.
   Result<size_t> Source(uint32_t from, uint32_t page, uint32_t stride, const Needed& block,
                         const Pages& piece) {
     const std::vector<Strip>& strips = in_.ranks[from].strips;
@@ -278,7 +278,7 @@ class Check {
     const auto before = [](const auto& name, const Strip& s) {
       return name < std::tuple(s.home, s.block, s.kv_head, s.layer);
     };
-    // The last that begins no later. Pieces come in an order near to the source's.
+    // The last strip that begins no later. Pieces are in an order near to the source's.
     const auto holds = [&](size_t i) {
       return i < strips.size() && !before(want, strips[i]) &&
              (i + 1 == strips.size() || before(want, strips[i + 1]));
@@ -304,7 +304,7 @@ class Check {
                              Name(block.old_home, block.old_block, piece.layer, piece.kv_head)));
   }
 
-  // Kept and freed are all that the rank had, each page once.
+  // Kept and freed strips are all strips of the rank, each page once.
   Status CheckFreed() {
     if (self_ < 0) {
       if (part_.freed.empty()) return OkStatus();
@@ -340,7 +340,7 @@ class Check {
     return OkStatus();
   }
 
-  // What arrives, and what may still be asked for.
+  // Arriving pages fit, and so do all reservations.
   Status CheckRoom() const {
     uint64_t total = 0, free = 0;
     if (self_ >= 0) {
@@ -372,10 +372,10 @@ class Check {
   const uint32_t rank_;
   const RankPlan& part_;
   int32_t self_ = -1;                    // old number
-  size_t kept_ = 0, moved_ = 0;          // seen of the part
+  size_t kept_ = 0, moved_ = 0;          // number checked of the part
   uint64_t present_ = 0, arriving_ = 0;  // pages
   std::vector<Use> uses_;
-  std::vector<size_t> hints_;             // [old ranks]: the strip that was found last
+  std::vector<size_t> hints_;             // [old ranks]: the strip found last
   std::vector<std::vector<Lane>> lanes_;  // [new homes]
   std::vector<uint64_t> rest_;            // [new homes]: pages of a block that are not listed
 };

@@ -1,4 +1,4 @@
-// The proof on one plan that is right, and on the same plan with one thing wrong.
+// The proof on one correct plan, and on the same plan with one error.
 #include "agent/kv/cover.h"
 
 #include <gmock/gmock.h>
@@ -119,7 +119,7 @@ TEST(KvCover, EachWrongThingIsNamed) {
   Refuses(damages, testing::SmallWorld(), testing::SmallPlan());
 }
 
-// Each rank proves the homes of all and its own part: either finds what is wrong with the homes.
+// Each rank proves the homes of all and its own part: either check detects wrong homes.
 TEST(KvCover, HomesAreProvenWithAndWithoutAPart) {
   Input in = testing::SmallWorld();
   Whole wrong = testing::SmallPlan();
@@ -136,13 +136,13 @@ TEST(KvCover, HomesAreProvenWithAndWithoutAPart) {
 
 TEST(KvCover, WhatIsAtALimitIsRight) {
   Input in = testing::SmallWorld();
-  for (RankState& rank : in.ranks) rank.total_pages = 4;  // what is reserved for "a" included
+  for (RankState& rank : in.ranks) rank.total_pages = 4;  // including the reservation of "a"
   in.ranks[0].free_pages = 1;
   in.ranks[1].free_pages = 2;
   EXPECT_EQ(CheckWhole(in, testing::SmallPlan()).message(), "");
 }
 
-// Rank 2 joins, and takes over request "a" alone; ranks 0 and 1 have no more requests.
+// Rank 2 joins, and takes over only request "a"; ranks 0 and 1 have no more requests.
 TEST(KvCover, AJoinerHasPagesOfItsOwnAndNothingElse) {
   Input in = testing::SmallWorld();
   in.requests.resize(1);

@@ -11,11 +11,11 @@
 namespace tangram::kv {
 namespace {
 
-using Wide = unsigned __int128;  // products of counts and strides that nobody checked yet
+using Wide = unsigned __int128;  // products of unchecked counts and strides
 
-// A run is told in parts: its length has 32 bits on the wire.
+// A longer run is split: its length has 32 bits on the wire.
 constexpr uint64_t kLongestRun = uint64_t{1} << 30;
-// Copies that are folded together: memory does not grow with more of them.
+// Copies that are folded together: memory does not grow with further copies.
 constexpr size_t kFoldedAtOnce = 4096;
 
 uint64_t BytesOf(Element element) {
@@ -106,8 +106,8 @@ Status CheckFormat(const Format& f, uint64_t region_bytes) {
     dimensions.push_back({"token_stride", f.block_tokens, f.token_stride});
     if (f.value_width > 0) dimensions.push_back({"value_offset", 2, f.value_offset, true});
   }
-  // From the inside out, each must be as far as what is in it reaches. Before the dimension of V is
-  // met there are two such boxes, of K's rows and of V's.
+  // From the innermost out, each stride must cover the extent inside it. Until the value dimension
+  // there are two such boxes, of K's rows and of V's.
   std::stable_sort(dimensions.begin(), dimensions.end(),
                    [](const Dimension& a, const Dimension& b) { return a.stride < b.stride; });
   Wide key = f.whole_page_bytes != 0 ? f.whole_page_bytes : KeyBytes(f);
@@ -141,22 +141,22 @@ Status CheckFormat(const Format& f, uint64_t region_bytes) {
 namespace {
 
 struct Loop {
-  // Strides, modulo 2^64: blocks may lie in falling order.
+  // Strides, modulo 2^64: blocks may be in falling order.
   uint64_t count = 1, source = 0, target = 0;
   bool operator==(const Loop&) const = default;
 };
 
-// `run` bytes at every place that the loops lead to.
+// `run` bytes at every place of the loops.
 struct Box {
   uint32_t source_rank = 0;
   uint64_t source = 0, target = 0, run = 0;
-  std::array<Loop, 6> loops;  // layers, V, positions, then what was folded in
+  std::array<Loop, 6> loops;  // layers, V, positions, then folded ones
   size_t used = 0;
 
   void Add(const Loop& loop) {
     if (loop.count > 1) loops[used++] = loop;
   }
-  // But for where it begins.
+  // Equal except for the start.
   bool Like(const Box& other) const {
     return source_rank == other.source_rank && run == other.run && used == other.used &&
            std::equal(loops.begin(), loops.begin() + static_cast<ptrdiff_t>(used),
@@ -164,7 +164,7 @@ struct Box {
   }
 };
 
-// Boxes that are alike and equally far apart become one with one more loop.
+// Merges boxes that are alike and equally far apart into one with one more loop.
 void Fold(std::vector<Box>* boxes) {
   size_t out = 0;
   for (size_t i = 0; i < boxes->size();) {
@@ -183,8 +183,8 @@ void Fold(std::vector<Box>* boxes) {
   boxes->resize(out);
 }
 
-// Loops whose turns lie side by side on both sides become part of the run; the others go from the
-// nearest to the farthest.
+// Merges loops whose turns are adjacent on both sides into the run; sorts the others from the
+// smallest stride to the largest.
 void Collapse(Box* box) {
   const auto begin = box->loops.begin();
   for (bool again = true; again;) {
@@ -202,7 +202,7 @@ void Collapse(Box* box) {
             [](const Loop& a, const Loop& b) { return a.source > b.source; });
 }
 
-// Tells runs, those that turn out to lie side by side as one.
+// Emits runs, with adjacent ones merged.
 class Teller {
  public:
   explicit Teller(const std::function<Status(const ByteMove&)>& tell) : tell_(tell) {}
@@ -243,7 +243,7 @@ class Teller {
   uint64_t source_ = 0, target_ = 0, length_ = 0;
 };
 
-// Where some pages of a format lie.
+// The places of some pages of a format.
 struct Line {
   uint64_t first = 0, stride = 0;
 };
@@ -284,7 +284,7 @@ Status CheckAlike(const Format& a, const Format& b) {
   return Bad("source has " + text(a) + "; target has " + text(b));
 }
 
-// The boxes of copies. Rows of V that are as long as those of K are in the boxes of these.
+// The boxes of copies. Rows of V with the length of those of K are in `of_key`.
 struct Boxes {
   std::vector<Box> of_key, of_value;
 };
@@ -340,7 +340,7 @@ Status TellMoves(const FormatOf& sources, const Format& target, std::span<const 
                  const std::function<Status(const ByteMove&)>& tell) {
   Teller teller(tell);
   Boxes boxes;
-  const Format* source = nullptr;  // that was looked at last
+  const Format* source = nullptr;  // the one used last
   for (size_t begin = 0; begin < copies.size(); begin += kFoldedAtOnce) {
     boxes = {};
     for (const PageCopy& copy :

@@ -1,10 +1,10 @@
-// How an engine keeps KV in its region, said in strides, and the bytes that carry a plan out there.
+// The format of an engine's KV in its region, in strides, and the byte moves of a plan in it.
 //
 // The row of K of (layer, block, head, position) begins at
 //   offset + layer * layer_stride + block * block_stride + head * head_stride
 //          + position * token_stride
-// in the region, and that of V value_offset further. So one description serves pages by head
-// (HND), by position (NHD), K and V in halves of a page, in regions of their own, or one after the
+// in the region, and that of V value_offset further. So one description covers pages by head
+// (HND), by position (NHD), K and V in halves of a page, in separate regions, or one after the
 // other, and latents (MLA: no V). Page numbers of the plan (plan.h) count heads, then blocks, then
 // layers: (layer * blocks + block) * heads + head.
 #pragma once
@@ -29,10 +29,10 @@ struct Format {
   Element element = Element::kF32;
   uint32_t key_width = 0;    // elements of a row of K, or of a latent
   uint32_t value_width = 0;  // of a row of V; 0: latents
-  uint64_t layer_stride = 0, block_stride = 0, head_stride = 0;  // read where there are several
+  uint64_t layer_stride = 0, block_stride = 0, head_stride = 0;  // unused for a count of 1
   uint64_t token_stride = 0, value_offset = 0;
-  // Not 0: the order within a page is the engine's own (packed for its kernels, say); whole pages
-  // of so many bytes move however little is filled, and the two members above are 0.
+  // Not 0: the engine has its own order within a page (packed for its kernels, say). Whole pages of
+  // this many bytes move, even if partly filled, and the two members above are 0.
   uint64_t whole_page_bytes = 0;
 
   uint64_t pages() const { return uint64_t{layers} * blocks * heads; }
@@ -41,17 +41,17 @@ struct Format {
   }
 };
 
-// A pool of pages side by side from the start of the region on: K of all positions, then V.
+// A pool of adjacent pages from the start of the region: K of all positions, then V.
 Format PoolOf(const Shape& shape, Element element, uint32_t pages);
-// The same of latents: head_token_bytes of the shape are those of one latent.
+// The same for latents: head_token_bytes of the shape are those of one latent.
 Format LatentPoolOf(const Shape& shape, Element element, uint32_t pages);
 
-// kInvalid names the member that is wrong: rows or pages that overlap, or lie beyond the region of
-// so many bytes; more pages than a plan can count.
+// kInvalid names the wrong member: rows or pages that overlap, or exceed the region; more pages
+// than a plan can count.
 Status CheckFormat(const Format& format, uint64_t region_bytes);
 
-// `tokens` positions of each of `pages` pages of a rank (each source_stride after the one before,
-// from source_page on) into as many of mine. Strides are as those of strips (plan.h).
+// `tokens` positions of each of `pages` pages of a rank (source_stride apart, from source_page on)
+// into as many of mine. Strides are as those of strips (plan.h).
 struct PageCopy {
   uint32_t source_rank = 0;  // old numbering
   uint32_t source_page = 0, source_stride = 1;
@@ -70,10 +70,10 @@ struct ByteMove {
 // The format of an old rank; null: unknown.
 using FormatOf = std::function<const Format*(uint32_t rank)>;
 
-// Tells the bytes of all copies, each once, in as few runs as the formats allow: heads, positions,
-// layers and blocks that lie side by side on both sides are one. Formats are valid (CheckFormat).
-// Time grows with the copies and the runs, memory with neither. kInvalid: a copy that is not
-// within the pages, or formats whose rows differ; what was told before is not to be used. The first
+// Passes the bytes of all copies to `tell`, each once, in as few runs as the formats allow: heads,
+// positions, layers and blocks that are adjacent on both sides are one. Formats are valid
+// (CheckFormat). Time grows with the copies and the runs, memory with neither. kInvalid: a copy is
+// not within the pages, or rows of the formats differ; discard all earlier runs then. The first
 // error of `tell` ends it.
 Status TellMoves(const FormatOf& sources, const Format& target, std::span<const PageCopy> copies,
                  const std::function<Status(const ByteMove&)>& tell);

@@ -1,4 +1,4 @@
-// Moves in an engine's own format against a copy of every row by itself.
+// Moves in an engine's own format, compared with a copy of every single row.
 #include "agent/kv/format.h"
 
 #include <fmt/core.h>
@@ -29,7 +29,7 @@ uint64_t SizeOf(Element element) {
   return sizes.at(element);
 }
 
-// What two ranks must have alike.
+// Properties that must be equal on two ranks.
 struct Rows {
   uint32_t block_tokens = 0;
   Element element = Element::kF32;
@@ -37,7 +37,7 @@ struct Rows {
   bool whole = false;
 };
 
-// Strides for the dimensions in this order, the nearest first, with gaps between some.
+// Strides for the dimensions in this order, the innermost first, with gaps between some.
 Format Nested(Rng& rng, const Rows& rows, uint32_t layers, uint32_t blocks, uint32_t heads,
               bool gaps, uint64_t* region) {
   Format f;
@@ -83,7 +83,7 @@ Format Nested(Rng& rng, const Rows& rows, uint32_t layers, uint32_t blocks, uint
 
 using Bytes = std::vector<uint8_t>;
 
-// Byte by byte, by the sentence at the head of format.h.
+// Byte by byte, by the definition at the head of format.h.
 void CopySlowly(const Format& from, const Bytes& source, const Format& to, const PageCopy& copy,
                 Bytes* target) {
   const auto place = [](const Format& f, uint32_t page) {
@@ -123,7 +123,7 @@ std::vector<ByteMove> Told(const std::vector<Format>& sources, const Format& tar
   return out;
 }
 
-// Blocks of some ranks into other blocks here: all heads and layers of each, as plans have them.
+// Blocks of some ranks into other blocks here: all heads and layers of each, as in plans.
 std::vector<PageCopy> RandomCopies(Rng& rng, const std::vector<Format>& sources,
                                    const Format& target) {
   std::vector<uint32_t> free(target.blocks);
@@ -193,7 +193,7 @@ TEST(KvFormat, MovesAreTheRowsOfRandomFormats) {
   }
 }
 
-// [layer][K, V][block][position][head][width]: what engines call NHD, with K and V apart.
+// [layer][K, V][block][position][head][width]: NHD of many engines, with K and V separate.
 Format ByPosition(uint32_t layers, uint32_t blocks, uint32_t heads) {
   Format f;
   f.layers = layers;
@@ -224,7 +224,7 @@ std::vector<PageCopy> Block(const Format& f, uint32_t from, uint32_t to, uint32_
 TEST(KvFormat, WhatLiesSideBySideIsOneRun) {
   const Format f = ByPosition(3, 10, 8);
   ASSERT_TRUE(CheckFormat(f, uint64_t{3} * 10 * 8 * 16 * 2 * 128).ok());
-  // A block is a run per layer of K and of V, filled or not.
+  // A block is one run per layer of K and of V, whether full or partly filled.
   auto moves = Told({f}, f, Block(f, 4, 7, 16));
   ASSERT_EQ(moves.size(), 6u);
   EXPECT_EQ(moves[0], (ByteMove{0, 4 * f.block_stride, 7 * f.block_stride, 8 * 16 * 128}));
@@ -232,13 +232,13 @@ TEST(KvFormat, WhatLiesSideBySideIsOneRun) {
   ASSERT_EQ(moves.size(), 6u);
   EXPECT_EQ(moves[5].source, 2 * f.layer_stride + f.value_offset + 4 * f.block_stride);
   EXPECT_EQ(moves[5].length, 8u * 3 * 128);
-  // So are blocks that lie side by side on both sides.
+  // Blocks that are adjacent on both sides are one run, too.
   std::vector<PageCopy> copies = Block(f, 4, 7, 16);
   for (const PageCopy& copy : Block(f, 5, 8, 16)) copies.push_back(copy);
   moves = Told({f}, f, copies);
   ASSERT_EQ(moves.size(), 6u);
   EXPECT_EQ(moves[0].length, 2u * 8 * 16 * 128);
-  // Another number of blocks on the other rank: other strides of layers.
+  // The other rank has another number of blocks: other strides of layers.
   const Format more = ByPosition(3, 12, 8);
   copies = Block(f, 4, 7, 16);
   for (PageCopy& copy : copies) {
@@ -252,7 +252,7 @@ TEST(KvFormat, WhatLiesSideBySideIsOneRun) {
   EXPECT_EQ(moves[2].target, more.layer_stride + 11 * more.block_stride);
 }
 
-// K of all layers, then V of all: still from the front to the back of the source.
+// K of all layers, then V of all: still from the start to the end of the source.
 TEST(KvFormat, RunsAreToldInTheOrderOfTheSource) {
   Format f = ByPosition(3, 10, 8);
   f.layer_stride = 10 * f.block_stride;
@@ -263,7 +263,7 @@ TEST(KvFormat, RunsAreToldInTheOrderOfTheSource) {
   for (size_t i = 1; i < moves.size(); ++i) EXPECT_GT(moves[i].source, moves[i - 1].source);
 }
 
-// More copies than are looked at together; in falling order nothing lies side by side.
+// More copies than are folded together; in falling order none are adjacent.
 TEST(KvFormat, ManyCopiesAreOneRunAllTheSame) {
   const uint32_t pages = 10000;
   const Format f = PoolOf({1, 1, 16, 64}, Element::kF32, 2 * pages);
@@ -425,7 +425,7 @@ TEST(KvFormat, CopiesBeyondTheFormatsAreRefused) {
   const Status refused = TellMoves([&](uint32_t) { return &pool; }, pool, still,
                                    [](const ByteMove&) { return OkStatus(); });
   EXPECT_NE(refused.message().find("source pages of a copy are 0 apart"), std::string::npos);
-  // A pull that fails ends it.
+  // An error of the callback ends it.
   const std::vector<PageCopy> copies = {good};
   int told = 0;
   const Status status = TellMoves([&](uint32_t) { return &f; }, f, copies,

@@ -15,7 +15,7 @@ LiveBlocks::LiveBlocks(const Input& in) {
     of[q.home].insert(of[q.home].end(), q.blocks.begin(), q.blocks.begin() + filled);
     total += filled;
   }
-  std::vector<uint32_t> begin;  // of each home's numbers
+  std::vector<uint32_t> begin;  // first number of each home
   for (uint32_t home = 0; home < homes; ++home) {
     std::vector<uint32_t>& blocks = of[home];
     std::sort(blocks.begin(), blocks.end());
@@ -30,7 +30,7 @@ LiveBlocks::LiveBlocks(const Input& in) {
     const std::vector<uint32_t>& blocks = of[q.home];
     size_t next = 0;
     for (uint32_t b = 0; b < BlocksOf(q.length, in.shape.block_tokens); ++b) {
-      // Most often the one after the last.
+      // Usually the one after the last.
       if (next == blocks.size() || blocks[next] != q.blocks[b]) {
         next = std::lower_bound(blocks.begin(), blocks.end(), q.blocks[b]) - blocks.begin();
       }

@@ -1,4 +1,4 @@
-// The blocks that requests have filled, numbered: sets and maps of blocks become flat arrays.
+// Numbers for the blocks that requests have filled: sets and maps of blocks become flat arrays.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class LiveBlocks {
   explicit LiveBlocks(const Input& input);
 
   size_t size() const { return blocks_.size(); }
-  // Of a block, by number: numbers ascend by (home, block).
+  // Home and id of a block, by number: numbers ascend by (home, block).
   uint32_t home(uint32_t number) const { return homes_[number]; }
   uint32_t block(uint32_t number) const { return blocks_[number]; }
   // The filled blocks of a request, in position order.

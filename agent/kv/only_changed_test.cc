@@ -1,4 +1,4 @@
-// Plans of manifests that list layers that change, and no others, beside plans of whole ones.
+// Plans from manifests that list only changed layers, compared with plans from whole ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ bool AnyMoves(const Input& in, const Plan& plan) {
   return false;
 }
 
-// Where each page of these layers comes from, by name.
+// The source of each page of these layers, by name.
 using Pages = std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>,
                        std::tuple<uint32_t, uint32_t, uint32_t>>;
 Pages PagesOf(const RankPlan& part, uint32_t rank, const std::vector<bool>& layers) {
@@ -131,8 +131,7 @@ TEST(KvOnlyChanged, WhatContradictsItIsRefused) {
   EXPECT_EQ(MakePlan(listed).status().code(), Code::kInvalid) << "ranks change";
 }
 
-// A plan that moves a request, made of the whole manifest, is no plan for one that lists too
-// little.
+// A plan from the whole manifest that moves a request is invalid for one that lists too little.
 TEST(KvOnlyChanged, TheProofRefusesARequestThatMoves) {
   uint32_t refused = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {

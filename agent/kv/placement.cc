@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kNobody = UINT32_MAX;
 
-// The room of the world while requests are given out one after another.
+// The room of the world while requests are placed one after another.
 class Room {
  public:
   Room(const Input& in, const std::vector<Span>& spans, const LiveBlocks& live)
@@ -74,11 +74,12 @@ class Room {
     return out;
   }
 
-  // Gives the request a place at the home, or says why not and changes nothing.
+  // Places the request at the home; false: not possible, `why` has the reason, and no state
+  // changes.
   bool Take(size_t request, uint32_t home, std::string* why) {
     const Request& q = in_.requests[request];
     uint64_t fresh = 0;
-    std::vector<uint32_t> contested;  // of those, what another new home needs as well
+    std::vector<uint32_t> contested;  // of those, blocks that another new home needs as well
     for (const uint32_t block : live_.Of(request)) {
       if (first_[block] == home) continue;
       if (first_[block] != kNobody) {
@@ -122,9 +123,9 @@ class Room {
     return true;
   }
 
-  // Homes that an old home's requests may change to for no more pages than where it stays: whose
-  // ranks shared all layers of these requests. Ascending, with itself; empty: it does not stay, or
-  // brings nothing if it does.
+  // Homes to which an old home's requests may change for no more pages than staying costs, because
+  // their ranks shared all layers of these requests. Ascending, including itself. Empty: it does
+  // not stay, or staying costs no pages.
   const std::vector<uint32_t>& Peers(uint32_t old_home) {
     const auto [it, added] = peers_.try_emplace(old_home);
     const int32_t stay = in_.new_of_old[old_home];
@@ -141,7 +142,7 @@ class Room {
     return it->second;
   }
 
-  // Blocks of the fullest home over the mean.
+  // Blocks of the fullest home divided by the mean.
   double Lopsided() const {
     uint64_t most = 0, sum = 0;
     for (const uint32_t home : homes_) {
@@ -151,7 +152,7 @@ class Room {
     return sum == 0 ? 1 : static_cast<double>(most * homes_.size()) / static_cast<double>(sum);
   }
 
-  // As in Plan.
+  // As Plan::shared.
   auto Shared() const {
     std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> out;
     for (const auto& [block, homes] : shared_) {
@@ -167,7 +168,7 @@ class Room {
     uint64_t pages = 0;
   };
 
-  // Ascending by rank.
+  // The needs of a home, ascending by rank.
   std::vector<Need> NeedsOf(uint32_t home) const {
     std::vector<uint32_t> ranks;
     for (const Span& span : spans_) {
@@ -183,7 +184,7 @@ class Room {
     return out;
   }
 
-  // For each of the home's needs.
+  // Overlaps for each of the home's needs.
   const std::vector<uint64_t>& OverlapsOf(uint32_t old_home, uint32_t home) {
     auto [it, added] = overlaps_.try_emplace({old_home, home});
     if (added) {
@@ -194,7 +195,7 @@ class Room {
     return it->second;
   }
 
-  // Of one block.
+  // Pages to fetch for one block.
   uint64_t PagesToBring(uint32_t old_home, uint32_t home) {
     const std::vector<uint64_t>& here = OverlapsOf(old_home, home);
     uint64_t pages = 0;
@@ -202,14 +203,14 @@ class Room {
     return pages;
   }
 
-  // Of a block that more than one may need: has this home taken it?
+  // Whether this home has taken a block that several homes may need.
   bool Takes(uint32_t block, uint32_t home) const {
     const auto it = shared_.find(block);
     return it != shared_.end() &&
            std::find(it->second.begin(), it->second.end(), home) != it->second.end();
   }
 
-  // Does a home that took the block before keep its pages on the rank?
+  // Whether a home that took the block earlier keeps its pages on the rank.
   bool TakenOver(uint32_t block, uint32_t rank) const {
     const auto keeps = [&](uint32_t home) {
       return Overlap(spans_, live_.home(block), old_of_new_[rank], home, rank) > 0;
@@ -229,14 +230,14 @@ class Room {
   std::vector<uint32_t> homes_;
   std::map<uint32_t, std::vector<uint32_t>> peers_;  // by old home
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> overlaps_;
-  std::vector<uint32_t> first_;                                 // [live block]: who took it first
-  std::unordered_map<uint32_t, std::vector<uint32_t>> shared_;  // by live block: all who did
+  std::vector<uint32_t> first_;                                 // [live block]: its first taker
+  std::unordered_map<uint32_t, std::vector<uint32_t>> shared_;  // by live block: all its takers
 };
 
 // The blocks of one new home.
 class Names {
  public:
-  // `filled`: (live block, tokens), in any order, a block once for each request that has it.
+  // `filled`: (live block, tokens), in any order, a block once for each request with it.
   Names(const Input& in, const LiveBlocks& live, uint32_t home,
         std::vector<std::pair<uint32_t, uint32_t>> filled) {
     std::sort(filled.begin(), filled.end());
@@ -247,7 +248,7 @@ class Names {
       }
       blocks_.back().tokens = std::max(blocks_.back().tokens, tokens);
     }
-    // A block whose home stays keeps its name; the others get the lowest free ones.
+    // A block of a home that stays keeps its name; the others get the lowest free ones.
     std::vector<uint32_t> taken;
     const auto stays = [&](const PlacedBlock& block) {
       return in.new_of_old[block.old_home] == static_cast<int32_t>(home);
@@ -264,7 +265,7 @@ class Names {
     }
   }
 
-  // Name of a live block that is here; fast where the numbers ascend.
+  // The name of a live block of this home; fast for ascending numbers.
   uint32_t Of(uint32_t number) {
     if (next_ == numbers_.size() || numbers_[next_] != number) {
       next_ = std::lower_bound(numbers_.begin(), numbers_.end(), number) - numbers_.begin();
@@ -337,7 +338,7 @@ std::vector<int32_t> OldOfNew(const Input& in) {
 
 namespace {
 
-// Requests in the order in which they are placed: longest first, then those that nobody waits for.
+// Requests in the order of placement: longest first, then those that no client waits for.
 struct Order {
   explicit Order(const Input& in) : all(in.requests.size()) {
     std::iota(all.begin(), all.end(), size_t{0});
@@ -356,14 +357,14 @@ struct Order {
   size_t running = 0;
 };
 
-// Homes of some requests, one after another.
+// Places requests, one after another.
 class Placing {
  public:
   Placing(const Input& in, const std::vector<Span>& spans, const LiveBlocks& live)
       : in_(in), room_(in, spans, live), homes_(in.requests.size()) {}
 
-  // `anew`: who may as well be elsewhere goes where there is least. What such requests share with
-  // others is then copied for each home.
+  // `anew`: requests with several equally good homes go to the least loaded one. Blocks that such
+  // requests share with others are then copied for each home.
   Status Place(std::span<const size_t> some, bool anew) {
     const auto free = [&](size_t i) {
       return anew && room_.Peers(in_.requests[i].home).size() > 1;
@@ -372,7 +373,7 @@ class Placing {
     for (const size_t i : some) {
       const int32_t stay = in_.new_of_old[in_.requests[i].home];
       if (!free(i) && TakeAt(i, stay)) continue;
-      // An idle prefix is dropped rather than have ranks list all layers.
+      // An idle prefix is dropped; otherwise ranks would have to list all layers.
       if (in_.only_changed && in_.requests[i].idle) return {Code::kNoMemory, why_};
       homeless.push_back(i);
     }

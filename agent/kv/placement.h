@@ -1,4 +1,4 @@
-// Which rank becomes the home of which request, and under which block ids.
+// The homes of requests, and their block ids there.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,10 @@
 
 namespace tangram::kv {
 
-// The input is valid, `spans` are its. kNoMemory when a request has no place.
+// The input is valid, `spans` are its spans. kNoMemory: a request has no place.
 Result<Plan> PlaceRequests(const Input& input, const std::vector<Span>& spans);
 
-// Pages of a block of `old_home` that `rank` (new) has already, as the old rank `old_rank` (-1: it
+// Pages of a block of `old_home` that `rank` (new) already has as the old rank `old_rank` (-1: it
 // joins), and that `home` (new) needs there.
 uint64_t Overlap(const std::vector<Span>& spans, uint32_t old_home, int32_t old_rank, uint32_t home,
                  uint32_t rank);

@@ -11,12 +11,12 @@
 namespace tangram::kv {
 namespace {
 
-// The strips of one old rank. Blocks are asked for in an order near to theirs.
+// The strips of one old rank. Lookups come in an order near to theirs.
 class HeldStrips {
  public:
   explicit HeldStrips(const std::vector<Strip>& strips) : strips_(strips) {}
 
-  // All of the block; empty: the rank does not have it.
+  // All strips of the block; empty: the rank does not have it.
   std::span<const Strip> Find(uint32_t home, uint32_t block) {
     const auto is = [&](size_t i) {
       return i < strips_.size() && strips_[i].home == home && strips_[i].block == block;
@@ -37,7 +37,7 @@ class HeldStrips {
 
  private:
   const std::vector<Strip>& strips_;
-  size_t begin_ = 0, end_ = 0;  // what was found last
+  size_t begin_ = 0, end_ = 0;  // of the last lookup
 };
 
 // The part of one rank.
@@ -70,7 +70,7 @@ class Part {
     uint32_t head = 0;
     const Span* span = nullptr;
   };
-  // Layers of a strip of mine (by index) that stay.
+  // Layers of one of my strips (by index) that stay.
   struct Stays {
     size_t strip = 0;
     uint32_t layer = 0, layers = 0;
@@ -88,7 +88,7 @@ class Part {
     return out;
   }
 
-  // Does the home take over the pages of the block that this rank has?
+  // Whether the home takes over this rank's pages of the block.
   bool Owns(uint32_t home, const PlacedBlock& block) const {
     if (self_ < 0) return false;
     const auto shared = plan_.shared.find({block.old_home, block.old_block});
@@ -99,7 +99,7 @@ class Part {
     return false;
   }
 
-  // `turn` counts the home's blocks.
+  // Keeps or moves one lane of a block. `turn` counts the home's blocks.
   Status Provide(uint32_t home, const PlacedBlock& block, size_t turn, const Lane& lane,
                  bool owner) {
     const Span& span = *lane.span;
@@ -107,7 +107,7 @@ class Part {
         self_ >= 0 && Has(span.before.Of(block.old_home, static_cast<uint32_t>(self_)), lane.head);
     auto source = static_cast<uint32_t>(self_);
     if (!own) {
-      // The ranks that wait for one replicated head begin at different replicas.
+      // Ranks that need the same replicated head begin at different replicas.
       const auto holders = span.before.Holders(block.old_home, lane.head);
       source = holders[(turn + rank_) % holders.size()];
     }
@@ -138,7 +138,7 @@ class Part {
                         source, lane.head, layer, block.old_block, block.old_home, rank_)};
   }
 
-  // What I have and does not stay.
+  // Frees my strips that do not stay.
   void Free() {
     const std::vector<Strip>& mine = in_.ranks[static_cast<size_t>(self_)].strips;
     std::sort(stays_.begin(), stays_.end());

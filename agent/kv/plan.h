@@ -1,8 +1,8 @@
-// The KV plan: who holds which KV page after a flip, and where it comes from.
+// The KV plan: the rank and source of each KV page after a flip.
 //
 // Every rank of the epoch makes the same plan from the same gathered manifest: homes and names of
-// all requests, the same everywhere, then its own part of what moves. cover.h proves both
-// without knowing how they were found. Words: architecture 2 and 8 ("KV").
+// all requests. Then it makes its own part of the moves. cover.h proves both without knowledge of
+// the planner. Terms: architecture 2 and 8 ("KV").
 //
 // A block is block_tokens consecutive positions of one request or of a prefix that requests
 // of one home share; it is named (home, block id). A page is one KV head of one layer of
@@ -40,22 +40,22 @@ struct Request {
   std::string id;         // unique
   uint32_t home = 0;      // old rank
   uint32_t length = 0;    // positions whose KV is written and accepted
-  uint32_t reserved = 0;  // most positions it may come to (prompt + max_tokens), >= length
-  // Logical blocks of the home, in position order, at least ceil(length / block_tokens). Blocks
-  // after those hold nothing accepted: the plan drops them.
+  uint32_t reserved = 0;  // maximum positions (prompt + max_tokens), >= length
+  // Logical blocks of the home, in position order, at least ceil(length / block_tokens). Later
+  // blocks have no accepted content: the plan drops them.
   std::vector<uint32_t> blocks;
-  // New rank to which its KV was copied already, in part: if it cannot stay it goes there, if there
-  // is room. -1: none.
+  // The new rank to which part of its KV was copied already: if it cannot stay it goes there, if
+  // there is room. -1: none.
   int32_t promised = -1;
-  // Nobody waits for it: placed after all others, in the order of the input, and not counted as
+  // No client waits for it: placed after all others, in the order of the input, and not counted as
   // moved.
   bool idle = false;
 };
 
 // The pages of one KV head of one block on one rank, for `layers` layers from `layer` on: `page`,
-// and each next one `stride` further. Who keeps the layers of a block side by side has one strip of
-// a head, however many layers there are; who keeps a region per layer has the distance of two
-// regions for a stride.
+// and each next one `stride` further. A rank with a block's layers adjacent has one strip per head,
+// for any number of layers. With a region per layer, the stride is the distance between two
+// regions.
 struct Strip {
   uint32_t home = 0;  // old rank
   uint32_t block = 0;
@@ -73,7 +73,7 @@ struct RankState {
   std::vector<Strip> strips;
 };
 
-// The manifest and the two attention shardings: the whole input.
+// The whole input: the manifest and the two attention shardings.
 struct Input {
   Shape shape;
   std::vector<LayerGroups> old_groups;  // [layers], ranks of the old numbering
@@ -84,8 +84,8 @@ struct Input {
                                        // number (0 for the others); may be empty
   std::vector<Request> requests;       // in one order on every rank
   std::vector<RankState> ranks;        // [old ranks]
-  // Of layers with the same groups before and after no strips are listed: all KV there stays where
-  // it is. Ranks and their numbers are the same then, and requests stay at their homes.
+  // Layers with the same groups before and after are not listed: all their KV stays in place. Then
+  // ranks and their numbers are unchanged, and requests stay at their homes.
   bool only_changed = false;
 };
 
@@ -94,7 +94,7 @@ std::vector<bool> LayersThatChange(const std::vector<LayerGroups>& before,
                                    const std::vector<LayerGroups>& after);
 
 // KV of `tokens` positions in each page of a strip, pulled into pages that the target takes from
-// its free list. Which bytes of a page these are, the engine's format says (format.h).
+// its free list. The engine's format has the bytes of a page (format.h).
 struct Move {
   uint32_t home = 0, block = 0;  // new
   uint32_t kv_head = 0;
@@ -105,7 +105,7 @@ struct Move {
   auto operator<=>(const Move&) const = default;
 };
 
-// Pages that stay where they are and perhaps get another name.
+// Pages that stay in place and perhaps get another name.
 struct Keep {
   uint32_t home = 0, block = 0;  // new
   uint32_t kv_head = 0;
@@ -115,12 +115,12 @@ struct Keep {
   auto operator<=>(const Keep&) const = default;
 };
 
-// What one rank of the new numbering does.
+// The part of one rank of the new numbering.
 struct RankPlan {
   std::vector<Move> moves;   // by (home, block, kv_head, layer)
   std::vector<Keep> kept;    // by (home, block, kv_head, layer)
-  std::vector<Strip> freed;  // to give back after the flip, in the order of its manifest
-  uint64_t moved_bytes = 0;  // of filled tokens, local copies included
+  std::vector<Strip> freed;  // to free after the flip, in the order of its manifest
+  uint64_t moved_bytes = 0;  // of filled tokens, including local copies
   uint64_t local_bytes = 0;  // of those, copies inside the rank
 };
 
@@ -135,11 +135,11 @@ struct PlacedBlock {
   uint32_t block = 0;  // new
   uint32_t old_home = 0;
   uint32_t old_block = 0;
-  uint32_t tokens = 0;  // most that a request of the new home has filled
+  uint32_t tokens = 0;  // maximum that a request of the new home has filled
   bool operator==(const PlacedBlock&) const = default;
 };
 
-// What all ranks know alike.
+// The plan that all ranks have in common.
 struct Plan {
   std::vector<Placement> requests;               // same order as the input
   std::vector<std::vector<PlacedBlock>> blocks;  // [new ranks], ascending
@@ -148,28 +148,28 @@ struct Plan {
   // Blocks that more than one new home needs: (old home, old block) -> the homes, in the order in
   // which they take over the pages that a rank already holds. The others need copies.
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> shared;
-  uint64_t requests_moved = 0;  // whose home rank changed
+  uint64_t requests_moved = 0;  // requests whose home rank changed
   double lopsided = 1;  // blocks of the fullest home over the mean of all, reserved ones too
 };
 
-// Beyond it, requests whose KV would cost no more bytes elsewhere do not stay where they are.
+// Above this ratio, requests whose KV would cost no more bytes elsewhere do not stay.
 inline constexpr double kLopsided = 1.25;
 
-// New homes: a request stays when its home is in a group of every layer after the flip and there
-// is room, else it goes where it was promised to, if there is room. The others go, longest first,
-// to the rank with the least load that has room. If that is lopsided (kLopsided), those are placed
-// so as well that bring something if they stay, and no more if they go: where all heads of a
-// request were split over ranks, any of these may have it. So who leaves Tensor comes back
-// balanced. Room is counted in unique blocks with every request's reservation, and the pages that
-// arrive must fit beside the old ones (they are freed after the flip). Grows with requests and
-// blocks, not with pages. kNoMemory when it does not fit (the message has the numbers; nothing is
-// changed), kNotHeld when only layers that change are listed and a request would have to leave its
-// home, kInvalid when the manifest contradicts itself. All ranks find the same.
+// Decides the new homes. A request stays if its home is in a group of every layer after the flip
+// and there is room. Otherwise it goes to its promised rank, if there is room. The others go,
+// longest first, to the least loaded rank that has room. If the result is lopsided (kLopsided),
+// requests that cost pages even if they stay, and no more elsewhere, are placed this way too. Where
+// all heads of a request were split over ranks, any of these ranks may become its home, so a world
+// that leaves TensorParallel is balanced. Room is counted in unique blocks with every request's
+// reservation. Arriving pages must fit next to the old ones, which are freed after the flip. Cost
+// grows with requests and blocks, not with pages. kNoMemory: it does not fit (the message has the
+// numbers). kNotHeld: only changed layers are listed and a request would have to leave its home.
+// kInvalid: the manifest contradicts itself. All ranks get the same result.
 Result<Plan> MakePlan(const Input& input);
 
-// One rank's part, `rank` in the new numbering: grows with what the rank holds and brings. Of equal
-// replicas of a head the sources take turns. kInvalid: some rank's manifest lacks what its groups
-// ask for, or this one's has a page twice; others may not find that.
+// Makes one rank's part, `rank` in the new numbering. Cost grows with the pages that the rank holds
+// and fetches. Equal replicas of a head take turns as sources. kInvalid: some rank's manifest lacks
+// a strip that its groups need, or this rank's has a page twice; other ranks may not detect that.
 Result<RankPlan> MakePart(const Input& input, const Plan& plan, uint32_t rank);
 
 // KV heads [first, second) that position `position` of the group holds.

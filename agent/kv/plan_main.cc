@@ -1,9 +1,9 @@
-// tangram-kv-plan: what planning a flip's KV costs a rank at the size of a large model. 256
-// requests of 4,096 tokens in blocks of 16, the 94 layers and 4 KV heads of Qwen3-235B, on 8 ranks:
-// from attention data (Expert) to heads split over all (Tensor, each KV head on two ranks), back,
-// and to the same again. For each, the CPU milliseconds of the rank that needs most for the plan,
-// its part and their proof, over sorting one 64-bit key per strip of the manifest; pages, and heap.
-// One JSON object per case, then the summary.
+// tangram-kv-plan: the cost of planning a flip's KV for a rank at the size of a large model. 256
+// requests of 4,096 tokens in blocks of 16, the 94 layers and 4 KV heads of Qwen3-235B, on 8 ranks.
+// Cases: from attention data (Expert) to heads split over all (Tensor, each KV head on two ranks),
+// back, and to the same again. Each case has the CPU milliseconds of the slowest rank for the plan,
+// its part and their proof, over the time to sort one 64-bit key per strip of the manifest; pages,
+// and heap. One JSON object per case, then the summary.
 #include <malloc.h>
 #include <time.h>
 
@@ -54,8 +54,7 @@ std::vector<LayerGroups> GroupsOf(uint32_t t) {
   return std::vector<LayerGroups>(kLayers, groups);
 }
 
-// Attention data, blocks given out in turn to requests that all grow, each head's layers side by
-// side.
+// Data-parallel attention; blocks given in turn to growing requests; each head's layers adjacent.
 Input Data() {
   Input in;
   in.shape = kShape;
@@ -70,7 +69,7 @@ Input Data() {
     q.length = kTokens - rng() % kShape.block_tokens;
     q.reserved = kTokens + 512;
   }
-  // Room for twice what is there: in Tensor each KV head is on two ranks.
+  // Room for twice the pages in use: in Tensor each KV head is on two ranks.
   const uint32_t blocks = (kTokens + 512) / kShape.block_tokens * kRequests / kRanks;
   for (uint32_t r = 0; r < kRanks; ++r) {
     RankState& state = in.ranks.emplace_back();
@@ -91,7 +90,7 @@ Input Data() {
   return in;
 }
 
-// The world after the parts were carried out, pages that arrived at the end of what was in use.
+// The world after the parts were executed, with arriving pages after those that were in use.
 Input After(const Input& in, const Plan& plan, const std::vector<RankPlan>& parts) {
   Input out = in;
   out.old_groups = in.new_groups;
@@ -127,7 +126,7 @@ double SortMilliseconds(const Input& in) {
   const double begin = CpuMilliseconds();
   std::sort(keys.begin(), keys.end());
   const double spent = CpuMilliseconds() - begin;
-  if (keys.front() == keys.back()) std::exit(1);  // so that the sort is not for nothing
+  if (keys.front() == keys.back()) std::exit(1);  // keeps the sort from being optimized away
   return spent;
 }
 
@@ -193,7 +192,7 @@ Case Play(const char* name, const Input& in) {
 
 int Main() {
   Input in = Data();
-  // What an engine asks before it plans at all.
+  // An engine checks this before it plans.
   const double begin = CpuMilliseconds();
   const bool same = in.old_groups == in.new_groups;
   const double unchanged = CpuMilliseconds() - begin;

@@ -30,7 +30,7 @@ using testing::RandomInput;
 using testing::Rng;
 using testing::Whole;
 
-// The orders that plan.h promises.
+// The orders that plan.h guarantees.
 void ExpectOrder(const Whole& whole) {
   const auto by_name = [](const auto& a, const auto& b) {
     return std::tie(a.home, a.block, a.kv_head, a.layer) <
@@ -61,7 +61,7 @@ TEST(KvPlan, TightMemoryIsCoveredOrRefusedWithNumbers) {
   for (uint32_t seed = 0; seed < 600; ++seed) {
     Rng rng(seed);
     Input in = RandomInput(rng, 4000, 1);
-    // Just what is in use plus little.
+    // The pages in use and few more.
     for (RankState& r : in.ranks) {
       r.free_pages = Pick(rng, 0, 60);
     }
@@ -82,7 +82,7 @@ TEST(KvPlan, TightMemoryIsCoveredOrRefusedWithNumbers) {
   EXPECT_GT(refused, 50u);
 }
 
-// Damages a plan, or returns false when it offers nothing to damage.
+// Damages a plan, or returns false if it has no part to damage.
 using Damage = std::function<bool(Rng&, Whole&)>;
 
 template <typename T>
@@ -108,7 +108,7 @@ bool Drop(Rng& rng, Whole& whole, std::vector<T> RankPlan::*member) {
   return true;
 }
 
-// Each move, kept or freed strip, changed.
+// Changes one move, kept strip or freed strip.
 template <typename T>
 Damage Change(std::vector<T> RankPlan::*member, std::function<void(Rng&, T&)> change) {
   return [member, change = std::move(change)](Rng& rng, Whole& whole) {
@@ -188,7 +188,7 @@ const std::map<std::string, Damage>& Damages() {
   return damages;
 }
 
-// Each damage is seen by the check that goes page by page, and by the one that ships.
+// The page-by-page check and the real one detect each damage.
 TEST(KvPlan, EveryDamageFailsTheCoverCheck) {
   std::map<std::string, int> tried;
   for (uint32_t seed = 0; seed < 80; ++seed) {
@@ -206,7 +206,7 @@ TEST(KvPlan, EveryDamageFailsTheCoverCheck) {
   for (const auto& [name, damage] : Damages()) EXPECT_GT(tried[name], 10) << name;
 }
 
-// What the shipping check takes is right page by page, whatever was damaged, and how often.
+// A plan that the real check accepts is correct page by page, after any number of damages.
 TEST(KvPlan, NothingWrongPassesTheCoverCheck) {
   std::vector<const Damage*> damages;
   for (const auto& [name, damage] : Damages()) damages.push_back(&damage);
@@ -222,7 +222,7 @@ TEST(KvPlan, NothingWrongPassesTheCoverCheck) {
   }
 }
 
-// Two ranks, one layer, one block of 4 tokens: small enough to see.
+// Two ranks, one layer, one block of 4 tokens: small enough to verify by hand.
 Input TwoRanks(uint32_t old_t, uint32_t new_t) {
   Input in;
   in.shape = {4, 2, 4, 64};
@@ -329,7 +329,7 @@ TEST(KvPlan, DisplacedRequestsGoLongestFirstToTheLeastLoaded) {
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   ASSERT_TRUE(CheckWhole(in, *plan).ok());
   EXPECT_EQ(plan->plan.requests[0].home, 0u);
-  EXPECT_EQ(plan->plan.requests[2].home, 1u);  // long: first, to the empty rank
+  EXPECT_EQ(plan->plan.requests[2].home, 1u);  // long: placed first, at the empty rank
   EXPECT_EQ(plan->plan.requests[1].home, 0u);  // short: 8 tokens there, 16 on rank 1
   EXPECT_TRUE(plan->plan.requests[3].blocks.empty());
 }
@@ -380,7 +380,7 @@ TEST(KvPlan, WhatFitsToTheLastPageFitsAndNothingBeyond) {
   in.requests = {{"a", 0, 8, 16, {1, 2}}};
   Rng rng(1);
   GivePages(rng, in, 8, 1);
-  in.new_of_old = {-1, 0};  // all goes to rank 1: two blocks of two heads come, two may follow
+  in.new_of_old = {-1, 0};  // all move to rank 1: two blocks of two heads arrive, two may follow
   in.new_ranks = 1;
   in.new_groups = {Cut({0}, 1, 4)};
   in.ranks[1].free_pages = 4;
@@ -397,7 +397,7 @@ TEST(KvPlan, WhatFitsToTheLastPageFitsAndNothingBeyond) {
   EXPECT_FALSE(CheckWhole(reserved, *plan).ok());
 }
 
-// A sum in 32 bits would wrap, and the request come to nothing.
+// A 32-bit sum would wrap, and the request would appear to need no room.
 TEST(KvPlan, NumbersAtTheEndOfTheirRangeDoNotWrap) {
   Rng rng(3);
   Input good = TwoRanks(1, 2);

@@ -1,5 +1,5 @@
-// The attention shardings before and after, by runs of layers that are alike in both: what a rank
-// holds of a home's blocks is looked up, not searched for layer by layer.
+// The attention shardings before and after, by runs of layers that are alike in both. A rank's part
+// of a home's blocks is looked up, not searched layer by layer.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Seats {
   Seats(const Shape& shape, const LayerGroups& groups, size_t ranks);
 
   bool InGroup(uint32_t rank) const { return group_[rank] >= 0; }
-  // What `rank` holds of blocks of `home`; {0, 0} if they are not in one group.
+  // The KV heads that `rank` holds of `home`'s blocks; {0, 0} if they are not in one group.
   Heads Of(uint32_t home, uint32_t rank) const {
     return Shared(home, rank) ? heads_[rank] : Heads{0, 0};
   }
@@ -33,7 +33,7 @@ class Seats {
   bool Shared(uint32_t a, uint32_t b) const { return group_[a] >= 0 && group_[a] == group_[b]; }
   // The ranks that share requests with `home`, in the order of the group.
   std::span<const uint32_t> With(uint32_t home) const;
-  // Those of them that hold a KV head, ascending.
+  // The ranks of these that hold a KV head, ascending.
   std::span<const uint32_t> Holders(uint32_t home, uint32_t head) const;
 
  private:
@@ -46,14 +46,14 @@ class Seats {
 struct Span {
   uint32_t layer = 0, layers = 0;
   Seats before, after;
-  bool listed = true;  // Input.only_changed: strips of these layers are
+  bool listed = true;  // whether Input.only_changed lists strips of these layers
   uint32_t end() const { return layer + layers; }
 };
 
 // All layers, in order. The groups are valid.
 std::vector<Span> SpansOf(const Input& input);
 
-// Pages that one block of `home` takes on `rank`; before: of layers that are listed.
+// Pages of one block of `home` on `rank`; PagesBefore: only in listed layers.
 uint64_t PagesBefore(const std::vector<Span>& spans, uint32_t home, uint32_t rank);
 uint64_t PagesAfter(const std::vector<Span>& spans, uint32_t home, uint32_t rank);
 

@@ -1,4 +1,4 @@
-// MakePlan where the answer can be written down.
+// MakePlan on worlds small enough to write down the result.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ TEST(KvSmallPlan, HeadsOfAPosition) {
   EXPECT_EQ(HeldKvHeads(shape, group, 3), Heads(2, 4));
 }
 
-// Ranks 0 and 1 as they were and rank 2, which joins, each alone.
+// Ranks 0 and 1 unchanged and a joiner, rank 2, each alone.
 Input Three() {
   Input in = testing::SmallWorld();
   in.new_ranks = 3;
@@ -64,7 +64,7 @@ Input Three() {
 
 TEST(KvSmallPlan, ARequestWhoseHomeHasNoRoomGoesElsewhereAndTheOthersStay) {
   Input in = Three();
-  // "a" may come to 3 blocks of 2 pages; rank 0 has room for 2.
+  // "a" may grow to 3 blocks of 2 pages; rank 0 has room for 2.
   in.ranks[0] = {5, 0, in.ranks[0].strips};
   in.ranks[0].total_pages = 6;
   EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1, 0}));
@@ -73,7 +73,7 @@ TEST(KvSmallPlan, ARequestWhoseHomeHasNoRoomGoesElsewhereAndTheOthersStay) {
   const Whole all = Make(in);
   EXPECT_EQ(Homes(all), (std::vector<uint32_t>{2, 1, 0}));
   EXPECT_EQ(all.plan.requests_moved, 1u);
-  // What "a" and "c" shared is there once and once here; "c" keeps it.
+  // The block that "a" and "c" shared exists on both ranks now; "c" keeps the original.
   EXPECT_EQ(all.parts[0].kept.size(), 2u);
   EXPECT_EQ(all.parts[2].moves.size(), 4u);
   EXPECT_EQ(all.plan.requests[0].blocks, (std::vector<uint32_t>{0, 1}))
@@ -84,7 +84,7 @@ TEST(KvSmallPlan, ARequestWhoseHomeHasNoRoomGoesElsewhereAndTheOthersStay) {
 
 TEST(KvSmallPlan, NumbersOfBlocksThatStayAreNotGivenAgain) {
   Input in = testing::SmallWorld();
-  // Rank 1 leaves, and its request comes to rank 0, where 0 and 2 are taken.
+  // Rank 1 leaves, and its request moves to rank 0, where 0 and 2 are taken.
   in.new_of_old = {0, -1};
   in.new_ranks = 1;
   in.new_groups = {{{{0}, {0, 4}}}};
@@ -100,9 +100,9 @@ TEST(KvSmallPlan, NumbersOfBlocksThatStayAreNotGivenAgain) {
   EXPECT_EQ(all.plan.requests_moved, 1u);
 }
 
-// Ranks 0 and 1 are one group, and hold a head each of the requests of home 1. Rank 1 leaves, and
-// another joins in its place. The longer one goes to the new home 1, the emptier, the other to
-// home 0, and both need block 7 there.
+// Ranks 0 and 1 are one group, and each holds one head of the requests of home 1. Rank 1 leaves,
+// and another joins in its place. The longer request goes to the new home 1, the emptier one, the
+// other to home 0, and both need block 7 there.
 Input TwoHomesOfOneBlock() {
   Input in;
   in.shape = {4, 2, 4, 64};
@@ -134,8 +134,8 @@ TEST(KvSmallPlan, ABlockThatTwoHomesNeedIsKeptByOneAndCopiedForTheOther) {
 }
 
 // Home 0 is ranks 0 and 1 in layer 0, and ranks 0 and 2 in layer 1; home 1 shares the former, and
-// has ranks 1 and 3 in layer 1. Nobody moves. Rank 2 is full, so those that will grow leave home 0,
-// for home 1 alone. There block 7 is needed besides, where pages of it lie that home 0 keeps.
+// has ranks 1 and 3 in layer 1. No rank changes. Rank 2 is full, so growing requests must move from
+// home 0 to home 1. Home 1 also needs block 7, and home 0 keeps its pages there.
 Input TwoHomesOfOneGroup() {
   Input in;
   in.shape = {4, 2, 4, 64};
@@ -146,7 +146,7 @@ Input TwoHomesOfOneGroup() {
   in.new_ranks = 4;
   in.requests = {{"a", 0, 4, 4, {7}}, {"b", 0, 4, 8, {7}}, {"c", 0, 4, 8, {7}}};
   in.ranks.resize(4);
-  // All that they may come to: block 7 of home 0, the copy for home 1, a block each for "b", "c".
+  // Their maximum: block 7 of home 0, the copy for home 1, a block each for "b", "c".
   in.ranks[0] = {5, 1, {{0, 7, 0, 0, 2, 0, 1}}};
   in.ranks[1] = {7, 2, {{0, 7, 1, 0, 1, 0, 1}}};
   in.ranks[2] = {1, 0, {{0, 7, 1, 1, 1, 0, 1}}};
@@ -178,13 +178,13 @@ TEST(KvSmallPlan, BlocksMayComeInAnyOrderAndARequestMayFillLessOfOne) {
   EXPECT_EQ(all.plan.requests[2].blocks, (std::vector<uint32_t>{9, 7}));
 }
 
-// Layer 1 is of each rank alone now, and in layer 0 the two change places: rank 0 has nothing that
-// home 1 needs of it, which takes nothing over there then, and home 0 keeps what it has.
+// In layer 1 each rank is alone after the flip, and in layer 0 the two exchange positions. Rank 0
+// has no pages that home 1 needs there, so home 1 takes none over, and home 0 keeps its pages.
 TEST(KvSmallPlan, WhoNeedsNothingOfABlockDoesNotTakeItOver) {
   Input in = TwoHomesOfOneBlock();
   in.old_groups.push_back(in.old_groups[0]);
   in.new_groups = {{{{1, 0}, {0, 2, 4}}}, {{{0}, {0, 4}}, {{1}, {0, 4}}}};
-  // Of both layers; rank 0 has KV head 0, rank 1 the other.
+  // The strips of both layers; rank 0 has KV head 0, rank 1 the other.
   in.ranks[0].strips = {{1, 7, 0, 0, 2, 3, 2}, {1, 9, 0, 0, 2, 1, 5}};
   in.ranks[1].strips = {{1, 7, 1, 0, 2, 4, 1}, {1, 9, 1, 0, 2, 2, 4}};
   const Whole all = Make(in);
@@ -193,7 +193,8 @@ TEST(KvSmallPlan, WhoNeedsNothingOfABlockDoesNotTakeItOver) {
   EXPECT_EQ(all.parts[0].local_bytes, 0u);
 }
 
-// What comes to a home gets the lowest numbers, and its own blocks have theirs: all go by number.
+// Arriving blocks get the lowest free numbers, the home's own blocks keep theirs: all are ordered
+// by number.
 TEST(KvSmallPlan, PagesAreMovedInTheOrderOfNewNumbers) {
   Input in = testing::SmallWorld();
   in.old_groups[0].push_back({{2}, {0, 4}});
@@ -208,7 +209,7 @@ TEST(KvSmallPlan, PagesAreMovedInTheOrderOfNewNumbers) {
                                                    {0, 9, 1, 0, 1, 0, 2, 1, 2}}));
 }
 
-// The one head is on all ranks of the old group, in either order.
+// The only head is on all ranks of the old group, in either order.
 TEST(KvSmallPlan, ReplicasTakeTurnsFromTheLowestOn) {
   const std::vector<std::vector<uint32_t>> orders = {{0, 1}, {1, 0}};
   for (const std::vector<uint32_t>& ranks : orders) {
@@ -231,7 +232,7 @@ TEST(KvSmallPlan, ReplicasTakeTurnsFromTheLowestOn) {
   }
 }
 
-// Without a layer every rank is in a group of each, and nobody else.
+// Without layers every rank is in a group of each.
 TEST(KvSmallPlan, AWorldWithoutLayersHasNoPages) {
   Input in = Three();
   in.old_groups.clear();
@@ -243,15 +244,15 @@ TEST(KvSmallPlan, AWorldWithoutLayersHasNoPages) {
   for (const RankPlan& part : all.parts) EXPECT_EQ(part.moved_bytes, 0u);
 }
 
-// Rank 1 leaves; "b" goes to who has the least of its pages in use, then the fewest blocks, then
-// the lowest number.
+// Rank 1 leaves. "b" goes to the rank with the smallest share of its pages in use, then with the
+// fewest blocks, then with the lowest number.
 TEST(KvSmallPlan, TheLeastLoadedHomeTakesWhoLostItsOwn) {
   Input in = Three();
   in.new_of_old = {0, -1};
   in.joined_pages = {0, 16, 16};
   EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1, 0})) << "two are empty";
   in.requests.push_back({"d", 1, 3, 3, {7}});
-  // "b" goes to 1; "d", which shares its block, to 2, the emptier, and takes a copy.
+  // "b" goes to 1; "d", which shares its block, to 2, the emptier one, and takes a copy.
   EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1, 0, 2}));
   in.joined_pages = {0, 16, 100};
   in.requests.push_back({"e", 1, 0, 4, {}});
@@ -272,8 +273,7 @@ TEST(KvSmallPlan, LongestFirstThenByName) {
   EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{1, 0}));
 }
 
-// What nobody waits for takes a place when all others have theirs, in the order of the input, be it
-// at home or not.
+// Idle requests are placed after all others, in the order of the input, at home or not.
 TEST(KvSmallPlan, IdleOnesComeLast) {
   Input in = Three();
   in.new_of_old = {-1, -1};
@@ -283,7 +283,7 @@ TEST(KvSmallPlan, IdleOnesComeLast) {
   in.requests[0].idle = true;  // the longest
   EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 0, 1}));
   EXPECT_EQ(Make(in).plan.requests_moved, 2u) << "it is not counted";
-  // Rank 0 has six pages for eight that they come to. "b", at home on rank 1, has to come there.
+  // Rank 0 has six pages, and they may need eight. "b", at home on rank 1, has to go there.
   in = Three();
   in.new_of_old = {0, -1};
   in.new_ranks = 1;
@@ -302,7 +302,7 @@ void GiveAnew(Input* in) {
   testing::GivePages(rng, *in, 64, 1);
 }
 
-// Four requests of two blocks, all at home on rank 0, in two layers that both ranks share.
+// Four requests of two blocks, all with home 0, in two layers that both ranks share.
 Input AllAtOne() {
   Input in = testing::SmallWorld();
   const LayerGroups alone = in.old_groups[0], tensor = in.new_groups[0];
@@ -323,12 +323,12 @@ TEST(KvSmallPlan, WhoLeavesTensorIsBalancedForNoByteMore) {
   EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 1, 0, 1}));
   EXPECT_EQ(all.plan.lopsided, 1);
   EXPECT_EQ(all.plan.requests_moved, 2u);
-  // One of two heads, of one layer, of every block.
+  // One of two heads, in one layer, for every block.
   EXPECT_EQ(all.parts[0].moved_bytes + all.parts[1].moved_bytes, 4u * 8 * 64);
 }
 
 TEST(KvSmallPlan, WhoWouldBringMoreElsewhereStays) {
-  // Layer 0 is of each rank alone already.
+  // In layer 0 each rank is alone already.
   Input in = AllAtOne();
   const LayerGroups alone = in.new_groups[0];
   in.old_groups[0] = in.new_groups[1] = alone;
@@ -350,7 +350,7 @@ TEST(KvSmallPlan, WhoIsNearlyBalancedStays) {
   EXPECT_EQ(all.plan.requests_moved, 0u);
 }
 
-// Layers of two kinds: what a rank needs of a home is counted once, and just fits.
+// Layers of two kinds: a rank's need for a home is counted once, and just fits.
 TEST(KvSmallPlan, RoomIsCountedOverAllLayersOnce) {
   Input in = testing::SmallWorld();
   in.old_groups.push_back(in.old_groups[0]);
@@ -361,7 +361,7 @@ TEST(KvSmallPlan, RoomIsCountedOverAllLayersOnce) {
       0,
       {{0, 7, 0, 0, 2, 0, 1}, {0, 7, 1, 0, 2, 2, 1}, {0, 9, 0, 0, 2, 4, 1}, {0, 9, 1, 0, 2, 6, 1}}};
   in.ranks[1] = {3, 2, {}};
-  // Rank 0 needs head 0 of layer 0 and both of layer 1, rank 1 head 1 of layer 0, of three blocks.
+  // Of three blocks, rank 0 needs head 0 of layer 0 and both of layer 1, rank 1 head 1 of layer 0.
   in.ranks[0].total_pages = 9;
   EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0}));
   in.ranks[0].total_pages = 8;

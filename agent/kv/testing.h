@@ -1,4 +1,4 @@
-// Random worlds for tests: any manifest, from any groups to any others.
+// Random worlds for tests: manifests of all kinds, from any groups to any others.
 #pragma once
 
 #include <fmt/core.h>
@@ -38,7 +38,7 @@ inline Result<Whole> MakeWhole(const Input& in) {
   return out;
 }
 
-// The first rank's objection.
+// The first error of a check, in order of ranks.
 inline Status CheckWhole(const Input& in, const Whole& whole) {
   TANGRAM_RETURN_IF_ERROR(CheckHomes(in, whole.plan));
   for (uint32_t r = 0; r < in.new_ranks; ++r) {
@@ -51,7 +51,7 @@ inline uint32_t Pick(Rng& rng, uint32_t low, uint32_t high) {
   return low + rng() % (high - low + 1);
 }
 
-// t ranks over the query heads, sizes as even as they come.
+// t ranks over the query heads, in sizes as equal as possible.
 inline Group MakeGroup(std::vector<uint32_t> ranks, uint32_t query_heads) {
   Group g{std::move(ranks), {}};
   const auto t = static_cast<uint32_t>(g.ranks.size());
@@ -59,7 +59,7 @@ inline Group MakeGroup(std::vector<uint32_t> ranks, uint32_t query_heads) {
   return g;
 }
 
-// Groups of t over the given ranks; what does not fill a group makes a smaller one.
+// Groups of t over the given ranks; the remainder makes a smaller group.
 inline LayerGroups Cut(const std::vector<uint32_t>& ranks, uint32_t t, uint32_t query_heads) {
   LayerGroups out;
   for (size_t i = 0; i < ranks.size(); i += t) {
@@ -76,7 +76,7 @@ inline std::vector<uint32_t> Shuffled(Rng& rng, uint32_t n) {
   return out;
 }
 
-// The pages of a rank while a test gives them out, in random order.
+// The free pages of a rank, given out in random order.
 class FreePages {
  public:
   FreePages(Rng& rng, uint32_t total)
@@ -84,7 +84,7 @@ class FreePages {
 
   uint32_t left() const { return left_; }
 
-  // For `layers` layers, if so many pages are found free at a random distance; else for one.
+  // A strip for `layers` layers, if that many pages are free at a random distance; else for one.
   Strip Take(uint32_t layers) {
     Strip out;
     for (int attempt = 0; attempt < 4 && layers > 1; ++attempt) {
@@ -100,7 +100,7 @@ class FreePages {
     while (!order_.empty() && !Free(order_.back())) order_.pop_back();
     if (order_.empty()) throw std::logic_error("the test gives too few pages");
     out.page = order_.back();
-    out.stride = Pick(rng_, 0, 2);  // of one layer it means nothing
+    out.stride = Pick(rng_, 0, 2);  // for one layer it has no meaning
     out.layers = 1;
     Use(out.page);
     return out;
@@ -134,7 +134,8 @@ inline void GivePages(Rng& rng, Input& in, uint32_t total, uint32_t spare_denomi
     for (const auto& [its_home, block] : blocks) {
       const auto home = its_home;  // clang 14 captures no structured bindings
       for (uint32_t head = 0; head < in.shape.kv_heads; ++head) {
-        // Runs of layers in which the rank has the head, cut anywhere, also where spans meet.
+        // Runs of layers in which the rank has the head, cut anywhere, also at the borders of
+        // spans.
         const auto layers = static_cast<uint32_t>(in.old_groups.size());
         const auto has = [&](uint32_t layer) {
           return std::any_of(spans.begin(), spans.end(), [&](const Span& span) {
@@ -169,7 +170,7 @@ inline void AddRequests(Rng& rng, Input& in, const std::vector<uint32_t>& homes,
     q.home = homes[rng() % homes.size()];
     q.length = rng() % 5 == 0 ? 0 : Pick(rng, 1, 6 * bt);
     q.reserved = q.length + Pick(rng, 0, 3 * bt);
-    // Sharing is of whole blocks; now and then one block more is allocated than is filled.
+    // Whole blocks are shared; sometimes one block more is allocated than filled.
     const uint32_t filled = (q.length + bt - 1) / bt;
     const uint32_t want = filled + (rng() % 4 == 0 ? 1 : 0);
     auto& prefix = chain[q.home];

@@ -12,7 +12,7 @@ namespace {
 
 Status Bad(const std::string& message) { return Status(Code::kInvalid, "KV manifest: " + message); }
 
-// The last number that a block could have stays free: `next_block` is above every block's.
+// The last possible number of a block stays unused: `next_block` is above every block's.
 constexpr uint32_t kNoBlock = UINT32_MAX;
 Status ListsNoBlock(const std::string& who) {
   return Bad(fmt::format("{} lists a block {}, the last number there is", who, kNoBlock));
@@ -43,8 +43,8 @@ Status ValidateGroups(const Shape& shape, const std::vector<LayerGroups>& layers
   return OkStatus();
 }
 
-// The strips of one rank, one after another: each after the one before, within the rank's pages and
-// heads, and together all that its groups ask for.
+// The strips of one rank, in order. Each follows the previous one and is within the rank's pages
+// and heads. Together they are exactly those that its groups need.
 class StripsOfRank {
  public:
   StripsOfRank(const Input& in, const std::vector<Span>& spans, uint32_t rank)
@@ -94,7 +94,7 @@ class StripsOfRank {
     return OkStatus();
   }
 
-  // Of the block that ends with the last strip.
+  // Checks the block that ends with the last strip.
   Status Complete() const {
     if (last_ == nullptr || covered_ == want_) return OkStatus();
     return Bad(fmt::format("rank {} has {} pages of block {} of home {}, its groups ask for {}",
@@ -168,13 +168,13 @@ Status ValidateRequests(const Input& in, const std::vector<Span>& spans) {
 }  // namespace
 
 Status ValidatePages(const Input& in, uint32_t rank) {
-  // As far as pages are listed: how many there are is the rank's own word.
+  // Up to the last listed page: the rank's own page count is not trusted.
   uint32_t last = 0;
   for (const Strip& s : in.ranks[rank].strips) {
     last = std::max(last, s.page + (s.layers - 1) * s.stride);
   }
   std::vector<uint64_t> used(last / 64 + 1, 0);
-  // Marks the pages of one word; false: one of them is marked already.
+  // Marks pages in one machine word; false: one of them is marked already.
   const auto mark = [&](uint32_t page, uint64_t bits) {
     uint64_t& word = used[page / 64];
     const bool free = (word & bits) == 0;
@@ -185,7 +185,7 @@ Status ValidatePages(const Input& in, uint32_t rank) {
     uint32_t step = 1;
     for (uint32_t i = 0; i < strip.layers; i += step) {
       const uint32_t page = strip.page + i * strip.stride, at = page % 64;
-      // Side by side: as many at once as the word has.
+      // Adjacent pages: as many at a time as the word has.
       step = strip.stride == 1 ? std::min(strip.layers - i, 64 - at) : 1;
       const uint64_t bits = (step == 64 ? ~uint64_t{0} : (uint64_t{1} << step) - 1) << at;
       if (!mark(page, bits)) {

@@ -9,14 +9,14 @@
 
 namespace tangram::kv {
 
-// Blocks that so many positions take. Exact for every number of them: a sum in 32 bits would wrap.
+// Blocks for this many positions. Exact for every number: a 32-bit sum could wrap.
 constexpr uint32_t BlocksOf(uint32_t tokens, uint32_t block_tokens) {
   return tokens / block_tokens + (tokens % block_tokens != 0 ? 1 : 0);
 }
 
-// kInvalid names the first contradiction: a rank in two groups, bounds that do not cover
-// the query heads, strips that are not what a rank's groups ask for, a request twice, ...
-// `spans` is set if the groups are valid.
+// kInvalid names the first contradiction: a rank in two groups, bounds that do not cover the query
+// heads, strips that differ from a rank's groups, a request twice, ... `spans` is set if the groups
+// are valid.
 Status Validate(const Input& input, std::vector<Span>* spans);
 
 // kInvalid: the old rank's strips have a page twice.

@@ -1,4 +1,4 @@
-// Each rule of a manifest, broken by itself in one that is right.
+// Each rule of a manifest, violated alone in a correct one.
 #include "agent/kv/validate.h"
 
 #include <gmock/gmock.h>
@@ -146,8 +146,8 @@ TEST(KvValidate, WhatIsAtALimitIsTaken) {
         in.new_of_old = {1, -1};
       },
       [](Input& in) { in.ranks[0].strips[0].page = 15; },
-      [](Input& in) { in.requests[0].blocks.push_back(12); },  // nothing accepted is in it
-      // who has nothing yet needs no group
+      [](Input& in) { in.requests[0].blocks.push_back(12); },  // it has no accepted content
+      // a rank without blocks needs no group
       [](Input& in) {
         in.old_groups[0].pop_back();
         in.ranks[1].strips.clear();
@@ -170,8 +170,7 @@ TEST(KvValidate, WhatIsAtALimitIsTaken) {
   }
 }
 
-// Of four layers of two heads; each head's pages are 0, 2, 4, 6 and 1, 3, 5, 7, and what is
-// changed.
+// Four layers of two heads. Each head's pages are 0, 2, 4, 6 and 1, 3, 5, 7, except for the change.
 TEST(KvValidate, APageIsUsedOnce) {
   Input in;
   in.shape = {2, 2, 4, 64};
@@ -197,7 +196,7 @@ TEST(KvValidate, APageIsUsedOnce) {
   refused({0, 3, 1, 0, 4, 6, 64}, "a page of 6 to 6, in block 3 of home 0, is used twice");
 }
 
-// A run of pages, of any length from any page: each of its pages is seen, and none beside it.
+// A run of pages, of any length from any page: each of its pages is marked, and no other.
 TEST(KvValidate, RunsOverWordsAreSeenWhole) {
   for (uint32_t first = 60; first < 70; ++first) {
     for (uint32_t layers : {1U, 4U, 5U, 63U, 64U, 65U, 130U}) {

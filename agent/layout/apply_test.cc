@@ -1,4 +1,4 @@
-// What a delta changes, and what it leaves.
+// Effects of a delta.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -124,7 +124,7 @@ TEST(Delta, NobodyLeavesWithExpertsOrHeads) {
   replaces_one.add_layers()->set_layer(0);
   EXPECT_THAT(Refusal(replaces_one), HasSubstr("layer 1: a leaving rank still owns experts"));
 
-  // A rank that is none of the members'.
+  // A rank that no member has.
   for (const uint32_t rank : {3, 9}) {
     v1::Layout base = Base();
     base.mutable_layers(1)->mutable_experts(0)->set_ranks(0, rank);

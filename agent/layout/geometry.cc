@@ -16,7 +16,7 @@ uint32_t BlockRows(v1::DType dtype) {
   return dtype == v1::DTYPE_MXFP4 ? 32 : 1;
 }
 
-// The most rows of a granule, up to `most`, for at least so many granules; 0: there are none.
+// The largest number of rows up to `most` that gives at least `granules` granules; 0: none.
 uint32_t RowsFor(uint32_t inner, uint32_t block, uint32_t granules, uint32_t most) {
   for (const uint32_t unit : {16U, 8U, 4U, 2U, 1U}) {
     for (uint32_t rows = std::min(most, inner); rows > 0; --rows) {
@@ -94,8 +94,8 @@ Status CheckLayers(const v1::Geometry& g) {
   return OkStatus();
 }
 
-// What is computed from a geometry stays below this, so that the sum of two such numbers, or one
-// of them rounded up, is below 2^63 still.
+// Numbers derived from a geometry stay below this, so that a sum of two of them, or one of them
+// rounded up, stays below 2^63.
 constexpr uint64_t kMostBytes = 1ULL << 61;
 
 // *out = a * b; the error names the field.
@@ -106,7 +106,7 @@ Status Multiply(const char* field, uint64_t a, uint64_t b, uint64_t* out) {
   return OkStatus();
 }
 
-// The sections of a slab that is row-major are what a granule is made of; another slab has none.
+// In a row-major slab the sections make up a granule. Other slabs have no sections.
 Status CheckSections(const v1::Geometry& g) {
   if (g.slab_format() != v1::SLAB_FORMAT_ROW_MAJOR) {
     if (g.sections().empty()) return OkStatus();
@@ -131,8 +131,8 @@ Status CheckSections(const v1::Geometry& g) {
 
 Result<GeometryView> GeometryView::Make(v1::Geometry geometry) {
   const v1::Geometry& g = geometry;
-  // Far above any model there is; keeps loops short, and an expert's bytes below 2^61. Products
-  // that may be more are checked one by one below.
+  // Far above any real model; keeps loops short, and an expert's bytes below 2^61. Products that
+  // may be larger are checked individually below.
   constexpr uint32_t kMost = 1U << 20;
   if (g.layers() == 0 || g.layers() > 4096) return Bad(fmt::format("layers = {}", g.layers()));
   TANGRAM_RETURN_IF_ERROR(CheckLayers(g));

@@ -1,5 +1,5 @@
-// A model's geometry with the numbers that follow from it: granules, pitches, banks.
-// C++ twin of operator/pkg/geometry; the rules are docs/architecture.md, section 8.
+// A model's geometry and derived numbers: granules, pitches, banks. C++ twin of
+// operator/pkg/geometry; the rules are in docs/architecture.md, section 8.
 #pragma once
 
 #include <cstdint>
@@ -18,34 +18,33 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-// Which granules position `position` of a group of `group` ranks holds of `expert`.
-// Sizes differ by at most one; the longer runs rotate with the expert.
+// The granules of `expert` that position `position` of a group of `group` ranks holds. Counts
+// differ by at most one; the ranks with the longer runs rotate with the expert.
 Run ShardOf(uint32_t granules, uint32_t group, uint32_t expert, uint32_t position);
 
-// Rows of a granule where nobody says them: the most of at most 128 that give an expert of `inner`
-// rows 8 granules or more, so that 8 ranks can share it; else the most that divide it. Multiples of
-// the rows that a scale of `dtype` covers, and of 16 if that can be. The twin of
-// operator/pkg/geometry's, in tests/golden/granule-rows.json.
+// Default rows of a granule: the largest number up to 128 that gives an expert of `inner` rows at
+// least 8 granules, so that 8 ranks can share it; else the largest that divides it. A multiple of
+// the rows per scale of `dtype`, and of 16 if possible. Twin: operator/pkg/geometry; both in
+// tests/golden/granule-rows.json.
 uint32_t DefaultGranuleRows(uint32_t inner, v1::DType dtype);
 
 constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// Start of every Tensor piece and of every dense tensor, in bytes.
+// Alignment of every Tensor piece and of every dense tensor, in bytes.
 constexpr uint64_t kPieceAlignment = 256;
-// Slots of a bank beyond one per expert (redundant experts, pieces in passing).
+// Slots of a bank beyond one per expert (redundant experts, pieces in transit).
 constexpr uint32_t kSpareSlots = 32;
-// Banks of a layout beyond one per MoE layer, at most.
+// Maximum number of banks of a layout beyond one per MoE layer.
 constexpr uint32_t kMostSpareBanks = 4096;
-// A page's number in its bank has so many values.
+// Upper bound of the page numbers in a bank.
 constexpr uint64_t kMostPagesOfABank = 1ULL << 40;
 
 class GeometryView {
  public:
-  // Refuses geometries that contradict themselves, or whose numbers of bytes (up to all banks
-  // that a layout may have, and the dense weights beside them) reach 2^63: kBadGeometry, naming
-  // the field and its value.
+  // Rejects contradictory geometries, and byte counts (up to all banks of a layout plus the dense
+  // weights) that reach 2^63: kBadGeometry, with the field and its value.
   static Result<GeometryView> Make(v1::Geometry geometry);
 
   const v1::Geometry& proto() const { return proto_; }
@@ -55,7 +54,7 @@ class GeometryView {
   uint64_t page_bytes() const { return proto_.page_bytes(); }
   uint64_t granule_bytes() const { return proto_.granule_bytes(); }
   uint64_t tail_bytes() const { return proto_.expert_tail_bytes(); }
-  // Granules are interleaved in their slab, by Geometry.sections; else they lie one after another.
+  // Granules are interleaved in their slab, by Geometry.sections; otherwise they are consecutive.
   bool row_major() const { return proto_.slab_format() == v1::SLAB_FORMAT_ROW_MAJOR; }
   // Bytes of a piece of `count` granules, tail included.
   uint64_t piece_bytes(uint32_t count) const {

@@ -1,4 +1,4 @@
-// What a geometry may be: each field at its limits, and beside them.
+// Geometry bounds: each field at its limits and just outside.
 #include "agent/layout/geometry.h"
 
 #include <gmock/gmock.h>
@@ -68,7 +68,7 @@ TEST(GeometryBounds, EachFieldIsTakenAtItsLimitsAndRefusedByNameBeyond) {
   }
 }
 
-// What a granule is made of, by section: lines and bytes of each.
+// Sections of a granule: lines and bytes of each.
 using Sections = std::vector<std::pair<uint64_t, uint64_t>>;
 
 TEST(GeometryBounds, SectionsOfARowMajorSlabAreAGranuleAndNoOtherSlabHasAny) {

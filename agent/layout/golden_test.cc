@@ -1,5 +1,4 @@
-// The answers of the Go twin (tests/golden/layouts.json; how it was made: its README)
-// must be the answers here.
+// The results of the Go twin (tests/golden/layouts.json, see its README) must be the results here.
 #include <gtest/gtest.h>
 
 #include <fstream>

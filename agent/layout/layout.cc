@@ -9,13 +9,13 @@
 namespace tangram::layout {
 namespace {
 
-// Blocks of a layout's memory: a few for the largest.
+// Maximum block size of a layout's arena: a few blocks for the largest layout.
 constexpr size_t kMostArenaBlock = 1 << 20;
 
 Status Bad(std::string message) { return {Code::kBadPlan, "layout: " + std::move(message)}; }
 
-// Where the shards of a position begin in the bank of a group of g > 1: the same on every rank,
-// so that any member can take a position over in place.
+// Start of a position's shards in the bank of a group of g > 1. It is the same on every rank, so
+// that any member can take over a position in place.
 uint64_t PositionBase(const v1::ExpertGroup& group, const GeometryView& geometry,
                       uint32_t position) {
   const auto size = static_cast<uint32_t>(group.ranks_size());
@@ -29,14 +29,14 @@ uint64_t PositionBase(const v1::ExpertGroup& group, const GeometryView& geometry
       bytes += RoundUp(geometry.piece_bytes(run.count), kPieceAlignment);
     }
     base += RoundUp(bytes, geometry.page_bytes());
-    if (base > geometry.bank_pitch()) break;  // more than fits already; no sum may wrap
+    if (base > geometry.bank_pitch()) break;  // does not fit; no sum may wrap
   }
   return base;
 }
 
 Status CheckExperts(const v1::LayerLayout& layer, const v1::Layout& layout,
                     const GeometryView& geometry) {
-  std::vector<int> owner(geometry.experts(), -1);      // the last group that has it
+  std::vector<int> owner(geometry.experts(), -1);      // the last group that has the expert
   std::vector<int> placed(layout.members_size(), -1);  // group of each rank
   for (int g = 0; g < layer.experts_size(); ++g) {
     const v1::ExpertGroup& group = layer.experts(g);
@@ -154,7 +154,7 @@ bool AllStay(const google::protobuf::RepeatedField<uint32_t>& ranks, const v1::L
 }
 
 Status RenumberAll(v1::Layout* layout, const v1::LayoutDelta& delta) {
-  std::set<uint32_t> replaced;  // whole; what they were does not matter
+  std::set<uint32_t> replaced;  // replaced completely, so their old content does not matter
   for (const v1::LayerLayout& layer : delta.layers()) replaced.insert(layer.layer());
   for (v1::LayerLayout& layer : *layout->mutable_layers()) {
     if (replaced.contains(layer.layer())) continue;
@@ -249,7 +249,7 @@ std::string HashOf(const v1::Layout& layout) { return WireHash(layout); }
 
 Result<std::shared_ptr<const v1::Layout>> Parse(std::string_view wire) {
   google::protobuf::ArenaOptions options;
-  // What messages take over their wire form; a little more is another block.
+  // Messages take about 8 times their wire form; if they need more, a block is added.
   options.start_block_size = std::clamp<size_t>(8 * wire.size(), 1 << 10, kMostArenaBlock);
   options.max_block_size = kMostArenaBlock;
   auto arena = std::make_shared<google::protobuf::Arena>(options);
@@ -316,13 +316,13 @@ Run KvHeadsOf(const v1::AttentionGroup& group, uint32_t position, const Geometry
 }
 
 uint64_t PagesTouched(const std::vector<PlacedPiece>& pieces, const GeometryView& geometry) {
-  // One number line for all banks: no bank has so many pages that it reaches the next one's.
+  // One number line for all banks: page numbers of a bank stay below the next bank's.
   std::vector<std::pair<uint64_t, uint64_t>> runs;  // first page, page after the last
   for (const PlacedPiece& piece : pieces) {
     const uint64_t bank = uint64_t{piece.bank} << 40;
     const uint64_t first = bank + piece.offset / geometry.page_bytes();
     const uint64_t after = bank + (piece.offset + piece.bytes - 1) / geometry.page_bytes() + 1;
-    // Pieces that follow one another in a bank are one run: few are left to sort.
+    // Consecutive pieces of a bank form one run, so few runs are sorted.
     if (!runs.empty() && runs.back().first <= first && first <= runs.back().second) {
       runs.back().second = std::max(runs.back().second, after);
     } else {

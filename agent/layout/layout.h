@@ -1,5 +1,5 @@
-// Rules over v1::Layout: validity, deltas, and where each piece of a rank lies.
-// C++ twin of operator/pkg/layout; tests/golden holds both to the same answers.
+// Rules of v1::Layout: validity, deltas, and the places of a rank's pieces. C++ twin of
+// operator/pkg/layout; tests/golden checks that both give the same results.
 #pragma once
 
 #include <cstdint>
@@ -28,43 +28,43 @@ struct PlacedPiece {
   bool operator==(const PlacedPiece&) const = default;
 };
 
-// How pieces of a rank are found: by layer, expert, first granule. A rank holds two pieces of one
-// key only while one of them is to be let go of.
+// Key of a rank's pieces: layer, expert, first granule. A rank holds two pieces of one key only
+// while one of them is about to be freed.
 using PieceKey = std::tuple<uint32_t, uint32_t, uint32_t>;
 inline PieceKey KeyOf(const PlacedPiece& piece) {
   return {piece.layer, piece.expert, piece.run.start};
 }
 inline bool InOrder(const PlacedPiece& a, const PlacedPiece& b) { return KeyOf(a) < KeyOf(b); }
 
-// Complete owners, no rank in two groups of a layer, bounds, banks, heads. The message names
+// Checks complete owners, no rank in two groups of a layer, bounds, banks, heads. Errors name
 // layer, group and numbers.
 Status Validate(const v1::Layout& layout, const GeometryView& geometry);
 
-// `base` with the delta applied and the epoch set; layers that the delta names are replaced
-// whole and not renumbered. Does not validate.
+// `base` with the delta applied and the epoch set. Layers of the delta are replaced completely and
+// not renumbered. Does not validate.
 Result<v1::Layout> Apply(const v1::Layout& base, const v1::LayoutDelta& delta, uint64_t epoch);
 
 std::string HashOf(const v1::Layout& layout);
 
-// From its wire form; kBadPlan when it is none. Its messages are one block of memory, made and let
-// go of as one: those of 58 x 256 experts are 50,000 otherwise. Does not validate.
+// A layout from its wire form; kBadPlan if it is invalid. Its messages share one arena; for 58 x
+// 256 experts they would otherwise be 50,000 allocations. Does not validate.
 Result<std::shared_ptr<const v1::Layout>> Parse(std::string_view wire);
 
-// Every piece that `rank` holds, ordered by layer, position, then slot. The layout is valid.
+// Every piece of `rank`, ordered by layer, position, then slot. The layout must be valid.
 std::vector<PlacedPiece> PiecesOf(const v1::Layout& layout, const GeometryView& geometry,
                                   uint32_t rank);
-// Appends those of one layer.
+// Appends the pieces of one layer.
 void AddPiecesOf(const v1::LayerLayout& layer, const GeometryView& geometry, uint32_t rank,
                  std::vector<PlacedPiece>* out);
 
 bool HoldsDense(const v1::Layout& layout, uint32_t rank);
 // Rank of a member, or -1.
 int32_t RankOf(const v1::Layout& layout, const std::string& member);
-// KV heads that position p of the group reads: [first, last).
+// KV heads that position `position` of the group reads: [first, last).
 Run KvHeadsOf(const v1::AttentionGroup& group, uint32_t position, const GeometryView& geometry);
 
-// How many distinct pages pieces touch, over all banks: a sweep over runs of pages, n log n in the
-// pieces however large they are.
+// Number of distinct pages that the pieces touch, over all banks. Sweeps over page runs: n log n in
+// the pieces, whatever their size.
 uint64_t PagesTouched(const std::vector<PlacedPiece>& pieces, const GeometryView& geometry);
 
 }  // namespace tangram::layout

@@ -67,7 +67,7 @@ TEST(Geometry, RefusesWhatContradictsItself) {
               HasSubstr("12 query heads are not a multiple of 5 KV heads"));
 }
 
-// Every field at its least and at its most: what is taken computes the same in 128 bits.
+// Every field at its minimum and maximum: accepted geometries give the same results in 128 bits.
 TEST(Geometry, NoNumberOfBytesWraps) {
   using Wide = unsigned __int128;
   constexpr Wide kLimit = Wide{1} << 63;

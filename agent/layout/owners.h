@@ -1,4 +1,4 @@
-// Who is given what by a layout, found without listing any rank's pieces.
+// Ranks to which a layout assigns a piece, found without listing any rank's pieces.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,13 @@
 
 namespace tangram::layout {
 
-// Four bytes for each (MoE layer, expert), and for each further copy; the layout is valid and
-// outlives it.
+// Four bytes per (MoE layer, expert), and per replica. The layout must be valid and outlive it.
 class Owners {
  public:
   Owners(const v1::Layout& layout, const GeometryView& geometry);
 
-  // Whether one of `ranks` (by rank: true) has a piece that covers the run. Every piece of the
-  // expert covers a run without granules: it has the tail.
+  // Whether one of `ranks` (by rank: true) has a piece that covers the run. A run without granules
+  // (the tail) is covered by every piece of the expert.
   bool Give(uint32_t layer, uint32_t expert, Run run, const std::vector<bool>& ranks) const;
   // The ranks that have such a piece, in order of groups and positions.
   std::vector<uint32_t> Holders(uint32_t layer, uint32_t expert, Run run) const;

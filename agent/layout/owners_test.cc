@@ -9,7 +9,7 @@
 namespace tangram::layout {
 namespace {
 
-// The same asked of every rank's list of pieces.
+// The same, found in every rank's list of pieces.
 bool SomeoneHas(const v1::Layout& layout, const GeometryView& geometry, uint32_t layer,
                 uint32_t expert, Run run, const std::vector<bool>& ranks) {
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
@@ -31,7 +31,7 @@ TEST(Owners, GiveWhatPiecesSay) {
   for (int round = 0; round < 60; ++round) {
     const auto ranks = static_cast<uint32_t>(1 + random() % 5);
     v1::Layout layout = testing::RandomLayout(geometry, ranks, 2, random);
-    // Copies, and slots without an expert.
+    // Replicas, and slots without an expert.
     for (v1::LayerLayout& layer : *layout.mutable_layers()) {
       v1::ExpertGroup& group = *layer.mutable_experts(0);
       const auto extra = static_cast<uint32_t>(random() % 9);
@@ -60,7 +60,7 @@ TEST(Owners, GiveWhatPiecesSay) {
   }
 }
 
-// Who asks may say anything.
+// Callers may pass any values.
 TEST(Owners, WhatThereIsNotIsGivenToNobody) {
   std::mt19937_64 random(9);
   const GeometryView geometry = GeometryView::Make(testing::SmallGeometry(2, 4, 3)).value();

@@ -1,4 +1,4 @@
-// Where pieces lie and what pages they touch.
+// Places of pieces, and the pages that they touch.
 #include <gtest/gtest.h>
 
 #include "agent/layout/testing.h"
@@ -53,7 +53,7 @@ TEST(Pieces, APositionBeginsBehindTheShardsOfThoseBeforeIt) {
       const auto pieces = PiecesOf(layout, geometry, rank);
       ASSERT_EQ(pieces.size(), 1u);
       EXPECT_EQ(pieces[0].offset, next) << "expert " << expert << ", rank " << rank;
-      next += pieces[0].bytes;  // whole pages, as it happens
+      next += pieces[0].bytes;  // whole pages in this case
     }
   }
 }

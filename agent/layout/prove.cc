@@ -16,12 +16,12 @@ Status Bad(std::string message) { return {Code::kBadPlan, "plan: " + std::move(m
 using Expert = std::pair<uint32_t, uint32_t>;  // layer, expert
 Expert ExpertOf(const PlacedPiece& piece) { return {piece.layer, piece.expert}; }
 
-// A piece of the rank's target that is not in place, and which of its granules are still to come.
+// A piece of the rank's target that is not in place, and its granules with a source so far.
 struct Cover {
   size_t wanted = 0;                // index of the piece
-  std::vector<bool> here;           // by granule of the run
+  std::vector<bool> here;           // by granule of the run: has a source
   bool tail = false;                // comes with a copy
-  std::optional<size_t> brings_it;  // else: with this fetch
+  std::optional<size_t> brings_it;  // otherwise comes with this fetch
 };
 
 // Bytes of a bank, and the piece that begins there.
@@ -31,7 +31,7 @@ struct Range {
   const PlacedPiece* piece;
 };
 
-// The first two of these that overlap, in order of bank and start; null: none do.
+// The first range that overlaps the next one, in order of bank and start; null: none.
 const Range* Overlapping(std::vector<Range>* ranges) {
   std::ranges::sort(*ranges, [](const Range& a, const Range& b) {
     return std::pair(a.bank, a.start) < std::pair(b.bank, b.start);
@@ -41,8 +41,8 @@ const Range* Overlapping(std::vector<Range>* ranges) {
   return it == ranges->end() ? nullptr : &*it;
 }
 
-// Most pieces are in place in most flips of a run: they are met in one walk over both lists, and
-// have no cover.
+// Most pieces stay in place in most flips of a run. One walk over both lists finds these; they have
+// no Cover.
 class Prover {
  public:
   Prover(const GeometryView& geometry, const v1::Layout& target, int32_t rank,
@@ -88,7 +88,7 @@ class Prover {
 
   const PlacedPiece& PieceOf(const Cover& cover) const { return wanted_[cover.wanted]; }
 
-  // Those of a sorted list that are of the expert.
+  // The part of a sorted list that belongs to the expert.
   template <typename T, typename ExpertOfOne>
   static std::span<const T> Of(Expert expert, const std::vector<T>& list, ExpertOfOne of) {
     const auto first = std::partition_point(list.begin(), list.end(),
@@ -107,7 +107,7 @@ class Prover {
     return Of(expert, held_of_, [&](uint32_t i) { return ExpertOf(held_[i]); });
   }
 
-  // Marks the run as brought once; `what` names the column in the message.
+  // Marks the run as having a source, once; `what` names the column in errors.
   Result<Cover*> Bring(const char* what, uint32_t layer, uint32_t expert, Run run) {
     const auto where = [&] {
       return fmt::format("{} of layer {}, expert {}, granules {}..{}", what, layer, expert,
@@ -192,7 +192,7 @@ class Prover {
     return OkStatus();
   }
 
-  // As the planner counts them: what is held of an expert is enough to have its tail.
+  // As the planner counts: any held piece of the expert provides its tail.
   void GiveTails() {
     for (const Cover& cover : covers_) {
       if (cover.tail) continue;
@@ -218,8 +218,8 @@ class Prover {
     return OkStatus();
   }
 
-  // Nothing that comes may lie over anything that is held: sorted sweep over both. Pieces that
-  // follow one another in a bank are swept as one range; only if such ranges overlap, each alone.
+  // No incoming piece may overlap a held one: a sorted sweep over both. Consecutive pieces in a
+  // bank are swept as one range; only if ranges overlap, each piece alone.
   Status CheckHazards() const {
     std::vector<const PlacedPiece*> all;
     for (const uint32_t i : held_of_) all.push_back(&held_[i]);

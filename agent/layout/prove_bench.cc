@@ -1,5 +1,5 @@
-// A rank's pieces by its layout, and the proof of its part of a plan: 256 experts a layer, half of
-// the layers sliced over 8 ranks. An item is a piece.
+// A rank's pieces in a layout, and the proof of its part of a plan: 256 experts per layer, half of
+// the layers sharded over 8 ranks. An item is a piece.
 #include <benchmark/benchmark.h>
 
 #include "agent/layout/prove.h"

@@ -1,4 +1,4 @@
-// ProvePart on one small world, whose every byte is known.
+// ProvePart on a small world in which every byte is known.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,9 +20,9 @@ void SetGroup(v1::ExpertGroup* group, std::vector<uint32_t> ranks, std::vector<u
   group->mutable_slots()->Assign(slots.begin(), slots.end());
 }
 
-// Two experts of 6 granules in two layers, for three ranks. Of layer 0 rank 1 is to hold the upper
-// half of both experts, in bank 0; of layer 1 expert 1, which it has already. It has expert 1 of
-// layer 0 whole, in bank 2.
+// Two experts of 6 granules in two layers, for three ranks. Rank 1 gets the upper half of both
+// experts of layer 0 in bank 0. It already has expert 1 of layer 1, and expert 1 of layer 0 whole,
+// in bank 2.
 class ProveCase : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -102,7 +102,7 @@ TEST_F(ProveCase, SaysWhereEachByteComesFromAndHowManyPagesItTakes) {
   ASSERT_EQ(proof->fetches.size(), 2u);
   EXPECT_TRUE(Same(proof->fetches[0], {upper0_, {3, 1}, 1, 0}));
   EXPECT_TRUE(Same(proof->fetches[1], {upper0_, {4, 2}, 0, 0}));
-  // Banks 2 and 1 as they are and the shards in bank 0, two pages each; three of dense weights.
+  // Banks 2 and 1 unchanged and the shards in bank 0, two pages each; three of dense weights.
   EXPECT_EQ(proof->peak_pages, 9u);
   EXPECT_EQ(proof->steady_pages, 7u);
   EXPECT_FALSE(proof->brings_dense);
@@ -253,7 +253,7 @@ TEST_F(ProveCase, DenseWeightsComeInSixteenPartsToWhoLacksThem) {
 TEST_F(ProveCase, DenseWeightsThatAreHeldOrNotNeededAreNotFetched) {
   target_.mutable_dense()->clear_ranks();
   target_.mutable_dense()->add_ranks(0);
-  SetPages(9, 4);  // held until the end, and not after it
+  SetPages(9, 4);  // held until the end of the flip
   EXPECT_EQ(Refusal(1, true), "");
   SetPages(6, 4);
   EXPECT_EQ(Refusal(1, false), "");
@@ -295,7 +295,7 @@ TEST_F(ProveCase, TheFirstRankIsOneOfTheTarget) {
 }
 
 TEST_F(ProveCase, NothingIsWrittenOverWhatIsHeldToItsLastByte) {
-  // A piece of layer 1 that is to go, in the bank of layer 0, before and behind the shards there.
+  // A piece of layer 1 that will be dropped, in layer 0's bank, before and after the shards there.
   const uint64_t begin = 2 * kPage, end = begin + 2 * kShard;
   const auto at = [&](uint32_t bank, uint64_t offset) {
     held_.resize(2);

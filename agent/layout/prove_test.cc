@@ -1,4 +1,4 @@
-// ProvePart against parts that are right, and against the same parts with one thing wrong.
+// ProvePart with correct parts, and with the same parts after one wrong change.
 #include "agent/layout/prove.h"
 
 #include <gmock/gmock.h>
@@ -23,9 +23,8 @@ struct Case {
 
 class ProveTest : public ::testing::Test {
  protected:
-  // What rank 0 must do to go from `before` to `target`, granule by granule: the
-  // slowest way to say it, and easy to see that it is right.
-  // `turned`: groups of several change their order, so that rank 0 has another shard.
+  // Rank 0's part from `before` to `target`, granule by granule: slow, but obviously correct.
+  // `turned`: groups of several ranks change their order, so that rank 0 has another shard.
   Case MakeCase(uint32_t ranks, bool turned = false) {
     Case c;
     const v1::Layout before = testing::RandomLayout(geometry_, ranks, kSpare, random_);
@@ -33,7 +32,7 @@ class ProveTest : public ::testing::Test {
     c.target = testing::RandomLayout(geometry_, ranks, kSpare, random_);
     const int32_t offset = before.layers(0).bank_offset() == 0 ? kSpare : 0;
     for (auto& layer : *c.target.mutable_layers())
-      layer.set_bank_offset(offset);  // every layer rewritten
+      layer.set_bank_offset(offset);  // every layer is rewritten
     for (auto& layer : *c.target.mutable_layers()) {
       if (!turned || layer.expert_group_size() == 1) continue;
       auto* of = layer.mutable_experts(0)->mutable_ranks();
@@ -95,7 +94,7 @@ TEST_F(ProveTest, AcceptsWhatIsRight) {
 }
 
 // Each piece's tail comes once: from the rank itself if it holds anything of the expert, else with
-// the first fetch that reads the checkpoint, else with the first fetch.
+// the first fetch from the checkpoint, else with the first fetch.
 TEST_F(ProveTest, EveryTailComesWithOneMove) {
   v1::Geometry tailed = testing::SmallGeometry(3, 8, 6);
   tailed.set_expert_tail_bytes(40);
@@ -103,7 +102,7 @@ TEST_F(ProveTest, EveryTailComesWithOneMove) {
   int alone = 0, read = 0, pulled = 0;
   for (int round = 0; round < 300; ++round) {
     Case c = MakeCase(2 + random_() % 4, random_() % 2 == 0);
-    const uint64_t checkpoint = random_() % 3;  // of four fetches so many read it
+    const uint64_t checkpoint = random_() % 3;  // this many of four fetches read it
     for (uint32_t& source : *c.part.mutable_fetches()->mutable_source()) {
       source = random_() % 4 < checkpoint ? 0 : 2;
     }
@@ -199,7 +198,7 @@ TEST_F(ProveTest, RefusesEverySingleFault) {
       {"memory", [](Case* c) { c->part.set_steady_bytes(c->part.steady_bytes() + 4096); }},
       {"lie over each other",
        [](Case* c) {
-         // What is held sits where the target wants to write something else.
+         // Held pieces are where the target writes other pieces.
          for (PlacedPiece& piece : c->held) piece.expert = (piece.expert + 1) % 8;
          for (auto& layer : *c->target.mutable_layers()) {
            layer.set_bank_offset(layer.bank_offset() == 0 ? kSpare : 0);

@@ -1,4 +1,4 @@
-// Layouts for tests, made in the plainest way that is valid.
+// Simple valid layouts for tests.
 #pragma once
 
 #include <random>
@@ -32,7 +32,7 @@ inline v1::Geometry SmallGeometry(uint32_t layers, uint32_t experts, uint32_t gr
   return g;
 }
 
-// The same, of slabs that are row-major.
+// The same with row-major slabs.
 inline v1::Geometry RowMajor(v1::Geometry g) {
   g.set_slab_format(v1::SLAB_FORMAT_ROW_MAJOR);
   const uint64_t element = 2;
@@ -44,7 +44,7 @@ inline v1::Geometry RowMajor(v1::Geometry g) {
   return g;
 }
 
-// The distinct pages that pieces touch, over all banks, one by one; key = bank << 40 | page.
+// The distinct pages that the pieces touch, counted one by one; key = bank << 40 | page.
 inline std::set<uint64_t> PagesOf(const std::vector<PlacedPiece>& pieces,
                                   const GeometryView& geometry) {
   std::set<uint64_t> pages;

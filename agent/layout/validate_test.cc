@@ -1,4 +1,4 @@
-// Each rule of a layout, broken by itself in one that is right.
+// Each rule of a layout, violated alone in an otherwise valid one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -152,13 +152,13 @@ TEST(ValidateRules, WhatIsAtALimitIsTaken) {
       [](v1::Layout* l) { l->set_banks(2); },
       [](v1::Layout* l) { l->set_banks(2 + kMostSpareBanks); },
       [](v1::Layout* l) { l->mutable_layers(2)->set_bank_offset(1); },
-      [](v1::Layout* l) {  // the dense layer has no bank, wherever it says it is
+      [](v1::Layout* l) {  // the dense layer has no bank, whatever it declares
         l->mutable_layers(0)->set_bank_offset(-9);
       },
       [](v1::Layout* l) {
         while (Alone(l, 0)->slots_size() < 36) Alone(l, 0)->add_slots(0);
       },
-      [](v1::Layout* l) { Alone(l, 0)->add_slots(4); },  // a copy beside another rank's
+      [](v1::Layout* l) { Alone(l, 0)->add_slots(4); },  // a replica next to another rank's
       [](v1::Layout* l) {
         l->mutable_dense()->set_ranks(0, 0);
         l->mutable_dense()->add_ranks(1);
@@ -186,7 +186,7 @@ TEST(ValidateRules, NoLayerSharesTheBankOfTheFirst) {
   EXPECT_THAT(Validate(layout, geometry).message(), HasSubstr("layers 0 and 1 share bank 0"));
 }
 
-// One expert whose tail comes with every shard, on as many ranks as it has granules.
+// One expert with a tail in every shard, on as many ranks as it has granules.
 v1::Geometry Tailed(uint32_t granules, uint64_t tail) {
   v1::Geometry g = testing::SmallGeometry(1, 1, granules);
   g.set_query_heads(60);

@@ -82,7 +82,7 @@ Status Checkpoint::ReadHeader(const std::string& path, const std::string& name_i
   if (!header.ok()) return header.status();
   for (auto& [name, info] : *header) {
     const auto said = weight_map.find(name);
-    if (said != weight_map.end() && said->second != name_in_index) continue;  // another shard's
+    if (said != weight_map.end() && said->second != name_in_index) continue;  // another's
     const auto [it, added] = tensors_.emplace(name, Place{&file, std::move(info)});
     if (!added) {
       return {Code::kInvalid,
@@ -112,10 +112,10 @@ Result<Checkpoint::Place> Checkpoint::Take(const std::string& name,
   return place;
 }
 
-// The tensors of one expert, or of a layer's experts where they are stacked.
+// The tensors of one expert, or, if stacked, of a layer's experts.
 Status Checkpoint::TakeExperts(const std::string& prefix, const v1::Geometry& declared,
                                std::vector<Part>* parts) {
-  std::map<std::string, Place> shared;  // of several matrices
+  std::map<std::string, Place> shared;  // stacked tensors of several matrices
   for (const TensorRule& rule : style_->tensors) {
     const std::string name = prefix + rule.name;
     auto place =
@@ -162,7 +162,7 @@ Status Checkpoint::FindExperts(const Declared& config) {
   }
   for (const uint32_t layer : declared.moe_layers()) {
     std::vector<Part>& parts = parts_.emplace_back();
-    // One by one: how many there are is a claim.
+    // Added one by one: the number of experts is an unchecked claim.
     for (uint32_t e = 0; e < (style_->stacked ? 1 : declared.experts()); ++e) {
       TANGRAM_RETURN_IF_ERROR(TakeExperts(style_->Prefix(layer, e), declared, &parts));
     }
@@ -202,7 +202,7 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes,
   TANGRAM_RETURN_IF_ERROR(FindExperts(*declared));
   LeaveOut(*declared);
   v1::Geometry g = std::move(declared->geometry);
-  // What is left is dense; a routed expert among it would be held by every rank.
+  // The remaining tensors are dense. A routed expert among them would be on every rank.
   for (const auto& [name, place] : tensors_) {
     if (name.find(fmt::format(".{}", style_->experts)) == std::string::npos) continue;
     return {Code::kBadGeometry,
@@ -240,7 +240,7 @@ Status Checkpoint::ReadDense(size_t index, std::span<std::byte> out, uint64_t* h
             fmt::format("checkpoint: no dense tensor {} of {} bytes", index, out.size())};
   }
   const Place& place = dense_places_[index];
-  device::Hasher hasher;  // block by block: what was read is in the cache still
+  device::Hasher hasher;  // block by block: the bytes just read are still in the cache
   for (uint64_t at = 0; at < out.size(); at += kBlock) {
     const auto block = out.subspan(at, std::min(kBlock, out.size() - at));
     TANGRAM_RETURN_IF_ERROR(place.file->Read(place.info.begin + at, block));

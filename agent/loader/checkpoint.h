@@ -1,5 +1,5 @@
 // A Hugging Face checkpoint of a supported family (styles.h): config.json and one safetensors file,
-// or shards (folder.h). Gives geometry, granules, tails and dense tensors.
+// or shards (folder.h). Provides geometry, granules, tails and dense tensors.
 #pragma once
 
 #include <map>
@@ -29,11 +29,10 @@ struct DenseTensor {
 class Checkpoint {
  public:
   // Reads config.json and every header, and checks that the tensors are those of the declared
-  // model: of each expert those that its style names, one dtype for all weights and one for all
-  // scales.
-  // kInvalid names file and tensor; kBadGeometry names the tensor and both shapes.
-  // `granule_rows` 0: layout::DefaultGranuleRows.
-  // `format`: how pieces are to lie in their slabs, and with it the order of a granule's bytes.
+  // model: for each expert those of its style, one dtype for all weights and one for all scales.
+  // kInvalid names file and tensor; kBadGeometry names the tensor and both shapes. `granule_rows`
+  // 0: layout::DefaultGranuleRows. `format`: the slab format of pieces, and so the order of a
+  // granule's bytes.
   static Result<std::shared_ptr<const Checkpoint>> Open(
       const std::string& directory, uint32_t granule_rows, uint64_t page_bytes,
       v1::SlabFormat format = v1::SLAB_FORMAT_GRANULE_MAJOR);
@@ -44,21 +43,21 @@ class Checkpoint {
   const std::string& config_json() const { return config_json_; }
   const std::vector<DenseTensor>& dense() const { return dense_; }
 
-  // Whether every file is still what it was when it was opened, and can be read: not deleted, cut
-  // short or replaced, no I/O error at its end. kInvalid names the file. Thread-safe; may hang with
-  // a network file system.
+  // Checks that every file is readable and unchanged since it was opened: not deleted, truncated or
+  // replaced, no I/O error at its end. kInvalid names the file. Thread-safe; may block forever on a
+  // network file system.
   Status StillReadable() const;
 
-  // What was asked of its files so far, headers too.
+  // Reads of its files so far, headers included.
   struct Reads {
     uint64_t calls = 0, bytes = 0;
   };
   Reads reads() const;
 
   // Granules [run.start, run.start + run.count) of an expert, one after another, into `out`
-  // (run.count * granule_bytes), or into the slab `out` of this shape from granule `unit` of it on,
-  // and what each hashes to (device::HashOf) into `hashes`, of run.count; empty: nobody asks. And
-  // the expert's tail, into `tail` (tail_bytes; empty: nobody asks), with its hash.
+  // (run.count * granule_bytes), or from granule `unit` on into the slab `out` of this shape. Their
+  // hashes (device::HashOf) go into `hashes` (run.count of them; empty: not requested). The
+  // expert's tail goes into `tail` (tail_bytes; empty: not requested), with its hash.
   struct Target {
     layout::Run run;
     std::span<std::byte> out;
@@ -68,12 +67,12 @@ class Checkpoint {
     const device::Shape* shape = nullptr;
     uint64_t unit = 0;
   };
-  // Runs of one expert without a granule in common; each byte is read once, however many want the
-  // tail, and hashed as it comes.
-  // Some of the columns of `down` cost a read for each of its rows, all of them together a few
-  // large ones: who reads for several asks for all of theirs at once. Takes kBlock bytes of each
-  // thread, or 64 rows of `down` if these are more. kInvalid: the runs are not there, or cannot be
-  // read (file and place). Thread-safe.
+  // Runs of one expert without a common granule. Each byte is read once, even if several targets
+  // request the tail, and hashed as it arrives. A part of the columns of `down` costs one read per
+  // row; all columns together cost a few large reads. So a caller that reads for several ranks
+  // passes all their targets together. Uses kBlock bytes per thread, or 64 rows of `down` if these
+  // are larger. kInvalid: the runs do not exist or cannot be read (with file and offset).
+  // Thread-safe.
   static constexpr uint64_t kBlock = 256 << 10;
   Status ReadRuns(uint32_t layer, uint32_t expert, std::span<const Target> targets) const;
   Status ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
@@ -81,7 +80,7 @@ class Checkpoint {
     const Target target{run, out, {}, {}, nullptr};
     return ReadRuns(layer, expert, {&target, 1});
   }
-  // The bytes of dense tensor `index`, as in the file, and their hash, if it is asked for.
+  // The bytes of dense tensor `index`, as in the file, and their hash (null: not requested).
   // Thread-safe.
   Status ReadDense(size_t index, std::span<std::byte> out, uint64_t* hash = nullptr) const;
 
@@ -98,13 +97,13 @@ class Checkpoint {
 
   Checkpoint() = default;
   Status ReadHeaders(const std::string& directory);
-  // Of the tensors that the index places takes those that it places here.
+  // Takes the tensors of the file that the index places there.
   Status ReadHeader(const std::string& path, const std::string& name_in_index,
                     const std::map<std::string, std::string>& weight_map);
   Status BuildGeometry(uint32_t granule_rows, uint64_t page_bytes, v1::SlabFormat format);
   Status FindExperts(const Declared& config);
-  // What transformers ignores as well: layers behind the last, which guess further tokens
-  // (multi-token prediction), rotary frequencies of old checkpoints, a head that is the embedding.
+  // Removes tensors that transformers ignores too: layers after the last (multi-token prediction),
+  // rotary frequencies of old checkpoints, a head that is the embedding.
   void LeaveOut(const Declared& config);
   void PlaceDense();
   Result<Place> Take(const std::string& name, const std::vector<uint64_t>& shape);
@@ -125,9 +124,9 @@ class Checkpoint {
 
   std::string config_path_, config_json_;
   std::vector<std::unique_ptr<File>> files_;
-  std::map<std::string, Place> tensors_;  // those not taken by an expert are dense
+  std::map<std::string, Place> tensors_;  // in the end the dense ones, which no expert took
   const Style* style_ = nullptr;
-  v1::DType dtype_ = v1::DTYPE_UNSPECIFIED, scales_ = v1::DTYPE_UNSPECIFIED;  // of the experts
+  v1::DType dtype_ = v1::DTYPE_UNSPECIFIED, scales_ = v1::DTYPE_UNSPECIFIED;  // of experts
   std::vector<Section> sections_;         // by tensor of the style
   std::vector<std::vector<Part>> parts_;  // [MoE ordinal][expert (if not stacked), tensor]
   std::vector<DenseTensor> dense_;

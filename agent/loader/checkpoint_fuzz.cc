@@ -1,5 +1,6 @@
-// Folders of real checkpoints, of each family, in which a field of config.json or a line of the
-// index is something else: refused in one line that names the file, or every granule can be read.
+// Folders of real checkpoints, of each family, with a changed field of config.json or a changed
+// line of the index. They must be rejected in one line that names the file, or every granule must
+// be readable.
 #include <fmt/format.h>
 #include <fuzzer/FuzzedDataProvider.h>
 
@@ -52,7 +53,7 @@ struct Folder {
   std::string At(const std::string& name) const { return dir.path() + "/" + name; }
 };
 
-// One for each family. They are removed at the end of the process.
+// One folder per family, removed at the end of the process.
 const std::vector<std::unique_ptr<Folder>>& Folders() {
   static const auto* const folders = [] {
     static std::vector<std::unique_ptr<Folder>> out;
@@ -72,7 +73,7 @@ const std::vector<std::unique_ptr<Folder>>& Folders() {
   return *folders;
 }
 
-// Strings that are no UTF-8 stay as they are: a file may hold them.
+// Keeps strings that are not UTF-8: a file may contain them.
 std::string Dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::ignore);
 }
@@ -98,7 +99,7 @@ json Value(FuzzedDataProvider& in) {
   }
 }
 
-// The fields of a config lie in its text_config where it has one.
+// The fields of a config are in its text_config if it has one.
 std::string Config(FuzzedDataProvider& in, json config) {
   if (in.ConsumeIntegralInRange(0, 15) == 0) return in.ConsumeRandomLengthString();
   for (int changes = in.ConsumeIntegralInRange(0, 3); changes > 0; --changes) {

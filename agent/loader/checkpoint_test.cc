@@ -22,8 +22,8 @@ using testing::WriteFile;
 
 constexpr uint64_t kPage = 4096;
 
-// Granules by the definition (docs/architecture.md, section 8), element by element: gate rows,
-// up rows, then column i of down as row i.
+// Granules by their definition (docs/architecture.md, section 8), element by element: gate rows, up
+// rows, then column i of down as row i.
 std::string Expected(const Tensors& tensors, const ModelShape& shape, uint32_t layer,
                      uint32_t expert, layout::Run run, uint32_t granule_rows) {
   const std::string prefix =
@@ -90,7 +90,7 @@ TEST_P(Reads, EveryGranuleOfEveryExpertAndEveryDenseTensor) {
   }
   uint64_t next = 0;
   size_t index = 0;
-  for (const auto& [name, tensor] : tensors) {  // by name, as the dense region orders them
+  for (const auto& [name, tensor] : tensors) {  // by name, as in the dense region
     if (name.find(".experts.") != std::string::npos) continue;
     ASSERT_LT(index, checkpoint.dense().size());
     const DenseTensor& dense = checkpoint.dense()[index];
@@ -127,7 +127,8 @@ TEST(Checkpoint, RefusesRunsThatAreNotThere) {
   EXPECT_EQ((*opened)->ReadDense(1000, bytes).code(), Code::kInvalid);
 }
 
-// Runs `change` over a good checkpoint and expects a refusal whose message has all of `says`.
+// Applies `change` to a valid checkpoint and expects a rejection whose message contains all of
+// `says`.
 void ExpectRefused(const std::function<void(const std::string&, ModelShape&, Tensors&)>& change,
                    Code code, const std::vector<std::string>& says, uint32_t granule_rows = 8) {
   TempDir dir;
@@ -151,7 +152,7 @@ TEST(BadCheckpoint, ShapesThatDoNotFitTheDeclaredGeometry) {
                 {"model.layers.0.mlp.experts.0.gate_proj.weight", "[24, 16]", "[32, 16]"});
   ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.hidden = 8; }, Code::kBadGeometry,
                 {"gate_proj", "[24, 16]", "[24, 8]"});
-  // Down not transposed, though square tensors would hide it: both sizes are named.
+  // Down is not transposed, which equal sizes would hide: the message has both sizes.
   ExpectRefused(
       [](auto&, auto&, Tensors& tensors) {
         tensors.at("model.layers.1.mlp.experts.2.down_proj.weight").shape = {24, 16};
@@ -167,8 +168,8 @@ TEST(BadCheckpoint, FewerExpertsOrLayersThanDeclared) {
                 {"model.layers.2"});
 }
 
-// A tensor of a routed expert that the declared geometry does not have must not pass as a
-// dense weight: every rank would hold it.
+// A tensor of a routed expert outside the declared geometry must not pass as a dense weight: every
+// rank would hold it.
 TEST(BadCheckpoint, MoreExpertsThanDeclared) {
   ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.experts = 3; }, Code::kBadGeometry,
                 {"model.layers.0.mlp.experts.3."});

@@ -15,27 +15,27 @@ namespace {
 
 using nlohmann::json;
 
-// Which layers have experts.
+// The layers that have experts.
 enum class Moe {
   kAll,
-  kSteps,   // every decoder_sparse_step-th, but for mlp_only_layers
+  kSteps,   // every decoder_sparse_step-th, except mlp_only_layers
   kBehind,  // from first_k_dense_replace on, every moe_layer_freq-th
   kListed,  // moe_layers, or every interleave_moe_layer_step-th
 };
 enum class Heads {
-  kTold,     // head_dim, which has a default of each model's own in transformers
-  kDivided,  // head_dim, or hidden_size over the heads
+  kTold,     // head_dim, whose default in transformers depends on the model
+  kDivided,  // head_dim, or hidden_size divided by the heads
   kLatent,   // kv_lora_rank and qk_rope_head_dim
 };
 
 struct Family {
   const char* model;
-  const char* inside;  // the object that has the numbers; null: they are outermost
+  const char* inside;  // the object that contains the fields; null: the top level
   const char* inner;
   const char* experts;
   Moe moe;
   Heads heads;
-  uint32_t dense = 0;  // first_k_dense_replace where it is missing, as in transformers
+  uint32_t dense = 0;  // default of first_k_dense_replace, as in transformers
 };
 constexpr const char* kMoeInner = "moe_intermediate_size";
 constexpr const char* kInner = "intermediate_size";

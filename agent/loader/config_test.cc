@@ -1,4 +1,4 @@
-// config.json as all its readers must read it: tests/golden/config.json.
+// config.json as every reader must read it: tests/golden/config.json.
 #include "agent/loader/config.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A file of a checkpoint: read by place, with plain reads (a file that is cut short while it is
-// read is an error, where a mapping of it would be a SIGBUS), and counted.
+// A file of a checkpoint, with counted reads at offsets. It uses plain reads, because a file that
+// is truncated meanwhile is then an error, and with a mapping a SIGBUS.
 #pragma once
 
 #include <sys/uio.h>
@@ -18,21 +18,21 @@ namespace tangram::loader {
 
 class File {
  public:
-  // A regular file. Symlinks are followed, as caches of hubs are made of them; nobody waits for
-  // what is a pipe or a device. kInvalid names the file.
+  // Opens a regular file. Symlinks are followed, because caches of hubs consist of them. Does not
+  // block on a pipe or a device. kInvalid names the file.
   static Result<std::unique_ptr<File>> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  uint64_t size() const { return size_; }  // when it was opened
+  uint64_t size() const { return size_; }  // at the time it was opened
 
-  // All bytes of `out` from `offset` on. Thread-safe. kInvalid names file and place.
+  // All bytes of `out` from `offset` on. Thread-safe. kInvalid names file and offset.
   Status Read(uint64_t offset, std::span<std::byte> out) const;
-  // The same into several places, one after another; `parts` is used up.
+  // The same into several places, one after another; consumes `parts`.
   Status ReadInto(uint64_t offset, std::span<iovec> parts) const;
-  // kInvalid: it is not what it was when it was opened, or cannot be read.
+  // kInvalid: the file has changed since it was opened, or cannot be read.
   Status StillThere() const;
 
-  // What the kernel was asked for so far, and gave.
+  // Read calls to the kernel so far, and bytes that they returned.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   uint64_t bytes_read() const { return bytes_.load(std::memory_order_relaxed); }
 

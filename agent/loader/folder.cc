@@ -18,13 +18,13 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr uint64_t kMostTextBytes = 64ULL << 20;
-constexpr uint64_t kMostPointerBytes = 1024;  // as Git LFS has it
+constexpr uint64_t kMostPointerBytes = 1024;  // the limit of Git LFS
 constexpr const char* kPointer = "version https://git-lfs.github.com/spec/";
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr uint32_t kMostShards = 99999;  // five digits
 
-// A symbolic link to nothing is there, too.
+// True for a dangling symbolic link too.
 bool IsThere(const std::string& path) {
   std::error_code ignored;
   return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
@@ -53,7 +53,7 @@ Status RefusePointer(const File& file) {
                       bytes)};
 }
 
-// What is missing of `files`; nothing: all are there.
+// The missing ones of `files`; empty: all exist.
 std::vector<std::string> MissingOf(const std::string& directory,
                                    const std::vector<std::string>& files) {
   std::vector<std::string> out;
@@ -63,7 +63,8 @@ std::vector<std::string> MissingOf(const std::string& directory,
   return out;
 }
 
-// No path, and no control characters: a NUL would cut the name short, and a line break an error.
+// Rejects paths and control characters: a NUL would truncate the name, and a line break would split
+// an error.
 bool IsFileName(const std::string& name) {
   return !name.empty() && std::none_of(name.begin(), name.end(), [](unsigned char c) {
     return c == '/' || c < ' ' || c == 0x7f;
@@ -102,7 +103,7 @@ Result<Weights> ReadIndex(const std::string& directory) {
                   out.index, Printable(missing.front()), missing.size(), out.files.size()));
 }
 
-// How many shards there are if it is the name of one; 0: it is none.
+// The number of shards in a shard's name; 0: not a shard's name.
 uint32_t ShardsBy(const std::string& name) {
   uint32_t shard = 0, of = 0;
   int end = 0;

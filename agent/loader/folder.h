@@ -1,4 +1,4 @@
-// The folder of a checkpoint: which of its files hold the weights.
+// The folder of a checkpoint, and its files with weights.
 #pragma once
 
 #include <map>
@@ -11,11 +11,11 @@
 
 namespace tangram::loader {
 
-// The path of a file in the folder, whose name may end in slashes.
+// The path of a file in the folder; `directory` may end in slashes.
 std::string PathIn(const std::string& directory, const std::string& name);
 
-// Opens a file of a checkpoint. kInvalid names the file, and says so if it is a pointer that Git
-// LFS left in its place, or a symbolic link to nothing.
+// Opens a file of a checkpoint. kInvalid names the file, and says if it is a Git LFS pointer or a
+// dangling symbolic link.
 Result<std::unique_ptr<File>> OpenFile(const std::string& path);
 
 // The text of config.json or of an index: at most 64 MiB.
@@ -24,11 +24,11 @@ Result<std::string> ReadText(const std::string& path);
 struct Weights {
   std::vector<std::string> files;                 // names in the folder
   std::string index;                              // path of the index; empty: none was read
-  std::map<std::string, std::string> weight_map;  // of the index: from tensor to file
+  std::map<std::string, std::string> weight_map;  // from the index: tensor to file
 };
 
-// model.safetensors, which comes first as in transformers; else what model.safetensors.index.json
-// names; else all of model-00001-of-N to model-N-of-N. kInvalid says which of them are missing.
+// model.safetensors first, as in transformers; else the files that model.safetensors.index.json
+// names; else model-00001-of-N to model-N-of-N. kInvalid names the missing ones.
 Result<Weights> FindWeights(const std::string& directory);
 
 }  // namespace tangram::loader

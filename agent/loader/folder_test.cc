@@ -1,4 +1,4 @@
-// Folders as people have them: each is read as the same checkpoint, or told by what is wrong.
+// Folders as users have them: each is read as the same checkpoint, or rejected with the reason.
 #include "agent/loader/folder.h"
 
 #include <fmt/format.h>
@@ -34,8 +34,8 @@ constexpr char kPointer[] =
 
 uint32_t RowsOf(const ModelShape& shape) { return testing::BlockScaled(shape.family) ? 128 : 8; }
 
-// What is served of the folder, dense tensors by name and then each expert, as a hash; or why it is
-// refused.
+// A hash of the folder's content, dense tensors by name and then each expert; or the reason of the
+// rejection.
 std::string ContentOf(const std::string& directory, const ModelShape& shape) {
   const auto opened = Checkpoint::Open(directory, RowsOf(shape), 4096);
   if (!opened.ok()) return opened.status().message();
@@ -147,7 +147,7 @@ TEST_F(Folder, RejectsFileNamesWithControlCharacters) {
 }
 
 TEST_F(Folder, TakesATensorOfTwoShardsByTheIndex) {
-  const std::string twice = std::next(tensors_.begin())->first;  // of the second shard
+  const std::string twice = std::next(tensors_.begin())->first;  // a tensor of the second shard
   Tensors more;
   for (size_t i = 0; const auto& [name, tensor] : tensors_) {
     if (i++ % 2 == 0) more.emplace(name, tensor);
@@ -201,7 +201,7 @@ TEST_F(Folder, LeavesOutWhatTransformersIgnores) {
   EXPECT_EQ(Content(), tied) << "lm_head.weight is not used";
 }
 
-// As transformers 5 has them in memory: gate and up one after another, experts stacked.
+// As transformers 5 has them in memory: gate before up, experts stacked.
 Tensors Stacked(const Tensors& tensors, const ModelShape& shape) {
   const bool mixtral = shape.family == Family::kMixtral;
   Tensors out = tensors;
@@ -253,7 +253,7 @@ TEST_P(StackedExperts, AreTheSameExperts) {
   const std::string want = ContentOf(dir.path(), shape);
   ASSERT_THAT(want, HasSubstr("bytes that hash to"));
   EXPECT_EQ(ContentOf(stacked.path(), shape), want);
-  // The error names a layer that lacks its part.
+  // The error names a layer without the tensor.
   Tensors cut = joined;
   cut.erase("model.layers.1.mlp.experts.down_proj");
   WriteCheckpoint(stacked.path(), shape, cut, 1);

@@ -1,4 +1,4 @@
-// Checkpoint::ReadRuns: an expert's tensors as they lie in the file, to granules and the tail.
+// Checkpoint::ReadRuns: reads an expert's tensors from the file into granules and the tail.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 namespace tangram::loader {
 namespace {
 
-// Elements of a line of the cache, at most: blocks of so many rows give whole lines of columns.
+// Maximum elements per cache line: blocks of this many rows give whole cache lines of columns.
 constexpr uint64_t kLine = 64;
 
-// A thread keeps it from one expert to the next: a new one would be pages that the kernel has to
-// clear.
+// Each thread keeps its scratch from one expert to the next: the kernel would have to clear the
+// pages of a new one.
 std::span<std::byte> Sized(std::vector<std::byte>* scratch, uint64_t bytes) {
   if (scratch->size() < bytes) scratch->resize(bytes);
   return std::span(*scratch).first(bytes);
@@ -25,7 +25,7 @@ std::span<std::byte> Sized(std::vector<std::byte>* scratch, uint64_t bytes) {
 
 }  // namespace
 
-// Where it goes: granule `place` of a slab of `units` that is row-major, or by itself.
+// The destination: granule `place` of a row-major slab of `units`, or a granule alone.
 struct Checkpoint::Granule {
   uint32_t index = 0;
   std::byte* slab = nullptr;
@@ -33,7 +33,7 @@ struct Checkpoint::Granule {
   uint64_t* hash = nullptr;
   device::Hasher hasher;
 
-  // Its first line of the section, of which each has `line` bytes of a granule.
+  // Its first line of the section; each line has `line` bytes per granule.
   std::byte* To(const Section& section, uint64_t line) const {
     return slab + units * section.at + place * line;
   }
@@ -91,7 +91,7 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
     out.begin += expert * out.stride;
     return out;
   };
-  // What lies side by side in the file is read as one.
+  // Adjacent granules of the file are read together.
   for (size_t i = 0, end = 0; i < granules.size(); i = end) {
     for (end = i + 1;
          end < granules.size() && granules[end].index == granules[end - 1].index + 1;) {
@@ -112,7 +112,7 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
   return OkStatus();
 }
 
-// In blocks that go through the cache once for the copy and the hash.
+// Reads in blocks, so that copy and hash use bytes in the cache.
 Status Checkpoint::ReadRows(const Section& section, const Part& part,
                             std::span<Granule> granules) const {
   const uint64_t slice = section.bytes();
@@ -126,7 +126,7 @@ Status Checkpoint::ReadRows(const Section& section, const Part& part,
       parts.push_back({granules[from / slice].To(section, slice) + within, take});
       from += take;
     }
-    read = parts;  // is used up
+    read = parts;  // readv consumes its parts
     TANGRAM_RETURN_IF_ERROR(part.file->ReadInto(part.begin + begin + done, read));
     for (const iovec& piece : parts) {
       granules[done / slice].Add({static_cast<const std::byte*>(piece.iov_base), piece.iov_len});
@@ -136,7 +136,7 @@ Status Checkpoint::ReadRows(const Section& section, const Part& part,
   return OkStatus();
 }
 
-// All columns are one range of the file; some of them are one short range in each row.
+// All columns are one range of the file; a part of them is one short range per row.
 Status Checkpoint::ReadBlock(const Section& section, const Part& part, uint64_t row, uint64_t rows,
                              uint32_t granule, uint64_t width, std::span<std::byte> out) {
   const uint64_t pitch = section.inner * section.element;
@@ -148,7 +148,7 @@ Status Checkpoint::ReadBlock(const Section& section, const Part& part, uint64_t 
   return OkStatus();
 }
 
-// Columns become rows.
+// Transposes columns to rows.
 void Checkpoint::Turn(const Section& section, uint64_t row, uint64_t rows,
                       std::span<const std::byte> block, std::span<Granule> granules) {
   const uint64_t element = section.element, narrow = section.narrow();
@@ -160,7 +160,7 @@ void Checkpoint::Turn(const Section& section, uint64_t row, uint64_t rows,
   }
 }
 
-// Columns stay as they are, and are hashed while they lie in a cache.
+// Copies columns as they are, and hashes them while they are in the cache.
 void Checkpoint::Cut(const Section& section, uint64_t row, uint64_t rows,
                      std::span<const std::byte> block, std::span<Granule> granules) {
   thread_local std::vector<std::byte> lines;
@@ -174,7 +174,7 @@ void Checkpoint::Cut(const Section& section, uint64_t row, uint64_t rows,
     }
     const uint64_t pitch = first.units * narrow;
     std::byte* const to = first.To(section, narrow) + row * pitch;
-    if (to == block.data()) continue;  // read there
+    if (to == block.data()) continue;  // read in place
     const uint64_t bytes = (end - i) * narrow;
     CopyRows({&block[i * narrow], width}, rows, bytes, {to, pitch});
   }
@@ -194,7 +194,7 @@ Status Checkpoint::ReadColumns(const Section& section, const Part& part,
   thread_local std::vector<std::byte> scratch;
   const uint64_t width = granules.size() * section.narrow();
   const uint64_t rows = std::min(section.across, std::max(kLine, kBlock / width / kLine * kLine));
-  // A slab of these granules and no others lies as the file does, if these are all columns.
+  // A slab of exactly these granules has the order of the file, if they are all columns.
   const Granule& first = granules.front();
   const bool as_in_file = geometry_->row_major() && width == section.inner * section.element &&
                           first.units == granules.size() && first.slab == granules.back().slab;
@@ -212,7 +212,7 @@ Status Checkpoint::ReadColumns(const Section& section, const Part& part,
 }
 
 Status Checkpoint::ReadTail(const Part& part, std::span<const Target> targets) const {
-  const Target* first = nullptr;  // whose place the file is read to
+  const Target* first = nullptr;  // the target that the file is read into
   uint64_t hash = 0;
   for (const Target& target : targets) {
     if (target.tail.empty()) continue;

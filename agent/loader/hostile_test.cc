@@ -1,5 +1,4 @@
-// Folders that are no checkpoints but traps: opening one ends soon, costs little, and says what is
-// wrong.
+// Malicious folders: opening one ends soon, costs little, and reports the problem.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -31,16 +30,16 @@ class Hostile : public ::testing::Test {
  protected:
   void SetUp() override { WriteCheckpoint(dir_.path(), shape_, MakeTensors(shape_, 1), 2); }
   std::string At(const std::string& name) const { return dir_.path() + "/" + name; }
-  // In place of the file.
+  // A FIFO in place of the file.
   void Fifo(const std::string& name) const {
     std::filesystem::remove(At(name));
     ASSERT_EQ(mkfifo(At(name).c_str(), 0600), 0);
   }
-  // A hole: it takes no room on the disk.
+  // Extends it by a hole: no disk space is used.
   void Grow(const std::string& name, uint64_t bytes) const {
     std::filesystem::resize_file(At(name), bytes);
   }
-  // What Open says. A hang ends the program, since its thread cannot.
+  // The error of Open. If Open blocks, the program ends, since its thread cannot.
   std::string Refusal() const {
     auto opened = std::async(std::launch::async, [&] {
       const auto checkpoint = Checkpoint::Open(dir_.path(), 8, 4096);
@@ -97,7 +96,7 @@ TEST_F(Hostile, TextsHaveALimit) {
   EXPECT_LT(MostResident() - before, 256 * kMiB);
 }
 
-// Numbers far above what the files hold: the first tensor that is not there ends it.
+// Numbers far above the content of the files: the first missing tensor ends the open.
 TEST_F(Hostile, HugeNumbersCostNothing) {
   const uint64_t before = MostResident();
   shape_.experts = 1 << 24;

@@ -1,5 +1,5 @@
-// Runs of an expert for several at once: bytes, hashes, how often and how much the files are asked,
-// and what a file that gives less than it was asked for does.
+// Runs of an expert for several ranks together: bytes, hashes, number and size of the reads, and
+// files that return less than requested.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,10 +17,10 @@
 #include "agent/loader/testing/writer.h"
 
 namespace {
-std::atomic<size_t> most_bytes{0};  // that one read gives; 0: as the file does
+std::atomic<size_t> most_bytes{0};  // maximum of one read; 0: no limit
 }
 
-// Stands before the C library's: files that give less than they were asked for.
+// Replaces the C library's preadv: files may return less than requested.
 extern "C" ssize_t preadv(int fd, const iovec* parts, int count, off_t offset) {
   const size_t most = most_bytes;
   iovec first = parts[0];
@@ -122,7 +122,7 @@ TEST_F(SharedReadsTest, AGranuleThatIsWantedTwiceIsRefused) {
       << read.message();
 }
 
-// Three shards of an expert: who comes first reads all of it, in a few reads.
+// Three shards of an expert: the first rank reads all of it, in a few reads.
 TEST_F(SharedReadsTest, ShardsOfSeveralRanksAreReadTogether) {
   SharedReads reads(checkpoint_);
   std::vector<std::vector<std::byte>> to(3);
@@ -150,7 +150,7 @@ TEST_F(SharedReadsTest, WhoHasLeftIsNotReadFor) {
   EXPECT_EQ(leaves, std::vector<std::byte>(leaves.size())) << "its memory may be another's by now";
 }
 
-// The same granules for two: read once more, never into one from under the other.
+// Two ranks request the same granule: it is read again, not copied from the other one's memory.
 TEST_F(SharedReadsTest, TwoThatWantTheSameBothGetIt) {
   SharedReads reads(checkpoint_);
   std::vector<std::byte> a, b;
@@ -181,7 +181,7 @@ TEST_F(SharedReadsTest, AFileThatShrinksFailsAllWhoWaitAndIsNamed) {
   }
 }
 
-// Ranks that go through the same experts from different ends, in many threads.
+// Ranks that read the same experts in opposite orders, in many threads.
 TEST_F(SharedReadsTest, ManyThreadsReadEachByteOnce) {
   SharedReads reads(checkpoint_);
   constexpr uint32_t kRanks = 3;

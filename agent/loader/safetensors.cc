@@ -24,13 +24,13 @@ Status Bad(const std::string& file, std::string message) {
 std::optional<v1::DType> TypeOf(const std::string& name) {
   if (name == "F32") return v1::DTYPE_F32;
   if (name == "BF16") return v1::DTYPE_BF16;
-  if (name == "F8_E4M3") return v1::DTYPE_FP8_E4M3_BLOCK128;  // its scales are another tensor
+  if (name == "F8_E4M3") return v1::DTYPE_FP8_E4M3_BLOCK128;  // its scales are in another tensor
   return std::nullopt;
 }
 
-// Looks at JSON before anything is built of it: bounded depth, and a key that is there twice is an
-// error, not the last one wins. (A callback of json::parse could do so too, but then the end of
-// each object looks at all that its parent has so far: a quarter of a minute for 45,000 tensors.)
+// Checks JSON before objects are built from it: bounded depth, and a repeated key is an error
+// (otherwise the last one would win). (A callback of json::parse could do so too, but at the end of
+// each object it checks all entries of the parent so far: 15 seconds for 45,000 tensors.)
 class Strict final : public nlohmann::json_sax<json> {
  public:
   const std::string& fault() const { return fault_; }
@@ -64,7 +64,7 @@ class Strict final : public nlohmann::json_sax<json> {
     return true;
   }
 
-  std::vector<std::unordered_set<std::string>> keys_;  // of what is open; an array has none
+  std::vector<std::unordered_set<std::string>> keys_;  // of the open objects; an array has none
   std::string fault_;
 };
 
@@ -171,10 +171,10 @@ Result<std::map<std::string, TensorInfo>> ParseHeader(std::string_view prefix, u
     if (!info.ok()) return info.status();
     out.emplace(name, std::move(info).value());
   }
-  // In order of place the tensors must tile the data: no overlap, no hole.
+  // In order of their offsets the tensors must tile the data: no overlap, no gap.
   std::vector<const std::pair<const std::string, TensorInfo>*> order;
   for (const auto& tensor : out) order.push_back(&tensor);
-  // An empty tensor starts where its neighbour does; it comes first.
+  // An empty tensor has the offset of its neighbour and comes first.
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
     return std::pair(a->second.begin, a->second.bytes) <
            std::pair(b->second.begin, b->second.bytes);

@@ -1,4 +1,4 @@
-// The header parser on anything at all. What it accepts must tile the file.
+// The header parser on arbitrary bytes. An accepted header must tile the file.
 #include <cstdlib>
 
 #include "agent/loader/safetensors.h"

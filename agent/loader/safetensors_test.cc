@@ -1,4 +1,4 @@
-// Every lie that a safetensors header can tell is refused, by file and tensor.
+// Every false claim of a safetensors header is rejected, with file and tensor.
 #include "agent/loader/safetensors.h"
 
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ TEST(Safetensors, TakesMetadataScalarsAndEmptyTensors) {
   EXPECT_EQ(parsed->at("e").bytes, 0U);
 }
 
-// Processor seconds to read the header of so many tensors.
+// Processor seconds to read the header of `tensors` tensors.
 double SecondsOf(size_t tensors) {
   std::string header = "{";
   for (size_t i = 0; i < tensors; ++i) {
@@ -60,7 +60,7 @@ double SecondsOf(size_t tensors) {
   return now() - begin;
 }
 
-// DeepSeek-V3 has 45,000: eight times as many take eight times as long, and a little.
+// DeepSeek-V3 has 45,000 tensors. Eight times as many take little more than eight times as long.
 TEST(SafetensorsRealTime, TimeGrowsWithTheTensors) {
   (void)SecondsOf(1000);
   EXPECT_LT(SecondsOf(16000), 24 * SecondsOf(2000));
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"NegativeSize", One("\"F32\"", "[-1]", "[0,4]"), 4, "'a'"},
         Lie{"SizeIsNoNumber", One("\"F32\"", "[1.5]", "[0,6]"), 6, "'a'"},
         Lie{"ShapeOverflows", One("\"F32\"", "[4294967296,4294967296]", "[0,0]"), 0, "overflow"},
-        // 2^32 * 2^32 * 4 wraps to 0 in 64 bits: the classic way past a length check.
+        // 2^32 * 2^32 * 4 wraps to 0 in 64 bits: the classic way around a length check.
         Lie{"TooManyDimensions", One("\"F32\"", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "'a'"},
         Lie{"ShapeTooLong", One("\"F32\"", "[2]", "[0,4]"), 4, "8 bytes"},
         Lie{"ShapeTooShort", One("\"F32\"", "[1]", "[0,8]"), 8, "4 bytes"},
@@ -164,7 +164,7 @@ TEST(Safetensors, TheLengthIsCheckedBeforeItIsBelieved) {
     EXPECT_NE(length.status().message().find(std::to_string(lying.size() - 8)), std::string::npos)
         << length.status().message();
   }
-  // Above the limit, even where the file is as large.
+  // Above the limit, even if the file is that large.
   const std::string huge("\x01\x00\x00\x04\x00\x00\x00\x00", 8);  // 64 MiB + 1
   EXPECT_FALSE(HeaderBytes(huge, 1ULL << 40, "x.safetensors").ok());
 }

@@ -10,7 +10,7 @@
 namespace tangram::loader {
 
 SharedReads::List::List(SharedReads* reads, std::vector<Want> wants) : reads_(reads) {
-  entries_.reserve(wants.size());  // their addresses stay
+  entries_.reserve(wants.size());  // pointers to entries must stay valid
   const std::scoped_lock lock(reads->mu_);
   for (Want& want : wants) {
     Entry& entry = entries_.emplace_back();
@@ -55,8 +55,8 @@ Result<std::vector<uint64_t>> SharedReads::List::Bring(size_t i) {
   return entry.hashes;
 }
 
-// This one, and of the same expert what others want and nobody reads. (Two that want the same
-// granules read them one after the other.)
+// This entry, and the open entries of other ranks for the same expert. (Two entries with a common
+// granule are read one after the other.)
 std::vector<SharedReads::Entry*> SharedReads::TakeLocked(Entry* mine) {
   std::vector<Entry*> out{mine};
   for (Entry* each : wanted_.at({mine->want.layer, mine->want.expert})) {
@@ -74,7 +74,7 @@ std::vector<SharedReads::Entry*> SharedReads::TakeLocked(Entry* mine) {
 
 Status SharedReads::Read(std::span<Entry* const> entries) const {
   std::vector<Checkpoint::Target> targets;
-  std::vector<std::vector<std::byte>> copies(entries.size());  // where the CPU does not reach
+  std::vector<std::vector<std::byte>> copies(entries.size());  // where the CPU cannot reach
   for (size_t i = 0; i < entries.size(); ++i) {
     Entry& entry = *entries[i];
     const Want& want = entry.want;

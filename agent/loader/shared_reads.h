@@ -1,6 +1,6 @@
-// What the ranks of one process read of a checkpoint, read together: who reads a part of an expert
-// reads with it the parts that the others still want, so that a shard's columns of `down` come in
-// large reads, and each byte once.
+// Checkpoint reads shared by the ranks of one process. A rank that reads a part of an expert also
+// reads the parts that the others still need. So columns of `down` are read in large blocks, and
+// each byte once.
 #pragma once
 
 #include <condition_variable>
@@ -16,8 +16,8 @@ namespace tangram::loader {
 
 class SharedReads {
  public:
-  // Granules of an expert, of which there may be none, and its tail, if that has bytes, and where
-  // they go; nobody else writes there while it is enrolled.
+  // Granules of an expert (may be none), its tail if that has bytes, and their destinations. While
+  // it is registered, no other code writes to these.
   struct Want {
     uint32_t layer = 0, expert = 0;
     layout::Run run;
@@ -29,20 +29,20 @@ class SharedReads {
   struct Entry {
     Want want;
     State state = State::kOpen;
-    Status failed;  // why the last read of it failed, if it did; told once
+    Status failed;  // error of the last read; reported once
     std::vector<uint64_t> hashes;
   };
 
  public:
-  // What one rank wants. Ends with nobody writing to the rank's memory any more.
+  // The reads of one rank. After its destructor no thread writes to the rank's memory.
   class List {
    public:
     ~List();
     List(const List&) = delete;
     List& operator=(const List&) = delete;
-    // Blocks until the want `i` is there, read here or by another rank's thread; the hashes of its
-    // granules, then of the tail if it is wanted. Thread-safe. Errors as of Checkpoint::ReadRuns;
-    // it may be asked for again.
+    // Blocks until entry `i` was read, by this or by another rank's thread. Returns the hashes of
+    // its granules, then of the tail if requested. Thread-safe. Errors as of Checkpoint::ReadRuns;
+    // the call may be repeated.
     Result<std::vector<uint64_t>> Bring(size_t i);
 
    private:
@@ -55,7 +55,7 @@ class SharedReads {
 
   explicit SharedReads(std::shared_ptr<const Checkpoint> checkpoint)
       : checkpoint_(std::move(checkpoint)) {}
-  // Must outlive the list.
+  // `this` must outlive the list.
   std::unique_ptr<List> Enrol(std::vector<Want> wants) {
     return std::unique_ptr<List>(new List(this, std::move(wants)));
   }
@@ -67,8 +67,8 @@ class SharedReads {
 
   const std::shared_ptr<const Checkpoint> checkpoint_;
   std::mutex mu_;
-  std::condition_variable changed_;            // an entry is read no more
-  std::map<Key, std::vector<Entry*>> wanted_;  // not there yet
+  std::condition_variable changed_;            // a read of an entry has ended
+  std::map<Key, std::vector<Entry*>> wanted_;  // not read yet
 };
 
 }  // namespace tangram::loader

@@ -32,13 +32,13 @@ constexpr TensorRule kMixtral[] = {
     {"w3.weight", Lies::kRows},
     {"w2.weight", Lies::kColumns},
 };
-// Gate and up are the halves of each row.
+// Gate and up are the two halves of each row.
 constexpr TensorRule kLlama4[] = {
     {"gate_up_proj", Lies::kColumns, 1, false, 2, 0},
     {"gate_up_proj", Lies::kColumns, 1, false, 2, 1},
     {"down_proj", Lies::kRows},
 };
-// Gate's rows before up's.
+// Gate's rows come before up's.
 constexpr TensorRule kStacked[] = {
     {"gate_up_proj", Lies::kRows, 1, false, 2, 0},
     {"gate_up_proj", Lies::kRows, 1, false, 2, 1},
@@ -65,7 +65,7 @@ constexpr Style kStyles[] = {
     {"llama4", false, true, kLlama4, "language_model.model.layers.", "feed_forward.experts."},
 };
 
-// Beside those above.
+// In addition to those above.
 constexpr Style kStackedStyles[] = {
     {"qwen3_moe", false, true, kStacked},   {"qwen3_moe", true, true, kStackedFp8},
     {"mixtral", false, true, kStacked},     {"deepseek_v2", false, true, kStacked},

@@ -1,4 +1,4 @@
-// Checkpoints of every family against the slow reference, and what is wrong with bad ones.
+// Checkpoints of every family against the slow reference, and the errors of invalid ones.
 #include "agent/loader/styles.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ using testing::Tensors;
 
 constexpr uint64_t kPage = 4096;
 
-// Odd sizes, ends of blocks and lines among them.
+// Odd sizes, with partial blocks and partial cache lines.
 ModelShape RandomShape(Family family, std::mt19937_64& random, uint32_t* granule_rows) {
   ModelShape shape;
   shape.family = family;
@@ -56,7 +56,7 @@ ModelShape RandomShape(Family family, std::mt19937_64& random, uint32_t* granule
 
 class Styles : public ::testing::TestWithParam<std::tuple<Family, v1::SlabFormat>> {};
 
-// The granules that were read into a slab, of which nothing else was written ('#' before).
+// Takes the read granules out of a slab, and checks that nothing else was written ('#' before).
 std::string TakeOut(const Checkpoint::Target& target, uint64_t unit) {
   std::string granules(target.run.count * unit, '\0');
   const auto bytes = std::as_writable_bytes(std::span(granules));
@@ -70,7 +70,7 @@ std::string TakeOut(const Checkpoint::Target& target, uint64_t unit) {
   return granules;
 }
 
-// Runs as ranks ask for them, with the tail or without, or the tail alone.
+// Runs as ranks request them, with or without the tail, or the tail alone.
 TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
   std::mt19937_64 random(17);
   for (int round = 0; round < 25; ++round) {
@@ -94,7 +94,7 @@ TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
       const uint32_t layer =
           moe.Get(static_cast<int>(random() % static_cast<uint64_t>(moe.size())));
       const auto expert = static_cast<uint32_t>(random() % shape.experts);
-      // Up to three runs, one behind the other.
+      // Up to three runs, in order and without overlap.
       std::vector<layout::Run> runs;
       for (uint32_t at = 0; runs.size() < 3;) {
         at += static_cast<uint32_t>(random() % 2);
@@ -141,7 +141,7 @@ TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
       for (size_t i = 0; i < runs.size(); ++i) {
         if (targets[i].shape != nullptr) out[i] = TakeOut(targets[i], unit);
         for (uint32_t g = 0; g < runs[i].count; ++g) {
-          const uint32_t granule = runs[i].start + g;  // row-major a granule is a slab of one
+          const uint32_t granule = runs[i].start + g;  // row-major: a granule is a slab of one
           const std::string want = row_major ? reference.Rows(layer, expert, granule, 1)
                                              : reference.Granule(layer, expert, granule);
           ASSERT_EQ(out[i].substr(g * unit, unit), want)
@@ -175,7 +175,7 @@ ModelShape Good(Family family) {
   return shape;
 }
 
-// To the byte, as docs/architecture.md has them.
+// Byte counts as docs/architecture.md has them.
 TEST(StyleBytes, OfGranulesAndTails) {
   const auto geometry = [](const ModelShape& shape, uint32_t rows) {
     TempDir dir;
@@ -200,7 +200,7 @@ TEST(StyleBytes, OfGranulesAndTails) {
   EXPECT_EQ(biased.expert_tail_bytes(), 16U * 2);
 }
 
-// Runs `change` over a good checkpoint; what Open says.
+// Applies `change` to a valid checkpoint; returns the error of Open.
 using Change = std::function<void(ModelShape&, Tensors&)>;
 Status Refusal(Family family, const Change& change, uint32_t granule_rows = 0) {
   TempDir dir;
@@ -213,7 +213,7 @@ Status Refusal(Family family, const Change& change, uint32_t granule_rows = 0) {
   return opened.ok() ? Status(Code::kOk, "opened") : opened.status();
 }
 
-// The same bytes under another shape or type, more of them or fewer.
+// Changes shape or type of a tensor, and so its number of bytes.
 void Reshape(Tensors& tensors, const std::string& name, const std::vector<uint64_t>& shape,
              const std::string& dtype = "") {
   testing::Tensor& tensor = tensors.at(name);
@@ -326,7 +326,7 @@ TEST(BadStyles, StackedTensorsThatAreMissingOrOfAnotherType) {
   EXPECT_THAT(packed.message(), AllOf(HasSubstr("U8"), HasSubstr("F8_E4M3")));
 }
 
-// A claim of many experts in few bytes costs neither time nor memory.
+// A small file that claims many experts costs neither time nor memory.
 TEST(BadStyles, ManyStackedExperts) {
   const Status status =
       Refusal(Family::kGptOss, [](ModelShape& shape, auto&) { shape.experts = 1U << 24; });
@@ -334,8 +334,7 @@ TEST(BadStyles, ManyStackedExperts) {
   EXPECT_THAT(status.message(), HasSubstr("[16777216, 16, 48]"));
 }
 
-// A good checkpoint with something wrong, as chance has it: it is refused, or what it opens is what
-// the slow reference reads.
+// A valid checkpoint with a random change: it is rejected, or reads the same as the slow reference.
 TEST(BadStyles, WhateverIsChangedIsRefusedOrRead) {
   std::mt19937_64 random(23);
   const auto draw = [&](uint64_t below) { return random() % below; };

@@ -13,7 +13,7 @@
 namespace tangram::loader {
 namespace {
 
-// Rows of the source that make one line of the cache of a row of the target.
+// Rows of the source that form one cache line of a row of the target.
 constexpr uint64_t kLine = 64;
 
 template <typename T>
@@ -24,7 +24,7 @@ struct Square {
     Row at[kSide];
   };
 
-  // a0 b0 a1 b1 ... of the lower halves; of the upper ones.
+  // a0 b0 a1 b1 ... of the lower halves, then of the upper ones.
   template <size_t... I>
   static Row Zip(Row a, Row b, size_t from, std::index_sequence<I...>) {
     return from == 0 ? __builtin_shufflevector(a, b, (I / 2 + I % 2 * kSide)...)
@@ -35,8 +35,8 @@ struct Square {
     constexpr std::make_index_sequence<kSide> all;
     return {{Zip(rows.at[I / 2], rows.at[I / 2 + kSide / 2], I % 2, all)...}};
   }
-  // Zipping row i with row i + side / 2 is a rotation of the bits of (row, column) by one; after as
-  // many rounds as an index has bits rows are columns (Stone, "Parallel Processing with the Perfect
+  // Zipping row i with row i + side / 2 rotates the bits of (row, column) by one. After as many
+  // rounds as an index has bits, rows are columns (Stone, "Parallel Processing with the Perfect
   // Shuffle", IEEE Trans. Computers C-20, 1971).
   template <size_t... I>
   static void Turn(ConstMatrix from, Matrix to, std::index_sequence<I...> all) {
@@ -52,8 +52,8 @@ void One(ConstMatrix from, uint64_t r, uint64_t c, Matrix to) {
   std::memcpy(to.Row(c) + r * sizeof(T), from.data + r * from.pitch + c * sizeof(T), sizeof(T));
 }
 
-// A line of the target, past the caches: the target is far larger than they are, and a line that is
-// written whole need not be fetched first.
+// Writes a line of the target past the caches: the target is far larger than they are, and a line
+// that is written whole need not be fetched first.
 void Stream(const std::byte* line, std::byte* to) {
 #ifdef __SSE2__
   for (uint64_t i = 0; i < kLine; i += sizeof(__m128i)) {
@@ -65,7 +65,7 @@ void Stream(const std::byte* line, std::byte* to) {
 #endif
 }
 
-// Nobody sees what comes after before the lines that were streamed.
+// Later writes become visible only after the streamed lines.
 void EndStreams() {
 #ifdef __SSE2__
   _mm_sfence();

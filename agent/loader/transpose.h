@@ -1,4 +1,4 @@
-// Columns of a row-major matrix: as rows, or as they are.
+// Copies columns of a row-major matrix, transposed or as they are.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace tangram::loader {
 
-// Elements of 1, 2, 4 or 8 bytes; pitches are bytes from row to row.
+// Elements of 1, 2, 4 or 8 bytes; `pitch`: bytes from row to row.
 struct ConstMatrix {
   const std::byte* data = nullptr;
   uint64_t pitch = 0;
@@ -23,12 +23,12 @@ struct Matrix {
   }
 };
 
-// to[c][r] = from[r][c] for all r < rows, c < columns. In tiles of whole lines of the cache, which
-// are turned in registers and written past the caches: `from` should be in them.
+// to[c][r] = from[r][c] for all r < rows, c < columns. Works in tiles of whole cache lines, which
+// are transposed in registers and written past the caches; `from` should be cached.
 void Transpose(ConstMatrix from, uint64_t rows, uint64_t columns, uint64_t element, Matrix to);
 
-// to[r] = from[r] for all r < rows, `bytes` of each. Where these are whole lines of the cache, past
-// the caches too; `to` is of one way.
+// to[r] = from[r] for all r < rows, `bytes` of each. Whole cache lines are written past the caches
+// too. `to` has one way.
 void CopyRows(ConstMatrix from, uint64_t rows, uint64_t bytes, Matrix to);
 
 }  // namespace tangram::loader

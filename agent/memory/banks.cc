@@ -24,9 +24,9 @@ std::vector<Banks::Span> Banks::BlocksOf(const PlacedPiece& piece) const {
   const uint64_t end = begin + piece.bytes;
   const uint64_t first = begin / page_ * page_;
   const uint64_t last = (end - 1) / page_ * page_;
-  // Whole experts at page pitch own their last page although they do not fill it; so does a
-  // page at the edge, counted alone. Cutting edges off always keeps the blocks of
-  // neighbours the same, whichever of them comes first.
+  // Whole experts at page pitch own their last page, even where they do not fill it. A page at an
+  // edge is counted separately. Blocks always end at these edges, so the blocks of neighbours are
+  // the same in every order of arrival.
   std::vector<Span> out;
   uint64_t inner = first;
   if (begin != first || last == first) {
@@ -48,8 +48,8 @@ std::vector<Banks::Span> Banks::BlocksOf(const std::vector<PlacedPiece>& pieces)
   return out;
 }
 
-// By address, so that what lies side by side in the bank does so in the pool, too, where there is
-// room, and is mapped as one.
+// Sorted by address: neighbours in the bank then are neighbours in the pool too, where it has room,
+// and are mapped as one.
 Status Banks::MapFresh(std::vector<Span> fresh, const Behind* extents_of) {
   std::sort(fresh.begin(), fresh.end(),
             [](const Span& a, const Span& b) { return a.address < b.address; });
@@ -94,7 +94,7 @@ void Banks::ReleaseBlocks(const std::vector<Span>& spans) {
     gone.push_back(std::move(it->second.mapping));
     blocks_.erase(it);
   }
-  // Who copied there has waited for it.
+  // Copies to these addresses have ended: their callers waited for them.
   device_->Release(std::move(gone), device::Event::Finished(OkStatus()));
 }
 

@@ -1,6 +1,6 @@
-// The banks and the dense region of one rank: address ranges whose pages are backed one
-// by one, as far as some piece touches them (docs/architecture.md, section 8, "Where a
-// piece lies"). pool + mapped = total, always.
+// The banks and the dense region of one rank: address ranges whose pages are backed one by one,
+// where a piece touches them (docs/architecture.md, section 8, "Where a piece lies"). pool + mapped
+// = total, always.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace tangram::memory {
 
-// Bytes of a bank, or of the dense region, that are backed.
+// A backed part of a bank or of the dense region.
 struct BankRange {
   bool dense = false;
   uint32_t bank = 0;
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
-// The same with what lies behind them, for an engine to map.
+// The same with the memory behind it, for an engine to map.
 struct BackedRange : BankRange {
   device::Export behind;
 };
@@ -36,16 +36,17 @@ class Banks {
   // Backs every page of the pieces; a page that two pieces touch is counted for both.
   // kNoMemory leaves everything as it was.
   Status Back(const std::vector<layout::PlacedPiece>& pieces);
-  // Backs the pages of the pieces (and the dense region) with the memory that already lies behind
-  // them: `extents_of` tells for (address in the range, bytes). kInvalid: it does not know.
+  // Backs the pages of the pieces (and the dense region) with memory that an engine kept.
+  // `extents_of` returns the extents behind (address in the range, bytes). kInvalid: it does not
+  // know them.
   using Behind = std::function<Result<std::vector<device::Extent>>(uint64_t, uint64_t)>;
   Status Adopt(const std::vector<layout::PlacedPiece>& pieces, bool dense,
                const Behind& extents_of);
-  // Where a place lies in the range.
+  // The address of a place in the range.
   uint64_t AddressOf(bool dense, uint32_t bank, uint64_t offset) const {
     return dense ? dense_start_ + offset : bank * bank_pitch_ + offset;
   }
-  // Takes one use of each page away; pages without a use go back to the pool.
+  // Removes one use of each page; pages without a use return to the pool.
   void Release(const std::vector<layout::PlacedPiece>& pieces);
   Status BackDense();
   void ReleaseDense();
@@ -58,18 +59,18 @@ class Banks {
   }
   uint64_t mapped_bytes() const { return mapped_bytes_; }
 
-  // Where backed bytes lie in all of the device's memory, in order (Device::PlaceOf).
-  // kInternal: some are not backed.
+  // Offsets of backed bytes in the device's whole memory, in order (Device::PlaceOf). kInternal:
+  // some are not backed.
   Result<std::vector<device::Extent>> ExtentsOf(const device::Memory& memory) const;
 
-  // What is backed of the pages that `pieces` touch (and of the dense region, if asked). An error
-  // is the device's: it cannot export what lies behind (its descriptors, say, are used up).
+  // The backed ranges of the pages that `pieces` touch (and of the dense region, if `dense`). An
+  // error comes from the device: it cannot export the memory (out of descriptors, for example).
   Result<std::vector<BackedRange>> Ranges(const std::vector<layout::PlacedPiece>& pieces,
                                           bool dense) const;
-  // Those of them that no other piece touches (and the dense region, if asked); errors as above.
+  // The subset that no other piece touches (and the dense region, if `dense`); errors as above.
   Result<std::vector<BackedRange>> RangesOnlyOf(const std::vector<layout::PlacedPiece>& pieces,
                                                 bool dense) const;
-  // The same without what lies behind them: what is to be unmapped needs no descriptors.
+  // The same without the memory behind it: unmapping needs no descriptors.
   std::vector<BankRange> PlacesOnlyOf(const std::vector<layout::PlacedPiece>& pieces,
                                       bool dense) const;
 
@@ -78,8 +79,8 @@ class Banks {
   Status Audit(const std::vector<layout::PlacedPiece>& pieces, bool dense) const;
 
  private:
-  // The unit of backing: the pages that one piece fills alone, or a single page at its
-  // edge, which a neighbour may touch as well.
+  // The unit of backing: the pages that one piece fills alone, or a single page at its edge, which
+  // a neighbour may also touch.
   struct Block {
     device::Mapping mapping;
     uint32_t uses = 0;
@@ -99,7 +100,7 @@ class Banks {
   Status BackBlocks(const std::vector<Span>& spans, const Behind* extents_of = nullptr);
   Status MapFresh(std::vector<Span> fresh, const Behind* extents_of);
   void ReleaseBlocks(const std::vector<Span>& spans);
-  // Of those that no other piece touches.
+  // Addresses of the blocks that no other piece touches.
   std::vector<uint64_t> AddressesOnlyOf(const std::vector<layout::PlacedPiece>& pieces,
                                         bool dense) const;
   BankRange PlaceAt(uint64_t address) const;
@@ -113,7 +114,7 @@ class Banks {
   uint64_t dense_start_ = 0;
   device::SpacePtr space_;
   std::map<uint64_t, Block> blocks_;  // by address in the range
-  uint64_t mapped_bytes_ = 0;         // behind them
+  uint64_t mapped_bytes_ = 0;         // sum of their bytes
 };
 
 }  // namespace tangram::memory

@@ -1,4 +1,4 @@
-// Banks against a model that is too simple to be wrong: the set of pages that the held
+// Compares Banks with a model that is too simple to be wrong: the set of pages that the resident
 // pieces touch.
 #include "agent/memory/banks.h"
 
@@ -46,8 +46,8 @@ struct World {
   std::unique_ptr<Banks> banks;
 };
 
-// One bank of whole experts (several to a page) and, in bank 3, runs of any length as Tensor
-// pieces have them, from page edge to page edge.
+// One bank of whole experts (several to a page). Bank 3 has runs of any length, from page edge to
+// page edge, as TensorParallel pieces have.
 PlacedPiece RandomPiece(const layout::GeometryView& view, std::mt19937_64& random) {
   PlacedPiece piece;
   piece.bank = static_cast<uint32_t>(random() % 4);
@@ -126,7 +126,7 @@ TEST(Banks, PiecesKeepTheirBytesWhileOthersComeAndGo) {
   EXPECT_GT(full, 10) << "the pool hardly ever ran out: the test is too weak";
 }
 
-// What an engine does: maps the extents of Ranges() at their offsets and reads the pieces.
+// Does as an engine: maps the extents of Ranges() at their offsets and reads the pieces.
 TEST(Banks, RangesLeadAnImporterToTheSameBytes) {
   World world(layout::testing::SmallGeometry(2, 8, 3), 64, 3);
   std::mt19937_64 random(11);

@@ -84,7 +84,7 @@ Status Arrivals::Take(const device::Memory& to, const Read& read) {
 }
 
 Status Arrivals::Finish() {
-  // Begin settles the one before.
+  // Begin settles the previous buffer.
   TANGRAM_RETURN_IF_ERROR(Begin());
   return Settle(&parts_[1 - filled_]);
 }

@@ -1,4 +1,4 @@
-// Units on their way to memory that the CPU reaches, and to memory that it does not.
+// Units received into memory that the CPU reaches, and into memory that it does not reach.
 #include "agent/mover/arrivals.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ class ArrivalsTest : public ::testing::TestWithParam<std::string> {
     EXPECT_TRUE(devices_.weights->Copy({&op, 1}).Wait().ok());
     return out;
   }
-  // The next of come_, as from a stream.
+  // Reads the next bytes of come_, like a stream.
   Arrivals::Read Next() {
     return [this](std::span<std::byte> to) {
       std::copy_n(come_.begin() + static_cast<int64_t>(at_), to.size(), to.begin());
@@ -132,14 +132,14 @@ class CudaArrivals : public ArrivalsTest {};
 INSTANTIATE_TEST_SUITE_P(Gpu, CudaArrivals, ::testing::Values("cuda"));
 
 #ifdef TANGRAM_CUDA
-// 512 units of 16 KiB: two buffers full. (Without kernels the host hashes one after another.)
+// 512 units of 16 KiB: two full buffers. (Without kernels the host hashes one after another.)
 TEST_P(CudaArrivals, TheDriverIsAskedForABatchNotForEachUnit) {
   using device::testing::FakeCuda;
   const auto calls = [] {
     return FakeCuda::Calls("cuLaunchKernel") + FakeCuda::Calls("cuEventRecord") +
            FakeCuda::Calls("cuEventSynchronize") + FakeCuda::Calls("cuMemHostAlloc");
   };
-  for (const uint64_t more : {30U, 26U}) {  // buffers are made for the first alone
+  for (const uint64_t more : {30U, 26U}) {  // only the first batch creates buffers
     const uint64_t before = calls(), copies = FakeCuda::Calls("cuMemcpyAsync");
     Arrivals arrivals(&buffers_, [](size_t, uint64_t) { return OkStatus(); });
     at_ = 0;

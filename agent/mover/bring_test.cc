@@ -1,4 +1,4 @@
-// Who is asked for what, and who instead: sources that do as they are told.
+// Which source is queried for what, and which one replaces it: scripted sources.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ Range Of(std::vector<uint32_t> sources, size_t units = 2) {
   return {std::vector<device::Memory>(units, {nullptr, 0, kUnit}), std::move(sources)};
 }
 
-// Brings `good` ranges a call, then answers with the next of `answers` (the last one for ever).
+// Fetches `good` ranges per call, then returns the next of `answers` (the last one forever).
 class Script final : public Source {
  public:
   Script(std::string name, std::vector<Status> answers, size_t good = SIZE_MAX)
@@ -87,7 +87,7 @@ TEST(Bring, EverythingComesOnce) {
   EXPECT_EQ(b.calls, (std::vector<std::vector<size_t>>{{1, 3}}));
 }
 
-// A pod may start no more processes (pids): whoever asked brings alone.
+// A pod may have no processes left (pids limit): the calling thread then fetches alone.
 TEST(Bring, ALackOfThreadsIsNoError) {
   Script a("a", {kGood}), b("b", {kGood});
   tangram::testing::WithoutThreads([&] {
@@ -97,7 +97,7 @@ TEST(Bring, ALackOfThreadsIsNoError) {
   });
 }
 
-// What each range takes is work, and by its share a worker rests for as long again.
+// Each range keeps a worker busy, and by its share it rests for as long again.
 TEST(Bring, WorkersRestForTheirShareOfTheTime) {
   class Slow final : public Source {
    public:
@@ -157,8 +157,8 @@ TEST(Bring, ASourceThatFailsTwiceIsNotAskedAgainAndTheNextIs) {
   }
 }
 
-// A connection that could not be made fails every call until it is made anew: that is one failure,
-// and it is not asked again in the same moment.
+// While a connection is down every call fails: that counts as one failure, and the source is not
+// queried again immediately.
 TEST(Bring, ASourceThatIsAwayForAMomentFailsOnceForAllItsLanes) {
   class Moment final : public Source {
    public:
@@ -183,7 +183,7 @@ TEST(Bring, ASourceThatIsAwayForAMomentFailsOnceForAllItsLanes) {
   } moment;
   Script other("other", {kGood});
   Source* const sources[] = {&moment, &other};
-  // Enough for both lanes to have a call each.
+  // Enough ranges for a call on both lanes.
   const std::vector<Range> job(8, {std::vector<device::Memory>(1, {nullptr, 0, 64 << 20}), {0, 1}});
   std::atomic<int> failures{0};
   const Status status = Bring(
@@ -286,7 +286,7 @@ TEST(Bring, StopEndsIt) {
   EXPECT_EQ(status.code(), Code::kUnavailable);
 }
 
-// Calls to it wait until as many were under way as it is told, and until another source was asked.
+// Calls to it wait until `together` calls were in progress, and until another source was queried.
 class Wide final : public Source {
  public:
   Wide(size_t lanes, size_t together) : lanes_(lanes), together_(together) {}
@@ -317,7 +317,7 @@ Status BringFrom(const Sources& which, const std::vector<Range>& job, size_t wor
       [](const auto&, const auto&) {}, {});
 }
 
-// Memory that nobody touches: 8 MiB a range.
+// Memory that is never accessed: 8 MiB per range.
 Range Large(std::vector<uint32_t> sources) {
   return {{device::Memory{nullptr, 0, 8 << 20}}, std::move(sources)};
 }
@@ -341,7 +341,7 @@ TEST(Bring, AnotherSourceIsAskedBeforeASecondLane) {
           .ok());
 }
 
-// A call costs both sides a token and, of a machine's memory, a connection.
+// A call costs both sides a token and, for memory of the same machine, a connection.
 TEST(Bring, WhileThereAreOthersASourceIsAskedOnceForAllOfIt) {
   std::vector<std::unique_ptr<Wide>> all;
   std::vector<Wide*> sources;
@@ -355,8 +355,8 @@ TEST(Bring, WhileThereAreOthersASourceIsAskedOnceForAllOfIt) {
   EXPECT_GE(sources[3]->calls, 2U) << "what is left is shared";
 }
 
-// Sources that fail as they like: what some source can bring comes, once, and no source is asked
-// after it failed twice.
+// Sources fail at random. Every range that some source has is fetched once, and no source is
+// queried after two failures.
 TEST(Bring, WhateverSourcesDoWhatCanComeComesOnce) {
   std::mt19937_64 draw(11);
   int whole = 0, broken = 0;

@@ -1,14 +1,13 @@
-// tangram-copy: the ceiling of what a reader can get out of another process's memory: units copied
-// from memory that is mapped from a descriptor to memory of our own, each hashed on the same pass,
-// by 1 thread, 2, and as many as there are cores. Both memories are in place before the clock
-// starts.
+// tangram-copy: the maximum rate at which a reader can copy another process's memory. Units are
+// copied from memory that is mapped by a descriptor to own memory, and hashed in the same pass, by
+// 1 thread, 2, and one per core. Both memories are populated before the clock starts.
 //
 //   tangram-copy UNIT_BYTES TOTAL_BYTES ROUNDS [huge]
 //   tangram-copy rows HIDDEN INNER RANKS TOTAL_BYTES ROUNDS [huge]
 //
 // One JSON object: GB/s of the median round of the best number of threads, and seconds of mapping.
-// `rows`: of shards of experts that lie row-major, packed, brought and unpacked (staged_copy.h), by
-// way of buffers for all of them, and for few enough that they stay in a cache.
+// `rows`: shards of row-major experts, packed, copied and unpacked (staged_copy.h), by way of
+// buffers for all of them, and for few enough that they stay in a cache.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,7 +44,7 @@ double Seconds(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// A rank's memory of weights, every byte written.
+// A rank's memory of weights, with every byte written.
 struct Owned {
   device::RankDevices devices;
   device::SpacePtr space;
@@ -65,7 +64,7 @@ struct Best {
   unsigned threads = 0;
 };
 
-// `seconds` of a round with so many threads.
+// `seconds` runs a round with this many threads.
 Best BestOf(uint64_t bytes, int rounds, const std::function<double(unsigned threads)>& seconds) {
   Best out;
   for (const unsigned threads : std::set<unsigned>{1, 2, std::thread::hardware_concurrency()}) {
@@ -83,7 +82,7 @@ void Print(const nlohmann::json& line) {
   std::fflush(stdout);
 }
 
-// All of what the source has, in one descriptor.
+// All of the source's memory, in one descriptor.
 std::shared_ptr<PeerMemory> Shown(const device::Platform& platform, int descriptor,
                                   uint64_t bytes) {
   auto peer = Must(PeerMemory::Of(std::move(platform.Importers().weights), bytes, bytes));
@@ -139,7 +138,7 @@ void Read(const device::Platform& platform, int descriptor, uint64_t unit, uint6
          {"unmap_gb_per_s", static_cast<double>(bytes) / unmapping / 1e9}});
 }
 
-// `shape`: of experts, or null: units alone.
+// `shape`: of experts; null: plain units.
 int Main(const StagedShape* shape, uint64_t unit, uint64_t bytes, int rounds, bool huge) {
   const bool rows_fit = shape == nullptr ||
                         (shape->ranks > 0 && shape->hidden > 0 && shape->inner % shape->ranks == 0);

@@ -1,4 +1,4 @@
-// Requests for KV at the data port, in arbitrary pieces: ranges of the region, or an error.
+// Requests for KV at the data port, with arbitrary bytes: ranges of the region, or an error.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -29,8 +29,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kLookMs = 100;  // between looks at clocks
-// What one connection is sent before the others have their turn.
+constexpr int kLookMs = 100;  // between checks of the clock
+// Bytes for one connection before the others have their turn.
 constexpr size_t kTurnBytes = 1 << 20;
 
 const fault::Point kBeforeSend("data.before_send", fault::kErrors | fault::kCorruption);
@@ -45,57 +45,57 @@ struct DataServer::Connection {
         grants(from),
         of_node(near) {}
 
-  // Reads what has come of a token. Its errors, and the end of the stream, as Stream::Read's.
+  // Reads the available bytes of a token. Errors, and the end of the stream, as in Stream::Read.
   Result<bool> ReadToken();
-  // Redeems the token, and what it opens is to be sent. kUnauthenticated: it opens nothing.
+  // Redeems the token and prepares to send its memory. kUnauthenticated: the token is not valid.
   Status Open();
-  // Begins to answer what the other side asks for next, if that is there.
+  // Begins to reply to the next request, if one has arrived.
   Status Next();
 
-  // Sends what is left of `out`, up to a turn's worth.
+  // Sends the rest of `out`, up to a turn's bytes.
   Status Send();
-  // All was sent: it waits until the other side asks for something.
+  // All was sent: it waits for the next request.
   bool rests() const { return at == out.size(); }
-  // While it rests. Memory is let go of once it is no longer granted: the connection may stay.
+  // Called while it rests. Releases memory that is no longer granted; the connection may stay.
   void LetGo();
-  // Puts memory at the end of `out`: where it lies, or to be gathered where the CPU reaches it not.
+  // Appends memory to `out`: in place, or to be gathered if the CPU does not reach it.
   void Put(const device::Memory& memory);
-  // Looks at what comes next of KV: `hashed` goes on by about a turn's worth.
+  // Hashes the next KV ranges: advances `hashed` by about a turn's bytes.
   Status Hash();
-  // Writes what comes next in `out`, as much as goes at once.
+  // Writes the next bytes of `out`, as far as possible.
   Result<size_t> Write();
-  // Reads a KV request and begins to answer it, if one is there.
+  // Reads a KV request and begins to reply, if one has arrived.
   Status Ask();
-  // What the token opens is sent, or shown.
+  // Sends the token's memory, or exports its location.
   Status Begin();
-  // Copies what of out[at, end) must be gathered. Not before its turn, so that a connection takes
-  // the memory of little at once.
+  // Copies the parts of out[at, end) that must be gathered. Only in its turn, so a connection needs
+  // little memory.
   Status Gather(size_t end);
   Status Show();
-  // {0, number}, in place of a token.
+  // Replies to {0, number}, received in place of a token.
   Status Answer(uint64_t number);
   Status Attach(uint64_t number);
-  bool kv() const { return grant.kv.bytes > 0 && !of_node; }  // and is sent range by range
+  bool kv() const { return grant.kv.bytes > 0 && !of_node; }  // sent range by range
 
   std::unique_ptr<net::Stream> owned;
   net::Stream& stream;
   Grants* const grants;
-  const bool of_node;  // is shown where memory lies
+  const bool of_node;  // gets the location of memory instead of bytes
   std::array<std::byte, 16> token{};
   size_t token_bytes = 0;
   Grant grant;
   net::FrameReader request = KvRequests();
   std::vector<iovec> out;
-  size_t at = 0;                           // in `out`
-  size_t hashed = 0;                       // of `out`: the ranges of KV that are in `digest`
-  KvDigest digest;                         // of what is answered to a KV request,
-  uint64_t answer = 0;                     // which is the last of `out`
-  std::map<size_t, device::Memory> apart;  // by index in `out`: what must be gathered, null there
-  std::shared_ptr<std::byte[]> gathered;   // the last of them
-  uint64_t gathered_size = 0;              // that it has room for
-  std::vector<std::byte> bad;              // a fault: goes out in place of the first piece
-  std::vector<std::byte> text;             // of an answer to who is shown memory,
-  std::vector<uint64_t> numbers;           // and which descriptors it may ask for
+  size_t at = 0;        // index in `out`
+  size_t hashed = 0;    // index in `out`: the KV ranges before it are in `digest`
+  KvDigest digest;      // of the reply to a KV request,
+  uint64_t answer = 0;  // the digest's value, last in `out`
+  std::map<size_t, device::Memory> apart;  // by index in `out`, null there: to be gathered
+  std::shared_ptr<std::byte[]> gathered;   // the last gathered bytes
+  uint64_t gathered_size = 0;              // its size
+  std::vector<std::byte> bad;              // fault injection: sent in place of the first piece
+  std::vector<std::byte> text;             // a reply with the location of memory,
+  std::vector<uint64_t> numbers;           // and the descriptors that the peer may request
   Clock::time_point moved = Clock::now();
 };
 
@@ -130,8 +130,8 @@ Status DataServer::Connection::Gather(size_t end) {
   return device.Copy(copies).Wait();
 }
 
-// Ranges are hashed when their turn to be sent comes, once those before are through: nobody waits
-// for the whole of another's request, and who does not read what it asked for costs little.
+// Ranges are hashed in the turn that sends them, after all earlier ones. So no reader waits for
+// another's whole request, and a peer that does not read its reply costs little.
 Status DataServer::Connection::Hash() {
   size_t end = hashed;
   for (size_t bytes = 0; bytes < kTurnBytes && end + 1 < out.size(); ++end) {
@@ -152,7 +152,7 @@ Result<size_t> DataServer::Connection::Write() {
   if (!kv()) {
     if (apart.empty()) return stream.Write(std::span(out).subspan(at));
     size_t end = at + 1;
-    if (out[at].iov_base == nullptr) {  // with as many that follow as make a turn
+    if (out[at].iov_base == nullptr) {  // with as many following parts as fit in a turn
       for (size_t bytes = out[at].iov_len; end < out.size(); ++end) {
         bytes += out[end].iov_len;
         if (bytes > kTurnBytes) break;
@@ -169,7 +169,7 @@ Result<size_t> DataServer::Connection::Write() {
 Status DataServer::Connection::Send() {
   for (size_t budget = kTurnBytes; at < out.size() && budget > 0;) {
     Result<size_t> put = size_t{0};
-    // The socket does not block, so neither does whoever wants to end the lease.
+    // The socket does not block, so the end of the lease need not wait for it.
     const auto write = [&] { put = Write(); };
     if (grant.lease == nullptr) {
       write();
@@ -246,13 +246,13 @@ Status DataServer::Connection::Next() {
     if (question[0] == 0) return Answer(question[1]);
   }
   TANGRAM_RETURN_IF_ERROR(Open());
-  // KV is sent by other threads.
+  // Other threads send KV.
   if (kv()) return {Code::kUnauthenticated, "a KV token was used on a connection for pieces"};
   return OkStatus();
 }
 
 Status DataServer::Connection::Open() {
-  // On a plain connection nobody knows who speaks: the token is all that it shows.
+  // A plain connection has no authenticated pod; the token is the only proof.
   std::optional<std::string> pod;
   if (stream.secure()) pod = stream.pod();
   auto redeemed = grants->Redeem({reinterpret_cast<const char*>(token.data()), token.size()}, pod);
@@ -327,7 +327,7 @@ Status DataServer::Connection::Begin() {
   apart.clear();
   for (const device::Memory& piece : grant.pieces) {
     if (piece.device != nullptr && !piece.device->has_bytes()) continue;
-    // What must be gathered goes in parts of a turn's worth; of a slab, unit by unit.
+    // Gathered memory is sent in parts of a turn's bytes; units of a slab one by one.
     const bool reached = piece.shape == nullptr && device::View(piece).size() == piece.bytes;
     const uint64_t step = piece.shape != nullptr ? piece.shape->unit_bytes()
                           : reached              ? piece.bytes
@@ -339,7 +339,7 @@ Status DataServer::Connection::Begin() {
   if (grant.kv.bytes > 0 || out.empty()) return OkStatus();
   switch (fault::Hit("data.before_send")) {
     case fault::Action::kError:
-      return {Code::kInternal, "fault point data.before_send"};  // the connection breaks
+      return {Code::kInternal, "fault point data.before_send"};  // closes the connection
     case fault::Action::kCorrupt: {
       if (out[0].iov_base == nullptr) TANGRAM_RETURN_IF_ERROR(Gather(1));
       const auto* const first = static_cast<const std::byte*>(out[0].iov_base);
@@ -354,7 +354,7 @@ Status DataServer::Connection::Begin() {
   return OkStatus();
 }
 
-// One thread that sends to any number of connections in turn.
+// One thread that serves any number of connections in turn.
 class DataServer::Sender {
  public:
   Sender(bool yields, std::chrono::milliseconds rest)
@@ -380,21 +380,21 @@ class DataServer::Sender {
  private:
   void Wake() const { (void)eventfd_write(wake_.get(), 1); }
   void Run(const std::stop_token& stop);
-  // False: refused or gone.
+  // False: rejected or closed.
   static bool Drive(Connection& connection);
 
   const std::chrono::milliseconds rest_;
   const UniqueFd wake_;
   std::mutex mu_;
   std::vector<std::unique_ptr<Connection>> coming_;
-  std::jthread thread_;  // last
+  std::jthread thread_;  // last: ends before the members it uses
 };
 
 bool DataServer::Sender::Drive(Connection& connection) {
   Status status = connection.Send();
   if (status.ok() && connection.rests()) {
     status = connection.Next();
-    if (!status.ok() && status.code() == Code::kUnavailable) return false;  // the normal end
+    if (!status.ok() && status.code() == Code::kUnavailable) return false;  // normal end
     if (status.ok()) status = connection.Send();
   }
   if (status.ok()) return true;
@@ -408,7 +408,7 @@ void DataServer::Sender::Run(const std::stop_token& stop) {
   std::vector<pollfd> polls;
   while (!stop.stop_requested()) {
     polls.assign(1, {wake_.get(), POLLIN, 0});
-    bool more = false;  // what poll() does not show
+    bool more = false;  // buffered data, which poll() does not show
     for (const auto& connection : all) {
       const bool asks = connection->rests();
       polls.push_back({connection->stream.fd(), static_cast<short>(asks ? POLLIN : POLLOUT), 0});
@@ -477,7 +477,7 @@ DataServer::DataServer(Options options, UniqueFd listener, uint16_t port, Unique
 }
 
 DataServer::~DataServer() {
-  if (node_) {  // who looks for it shall not find what nobody answers at
+  if (node_) {  // a peer must not find a socket without a listener
     const std::string socket =
         NodeSocket(options_.node_socket_dir, net::JoinHostPort(options_.advertise, port_));
     unlink(socket.c_str() + net::kUnix.size());
@@ -502,7 +502,7 @@ void DataServer::Door(const std::stop_token& stop) {
   constexpr size_t kListeners = 2;
   net::Strangers<Connection> strangers(options_.strangers);
   std::vector<pollfd> polls;
-  auto full_until = Clock::now();  // out of descriptors: nobody enters before
+  auto full_until = Clock::now();  // out of descriptors: accepts none before
   while (!stop.stop_requested()) {
     auto now = Clock::now();
     const bool open = strangers.MayEnter(now) && now >= full_until;
@@ -557,7 +557,7 @@ void DataServer::Welcome(std::unique_ptr<Connection> connection) {
     return;
   }
   ++welcomed_;
-  auto& senders = connection->grant.kv.bytes > 0 ? kv_ : pieces_;  // also who is shown KV
+  auto& senders = connection->grant.kv.bytes > 0 ? kv_ : pieces_;  // also for locations
   senders[turn_++ % senders.size()]->Take(std::move(connection));
 }
 

@@ -1,22 +1,23 @@
-// Serves bulk bytes to agents of the same world (agent/net) that hold a token. Wire form, after the
-// 16 bytes of token:
+// Serves bulk bytes to agents of the same world (agent/net) that present a token. Wire format after
+// the 16 bytes of token:
+//
 //   pieces: their bytes, one after another; then another token for pieces may follow, and so on
-//   KV:     any number of requests {u32 count, count x (u64 offset, u32 length)}, little-endian,
-//           each answered by the bytes of its ranges, one after another, and the u64 that they
-//           hash to (kv_wire.h); or {u32 0xffffffff, 16 bytes of token}: the requests that follow
-//           are for the KV of this token, of a later attempt
+//   KV:     any number of requests {u32 count, count x (u64 offset, u32 length)}, little-endian;
+//           each reply has the bytes of its ranges, one after another, and the u64 hash of them
+//           (kv_wire.h). Or {u32 0xffffffff, 16 bytes of token}: later requests are for the KV of
+//           this token, of a later attempt
 //
-// Who comes by the socket of the node, after the 16 bytes of token, gets no bytes but is shown
-// where they lie: {16 bytes id of the window, u64 its size, u64 bytes of each of its descriptors,
-// u64 extents}, extents x (u64 offset, u64 length), with the descriptor of the first of them. Then
-// another token may follow, or a question of two u64, {0, 0}: is what was shown last still there?
-// {0, n + 1}: descriptor n of what was shown last? Each is answered by a u64, the second with the
-// descriptor.
+// On the node's socket, a token returns the location of the memory instead of its bytes: {16 bytes
+// id of the window, u64 its size, u64 bytes of each of its descriptors, u64 extents}, extents x
+// (u64 offset, u64 length), with the descriptor of the first extent. Then another token may follow,
+// or a query of two u64. {0, 0}: is the last exported memory still valid? {0, n + 1}: descriptor n
+// of the last exported memory. The reply to each is a u64, for the second with the descriptor.
 //
-// Who comes for a wire (wire_talk.h) says so in place of a token, and is handed on.
+// A peer that wants a comm channel (wire_talk.h) sends its own token; its connection is handed
+// over.
 //
-// A fixed number of threads, whoever comes: one at the door, where certificates and tokens are
-// looked at, and a few that send. None waits for one connection.
+// The number of threads is fixed: one accepts connections and checks certificates and tokens, and a
+// few send. None of them waits for one connection.
 #pragma once
 
 #include <atomic>
@@ -40,25 +41,25 @@ class DataServer {
  public:
   struct Options {
     std::string listen;  // host:port
-    // A folder that the pods of this node share, and under which host others know the port: there
-    // those that may map memory of this process find it (NodeSocket). Empty: nobody may.
+    // A folder shared by the pods of this node, and the host by which others know the port. Peers
+    // that may map memory of this process find its socket there (NodeSocket). Empty: no peer may.
     std::string node_socket_dir = {}, advertise = {};
     std::shared_ptr<net::Credentials> credentials;
     net::StrangerLimits strangers = {};
     net::TcpLimits tcp = {};
-    // How long a connection may rest before the other side asks for something again.
+    // How long a connection may rest until the next request.
     std::chrono::milliseconds rest = std::chrono::minutes(5);
-    // Takes the connections that are of a wire, and does not block; null: they are refused.
+    // Takes connections for comm channels, without blocking; null: they are rejected.
     std::function<void(std::unique_ptr<net::Stream>)> wires = nullptr;
-    // Threads that send: pieces take what time serving leaves, a flip waits for KV.
+    // Sending threads: those for pieces take the time that serving leaves; a flip waits for KV.
     size_t piece_senders = 4, kv_senders = 2;
   };
   static Result<std::unique_ptr<DataServer>> Start(Options options, Grants* grants);
   ~DataServer();
   uint16_t port() const { return port_; }
-  // Where the agent whose data port has this address listens for those of its node, unix:PATH.
+  // The unix:PATH where the agent whose data port has this address listens for agents of its node.
   static std::string NodeSocket(const std::string& folder, const std::string& data);
-  // Connections that showed a good token, so far.
+  // Number of connections that presented a valid token.
   uint64_t welcomed() const { return welcomed_; }
 
  private:
@@ -67,7 +68,7 @@ class DataServer {
 
   DataServer(Options options, UniqueFd listener, uint16_t port, UniqueFd node, Grants* grants);
   void Door(const std::stop_token& stop);
-  // Goes on with a stranger as far as it goes now; false: it is refused or gone.
+  // Makes progress with an unauthenticated connection; false: it was rejected or closed.
   bool Greet(Connection& connection);
   void Welcome(std::unique_ptr<Connection> connection);
   // False: out of descriptors.
@@ -76,12 +77,12 @@ class DataServer {
   const Options options_;
   const UniqueFd listener_;
   const uint16_t port_;
-  const UniqueFd node_;  // listens for who is on this node; may be none
+  const UniqueFd node_;  // listener for peers on this node; may be empty
   Grants* const grants_;
   std::vector<std::unique_ptr<Sender>> pieces_, kv_;
   size_t turn_ = 0;
   std::atomic<uint64_t> welcomed_{0};
-  std::jthread door_;  // last: stops before what it uses goes
+  std::jthread door_;  // last: ends before the members it uses
 };
 
 }  // namespace tangram::mover

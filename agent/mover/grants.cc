@@ -10,7 +10,7 @@
 namespace tangram::mover {
 namespace {
 
-// Without randomness a token would be a guess away; there is nothing sensible to go on with.
+// Without randomness tokens could be guessed, so no sensible continuation exists.
 void Random(std::span<uint8_t> out) {
   if (RAND_bytes(out.data(), static_cast<int>(out.size())) != 1) std::abort();
 }

@@ -1,4 +1,4 @@
-// One-time tokens: what a peer that asked over mTLS may read over the bulk connection.
+// One-time tokens: memory that a peer, after a request over mTLS, may read over the data port.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 
 namespace tangram::mover {
 
-// While it lasts, memory that was granted stays where it is. Who reads it does so in steps that
-// wait for nobody, each under Use; End comes between two of them.
+// While it lasts, granted memory stays in place. Readers use it in short, non-blocking steps, each
+// under Use; End takes effect between two of them.
 class Lease {
  public:
   // False, and `step` is not run: the lease has ended.
@@ -32,7 +32,7 @@ class Lease {
     return true;
   }
   bool ended() const { return ended_; }
-  // When it returns, nobody reads any more.
+  // After it returns, no step uses the memory.
   void End() {
     ended_ = true;
     const std::unique_lock lock(mu_);
@@ -43,15 +43,14 @@ class Lease {
   std::atomic<bool> ended_{false};
 };
 
-// All of a device's memory, as processes of other pods of this node are shown it
-// (device::Readable).
+// All of a device's memory, as exported to processes of other pods of this node (device::Readable).
 class Window {
  public:
   using Id = std::array<uint8_t, 16>;
-  // kInvalid: the device has none to show.
+  // kInvalid: the device has no memory to export.
   static Result<std::shared_ptr<const Window>> Of(const device::Device& device);
 
-  const Id& id() const { return id_; }  // random; of this memory and no other
+  const Id& id() const { return id_; }  // random, and unique to this memory
   const device::Readable& memory() const { return memory_; }
 
  private:
@@ -60,26 +59,26 @@ class Window {
   const device::Readable memory_;
 };
 
-// Where granted memory lies in a window, in order.
+// Location of granted memory in a window, as extents in order.
 struct Shown {
   std::shared_ptr<const Window> window;
   std::vector<device::Extent> extents;
 
-  // Numbers of the descriptors that they lie in, ascending.
+  // Numbers of the descriptors that contain the extents, ascending.
   std::vector<uint64_t> Numbers() const;
 };
 
-// Memory that a token opens. Pieces are sent at once, in order; a KV region is read range
-// by range until the connection ends.
+// Memory that a token grants. Pieces are sent immediately, in order; a KV region is read range by
+// range until the connection ends.
 struct Grant {
   std::vector<device::Memory> pieces;
-  device::Memory kv;  // of 0 bytes: no KV
-  // Only for who asked to be shown where it lies, and is on this node.
+  device::Memory kv;  // 0 bytes: no KV
+  // Only if the peer is on this node and requested the location of the memory.
   std::optional<Shown> shown;
   uint64_t attempt = 0;
-  std::string pod;               // who asked, by its certificate; empty: a rank of this process
-  const void* owner = nullptr;   // whose memory it is, for Revoke
-  std::shared_ptr<Lease> lease;  // null: the memory stays for good
+  std::string pod;  // the requester's, by its certificate; empty: a rank of this process
+  const void* owner = nullptr;   // of the memory, for Revoke
+  std::shared_ptr<Lease> lease;  // null: the memory stays permanently
 };
 
 // Thread-safe.
@@ -87,10 +86,10 @@ class Grants {
  public:
   // 16 random bytes.
   std::string Issue(Grant grant);
-  // Takes the token's grant; a second time there is none. `pod`: who shows it, if that is known;
-  // a token of another stays good for the one who asked.
+  // Removes and returns the token's grant; there is none for a second call. `pod`: the presenter's,
+  // if known. A token presented by another pod stays valid for the requester.
   std::optional<Grant> Redeem(const std::string& token, const std::optional<std::string>& pod);
-  // Drops what is left of an owner's tokens (its attempt has ended).
+  // Drops the remaining tokens of an owner (its attempt has ended).
   void Revoke(const void* owner);
   size_t open() const;
 

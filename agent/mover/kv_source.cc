@@ -40,8 +40,8 @@ Status KvLink::Connect(const std::stop_token& stop) {
 Status KvLink::Read(std::span<const KvRange> ranges, const std::stop_token& stop) {
   const fault::Action fault = fault::Hit("kv.before_pull");
   if (fault == fault::Action::kError) return {Code::kUnavailable, "fault point kv.before_pull"};
-  // The source closes what was silent for long. A first write after that still succeeds, and what
-  // it asked for is lost, so this is asked before.
+  // The source closes connections that rest too long. A first write after that still succeeds and
+  // the request is lost, so check first.
   if (channel_ != nullptr && channel_->Gone()) channel_.reset();
   TANGRAM_RETURN_IF_ERROR(Connect(stop));
   Status status = channel_->Read(ranges, fault == fault::Action::kCorrupt, stop);
@@ -53,7 +53,7 @@ Status KvLink::Read(std::span<const KvRange> ranges, const std::stop_token& stop
 
 Status KvSource::Bring(std::span<const mover::Range> job, std::span<const size_t> wanted,
                        const Arrived& arrived, const std::stop_token& stop) {
-  // Rounds, so that no request exceeds what a server takes.
+  // Several rounds, so that no request exceeds the server's limit.
   std::vector<KvRange> ranges;
   for (size_t sent = 0, i = 0; sent < wanted.size(); sent = i) {
     ranges.clear();
@@ -68,7 +68,7 @@ Status KvSource::Bring(std::span<const mover::Range> job, std::span<const size_t
         }
       }
       if (ranges.size() > kMostRanges && before > 0) {
-        ranges.resize(before);  // in the next round
+        ranges.resize(before);  // goes to the next round
         break;
       }
     }

@@ -1,6 +1,6 @@
 // KV of another agent's rank, as a source of a job: read range by range from its region, over one
-// channel for each attempt. Transports keep its connection for the next attempts, so that a flip
-// pays for no handshake with a peer whose KV came ahead, or in an earlier flip.
+// channel per attempt. Transports keep the connection for later attempts. So a flip needs no
+// handshake with a peer whose KV was copied ahead, or in an earlier flip.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tangram::mover {
 
-// The channel to one rank, by whatever transport reaches it. One thread at a time.
+// The channel to one rank, over any transport that reaches it. One thread at a time.
 class KvLink {
  public:
   KvLink(Opener opener, std::shared_ptr<Transports> transports, v1::Header header,
@@ -29,8 +29,8 @@ class KvLink {
   uint64_t attempt() const { return header_.attempt(); }
   // The transport of the channel, or of the last one; empty before the first.
   std::string transport() const { return transport_ == nullptr ? "" : transport_->name(); }
-  // At most kMostRanges, of at most kMostRangeBytes each; errors as KvChannel::Read. One ends the
-  // channel; the next read opens another.
+  // At most kMostRanges ranges of at most kMostRangeBytes each; errors as in KvChannel::Read. An
+  // error ends the channel; the next read opens another.
   Status Read(std::span<const KvRange> ranges, const std::stop_token& stop);
 
  private:
@@ -45,10 +45,11 @@ class KvLink {
   std::unique_ptr<KvChannel> channel_;
 };
 
-// Where the units of a job lie in the regions of their sources: by range, by unit.
+// Offsets of a job's units in the regions of their sources: by range, by unit.
 using KvOffsets = std::vector<std::vector<uint64_t>>;
 
-// A link as a source. A range is at most as many units as a read takes, each of less than 4 GiB.
+// A connection as a source. A range has at most as many units as a read allows, each of less than 4
+// GiB.
 class KvSource final : public Source {
  public:
   KvSource(KvLink* link, const KvOffsets* offsets) : link_(link), offsets_(offsets) {}

@@ -1,4 +1,4 @@
-// KV of another rank: ranges over a connection that stays, each answer held to its hash.
+// KV of another rank: ranges over a persistent connection, each reply checked against its hash.
 #include "agent/mover/kv_source.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class KvSourceTest : public testing::MoverTest {
             {},
             peer};
   }
-  // Random ranges of the source, each to a place of its own.
+  // Random ranges of the source, each with a separate destination.
   std::vector<KvRange> Ranges(size_t count, unsigned seed) {
     std::vector<KvRange> out;
     copy_.assign(count * 64, std::byte{0});
@@ -52,7 +52,7 @@ class KvSourceTest : public testing::MoverTest {
                                      std::span(source_).subspan(range.source_offset, 64)));
     }
   }
-  // Brings the ranges as a job, the first `first` from one link, the others from the other.
+  // Fetches the ranges as a job, the first `first` over one connection, the rest over the other.
   Status BringFrom(KvLink* one, KvLink* other, size_t first, const std::vector<KvRange>& ranges) {
     std::vector<Range> job;
     KvOffsets offsets;
@@ -89,7 +89,7 @@ TEST_F(KvSourceTest, ReadsRangesOverOneConnectionThatStays) {
   EXPECT_EQ(opened_, 1) << "a flip must not pay for handshakes";
 }
 
-// A run has a flip for each few layers: none of them pays for a handshake but the first.
+// A run has a flip for each few layers: only the first one needs a handshake.
 TEST_F(KvSourceTest, KeepsItsConnectionFromOneAttemptToTheNext) {
   for (unsigned attempt = 0; attempt < 4; ++attempt) {
     lease_ = std::make_shared<Lease>();
@@ -107,7 +107,7 @@ TEST_F(KvSourceTest, KeepsItsConnectionFromOneAttemptToTheNext) {
   EXPECT_EQ(server_->welcomed(), 1U);
 }
 
-// The grant of the token before is not used for one that opens nothing.
+// After an invalid token the grant of the previous one must not be used.
 TEST_F(KvSourceTest, EndsAKeptConnectionWhoseNextTokenOpensNothing) {
   v1::PeerAddress peer;
   peer.set_data(address_);
@@ -157,8 +157,8 @@ TEST_F(KvSourceTest, ARangeIsOfMostRangeBytesAndLongerOnesComeInParts) {
   EXPECT_EQ(came_, 1U);
 }
 
-// 65,536 ranges of 16 MiB, one over the other: a pod that was stolen asks for a terabyte, and reads
-// none of it. Others are answered, and the lease ends at once.
+// 65,536 ranges of 16 MiB, all overlapping: a stolen pod requests a terabyte, and reads none of it.
+// Others still get replies, and the lease ends immediately.
 TEST_F(KvSourceTest, WhoAsksForMoreThanThereIsHoldsNobodyUp) {
   source_ = testing::Pattern(kMostRangeBytes, 3);
   lease_ = std::make_shared<Lease>();
@@ -188,13 +188,13 @@ TEST_F(KvSourceTest, WhoAsksForMoreThanThereIsHoldsNobodyUp) {
   lease_->End();
 }
 
-// Between Stage and the flip a connection may be silent for longer than the source keeps it.
-// The flip must not fail for it.
+// Between Stage and the flip a connection may rest for longer than the source keeps it. The flip
+// must not fail because of that.
 TEST_F(KvSourceTest, AConnectionThatTheSourceClosedIsOpenedAgain) {
   KvLink link = Link("a");
   ASSERT_TRUE(link.Read(Ranges(1, 8), {}).ok());
   const std::string listen = address_;
-  server_.reset();  // closes it, as the silence limit would
+  server_.reset();  // closes it, as the rest limit would
   Start(listen);
   const auto ranges = Ranges(100, 9);
   const Status read = link.Read(ranges, {});
@@ -227,9 +227,9 @@ TEST_F(KvSourceTest, NothingIsReadWhenTheLeaseHasEnded) {
   EXPECT_EQ(link.Read(Ranges(3, 1), {}).code(), Code::kUnavailable);
 }
 
-// A flip waits for it: the limit is that of KV (base/limits.h).
+// A flip waits for it, so the timeout is that of KV (base/limits.h).
 TEST(KvSourceRealTime, ASourceThatSaysNothingIsGivenUp) {
-  const auto silent = net::Listen("127.0.0.1:0");  // the kernel connects; nobody accepts
+  const auto silent = net::Listen("127.0.0.1:0");  // the kernel connects; no process accepts
   ASSERT_TRUE(silent.ok());
   v1::PeerAddress peer;
   peer.set_data("127.0.0.1:" + std::to_string(*net::PortOf(silent->get())));

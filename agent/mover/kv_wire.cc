@@ -11,7 +11,7 @@
 namespace tangram::mover {
 namespace {
 
-constexpr size_t kRangeBytes = 12;       // of a KV request: u64 offset, u32 length
+constexpr size_t kRangeBytes = 12;       // per range of a KV request: u64 offset, u32 length
 constexpr uint32_t kToken = UINT32_MAX;  // in place of the number of ranges: a token follows
 static_assert(kKvTokenBytes % kRangeBytes != 0);
 

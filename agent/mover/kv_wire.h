@@ -1,4 +1,4 @@
-// What is asked and answered about KV at the data port (agent/mover/data_server.h has the form).
+// Requests and replies for KV at the data port (agent/mover/data_server.h has the format).
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace tangram::mover {
 
-// A request on a KV connection, read off its stream. The body is its ranges, or a token of
-// kKvTokenBytes (no number of ranges has as many bytes) that replaces the connection's grant.
+// A request on a KV connection, read from its stream. The body has its ranges, or a token of
+// kKvTokenBytes that replaces the connection's grant (no number of ranges has as many bytes).
 inline constexpr size_t kKvTokenBytes = 16;
 net::FrameReader KvRequests();
-// The request that has the token in it.
+// A request with a token.
 std::vector<std::byte> KvTokenRequest(std::span<const std::byte> token);
-// What a request's ranges name. kInvalid: a range is too long, or not inside the region.
+// The memory of a request's ranges. kInvalid: a range is too long, or not inside the region.
 Result<std::vector<device::Memory>> RangesOf(std::span<const uint8_t> body,
                                              const device::Memory& region);
 
-// What the answer to a KV request hashes to: the hash of its ranges' hashes, in order
-// (device::HashOf), so that each is hashed where it lies.
+// The hash of the reply to a KV request: the hash of its ranges' hashes, in order (device::HashOf),
+// so each range is hashed in place.
 class KvDigest {
  public:
   void Add(uint64_t hash) { hashes_.push_back(hash); }
@@ -32,7 +32,7 @@ class KvDigest {
   std::vector<uint64_t> hashes_;
 };
 
-// The hashes of all ranges, of one device, at once.
+// Hashes all ranges, which are of one device, in one batch.
 Status HashAll(std::span<const device::Memory> ranges, std::span<uint64_t> hashes);
 
 }  // namespace tangram::mover

@@ -16,9 +16,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kLeastBytes = 2 << 20;  // of a call, where a source has several lanes
+constexpr uint64_t kLeastBytes = 2 << 20;  // per call, if a source has several lanes
 
-// The state of one job: who has what to do. All under one lock, which nobody holds while bytes
+// The state of one job: the queue of each source. One lock guards all; it is not held while bytes
 // move.
 class Run {
  public:
@@ -55,7 +55,7 @@ class Run {
     }
   }
 
-  // How many calls there are to make at the same time: a thread costs as long as 100 KiB take.
+  // Number of calls to make concurrently: a thread costs as much as 100 KiB take.
   size_t calls() const {
     size_t out = 0;
     for (const Desk& desk : desks_) {
@@ -75,9 +75,9 @@ class Run {
  private:
   struct Desk {
     Source* source = nullptr;
-    std::deque<size_t> queue;  // ranges that it is to bring
-    uint64_t bytes = 0;        // of these
-    size_t calls = 0;          // under way
+    std::deque<size_t> queue;  // ranges to fetch from it
+    uint64_t bytes = 0;        // sum of these ranges
+    size_t calls = 0;          // in progress
     int failures = 0;
     Clock::time_point failed{}, not_before{};
   };
@@ -87,7 +87,7 @@ class Run {
     Clock::time_point begun = Clock::now();
   };
 
-  // To the next source of the range that may still be asked; without one the job has failed.
+  // Queues the range at its next source that has not failed; without one the job has failed.
   void Queue(size_t range) {
     const std::vector<uint32_t>& sources = job_[range].sources;
     for (; turn_[range] < sources.size(); ++turn_[range]) {
@@ -100,13 +100,13 @@ class Run {
     if (!error_) error_ = Status(worst_, said_.empty() ? "a range has no source" : said_);
   }
 
-  // Waits until there is something to ask for; nothing: the job is over.
+  // Waits until there is a call to make; nullopt: the job has ended.
   std::optional<Call> Next(const std::stop_token& stop) {
     std::unique_lock lock(mu_);
     while (left_ > 0 && !error_ && !stop.stop_requested()) {
       const auto now = Clock::now();
       auto wake = now + std::chrono::seconds(1);
-      // Another source rather than one more call to the same.
+      // Prefers another source to one more call to the same.
       size_t best = desks_.size();
       for (size_t d = 0; d < desks_.size(); ++d) {
         const Desk& desk = desks_[d];
@@ -127,8 +127,8 @@ class Run {
   Call Batch(size_t d) {
     Call call{d, {}, Clock::now()};
     Desk& desk = desks_[d];
-    // Lanes share what there is, if it is worth a call for each, and where there are fewer sources
-    // left than workers: else each source is asked once for all of it.
+    // Lanes share the ranges only if there are enough bytes for each call, and fewer sources left
+    // than workers. Otherwise each source gets one call for everything.
     const auto left = static_cast<size_t>(
         std::ranges::count_if(desks_, [](const Desk& other) { return !other.queue.empty(); }));
     const size_t lanes = std::min(desk.source->lanes(), (limits_.workers + left - 1) / left);
@@ -181,10 +181,10 @@ class Run {
       worst_ = status.code();
       said_ += (said_.empty() ? "" : "; ") + desk->source->name() + ": " + status.message();
     }
-    std::reverse(rest.begin(), rest.end());  // in front, and in order
+    std::reverse(rest.begin(), rest.end());  // to the front, in order
     for (const size_t range : rest) {
-      // Only the first of its sources is waited for: two that stand in for each other would wait
-      // for ever.
+      // Wait only for the range's first source: two sources that replace each other would wait
+      // forever.
       if (later && turn_[range] > 0) {
         ++turn_[range];
         if (!error_) Queue(range);
@@ -206,12 +206,12 @@ class Run {
   std::mutex mu_;
   std::condition_variable_any changed_;
   std::vector<Desk> desks_;
-  uint64_t changes_ = 0;  // of what follows
+  uint64_t changes_ = 0;  // counts changes of the members below
   size_t left_;
-  std::vector<size_t> turn_;   // by range: which of its sources is asked
+  std::vector<size_t> turn_;   // by range: index of its current source
   std::vector<bool> missing_;  // by range
   Code worst_ = Code::kBadPlan;
-  std::string said_;  // by sources that failed
+  std::string said_;  // by failed sources
   std::optional<Status> error_;
 };
 
@@ -226,7 +226,7 @@ uint64_t Range::bytes() const {
 Status Bring(std::span<const Range> job, std::span<Source* const> sources, const Limits& limits,
              const Came& came, const std::function<void(const Source&, const Status&)>& failed,
              std::stop_token stop) {
-  if (job.empty()) return OkStatus();  // a flip that moves nothing starts no thread
+  if (job.empty()) return OkStatus();  // a flip without moves starts no thread
   Run run(job, sources, limits);
   {
     std::vector<std::jthread> workers;
@@ -235,7 +235,7 @@ Status Bring(std::span<const Range> job, std::span<Source* const> sources, const
         if (limits.yields) YieldToServing();
         run.Work(came, failed, stop);
       });
-      if (!worker.ok()) break;  // fewer workers bring the rest
+      if (!worker.ok()) break;  // fewer workers fetch the rest
       workers.push_back(std::move(worker).value());
     }
     run.Work(came, failed, stop);

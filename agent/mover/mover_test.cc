@@ -1,4 +1,4 @@
-// The bulk connection between agents: what a token opens, and that nothing else does.
+// The bulk connection between agents: a token grants its memory, and nothing else does.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
@@ -29,8 +29,8 @@ using testing::MoverTest;
 using testing::Pattern;
 
 TEST_F(MoverTest, BringsEveryByteInOrder) {
-  // Spans of the source and units of the target are cut differently; more spans than one
-  // sendmsg takes.
+  // Spans of the source and units of the target are cut differently; more spans than one sendmsg
+  // takes.
   std::vector<size_t> spans(3000, 1024);
   spans.push_back(source_.size() - std::accumulate(spans.begin(), spans.end(), size_t{0}));
   const Status pulled = Pull(Issue(spans), Targets(96));
@@ -48,7 +48,7 @@ TEST_F(MoverTest, AConnectionIsKeptFromOneTokenToTheNext) {
     ASSERT_TRUE(copy_ == source_);
   }
   EXPECT_EQ(server_->welcomed(), 1U);
-  // One that opens nothing ends it, and the next pull begins another.
+  // An invalid token ends the connection, and the next pull opens another.
   EXPECT_FALSE(link.Pull(std::string(16, 'x'), Targets(16), {}, [](uint64_t) {}).ok());
   EXPECT_TRUE(link.Pull(Issue({source_.size()}), Targets(16), {}, [](uint64_t) {}).ok());
   EXPECT_EQ(server_->welcomed(), 2U);
@@ -68,7 +68,7 @@ TEST_F(MoverTest, AConnectionIsKeptFromOneAttemptToTheNext) {
   links.EndAttempt();
   pull();
   EXPECT_EQ(server_->welcomed(), 1U);
-  // A source that ended it is met again.
+  // After the source closed the connection, the next pull connects again.
   server_.reset();
   Start(address_);
   links.EndAttempt();
@@ -177,7 +177,7 @@ TEST_F(MoverTest, AChangedSourceIsFound) {
 }
 
 TEST_F(MoverTest, ASourceThatEndsEarlyIsNoSuccess) {
-  // So that it ends the connection, which would rest, before the silence is too long.
+  // Makes the server close resting connections before the silence timeout.
   server_.reset();
   rest_ = std::chrono::milliseconds(1);
   Start(port_.address());
@@ -188,7 +188,7 @@ TEST_F(MoverTest, ASourceThatEndsEarlyIsNoSuccess) {
 }
 
 TEST_F(MoverTest, AStopEndsAPullThatWaits) {
-  // A listener that takes the connection and never says a word.
+  // A listener that accepts the connection and never sends a byte.
   auto silent = net::Listen("127.0.0.1:0");
   ASSERT_TRUE(silent.ok());
   address_ = "127.0.0.1:" + std::to_string(*net::PortOf(silent->get()));
@@ -220,7 +220,7 @@ TEST_F(MoverTest, ManyPullersAtOnce) {
   EXPECT_EQ(good, 8);
 }
 
-// --- Strangers --------------------------------------------------------------------------
+// --- Unauthenticated peers --------------------------------------------------------------
 
 size_t Threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
@@ -235,14 +235,14 @@ TEST_F(MoverTest, IdleStrangersCostNoThreadsAndHoldUpNobody) {
     ASSERT_TRUE(fd.ok()) << fd.status().message();
     strangers.push_back(std::move(fd).value());
   }
-  // Behind more of them than may knock at once.
+  // Queued after more of them than the server holds concurrently.
   const Status pulled = Pull(Issue({source_.size()}), Targets(4));
   ASSERT_TRUE(pulled.ok()) << pulled.message();
   EXPECT_EQ(copy_, source_);
   EXPECT_EQ(Threads(), before);
 }
 
-// They have a good token, and believe everything themselves.
+// They have a valid token, and trust any server.
 TEST_F(MoverTest, WhoIsNoAgentOfThisWorldGetsNothing) {
   const net::testing::TestCa other;
   const std::string token = Issue({source_.size()}, "pod-1");
@@ -263,7 +263,7 @@ TEST_F(MoverTest, WhoIsNoAgentOfThisWorldGetsNothing) {
   EXPECT_EQ(good, std::string(reinterpret_cast<const char*>(source_.data()), 16)) << "an agent";
 }
 
-// Nor does an agent of this world with a token that was given to another.
+// An agent of this world is rejected too if the token was issued to another.
 TEST_F(MoverTest, ATokenIsGoodForThePodThatAskedOnly) {
   const std::string token = Issue({source_.size()}, "pod-1");
   const auto gets = [&](const std::string& pod) {
@@ -277,7 +277,7 @@ TEST_F(MoverTest, ATokenIsGoodForThePodThatAskedOnly) {
   EXPECT_EQ(Pull(within, Targets(4)).code(), Code::kUnavailable) << "of a rank of this process";
 }
 
-// The other way: an agent that is led to a stranger tells it no token.
+// The reverse: an agent that connects to an impostor does not send it the token.
 TEST_F(MoverTest, ATokenIsShownToAgentsOfThisWorldOnly) {
   const net::testing::TestCa other;
   server_.reset();

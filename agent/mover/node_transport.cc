@@ -16,28 +16,28 @@
 namespace tangram::mover {
 namespace {
 
-constexpr uint32_t kMostExtents = 1U << 20;  // of an answer: a claim, until they are here
-constexpr uint64_t kBatch = 256 << 20;       // bytes that a GPU is told at once
+constexpr uint32_t kMostExtents = 1U << 20;  // of a reply: an unchecked claim until they arrive
+constexpr uint64_t kBatch = 256 << 20;       // maximum per batch of a GPU
 
-// What this process cannot map another way may bring all the same.
+// If this process cannot map the memory, another transport may fetch it.
 Status Unreached(const Status& why) {
   return {Code::kUnavailable, "cannot map the memory of a peer: " + why.message()};
 }
 
 }  // namespace
 
-// The part of a region's bytes from a place on, as far as one extent has them.
+// The bytes of a region from an offset on, extent by extent.
 struct NodeTransport::Cursor {
   explicit Cursor(const Region& of, uint64_t offset = 0) : region(of) {
     const auto behind = std::upper_bound(of.begins.begin(), of.begins.end(), offset);
-    if (behind == of.begins.begin()) return;  // of nothing
+    if (behind == of.begins.begin()) return;  // empty region
     index = static_cast<size_t>(behind - of.begins.begin()) - 1;
     at = std::min(offset - of.begins[index], of.extents[index].length);
   }
 
   const Region& region;
   size_t index = 0;
-  uint64_t at = 0;  // in extents[index]
+  uint64_t at = 0;  // within extents[index]
 
   Result<device::Extent> Next(uint64_t most) {
     const std::vector<device::Extent>& extents = region.extents;
@@ -103,7 +103,7 @@ class NodeTransport::Link {
     return out;
   }
 
-  // What was shown last is still the source's to show. kUnavailable: it is not.
+  // Checks that the last exported memory is still granted. kUnavailable: it is not.
   Status Still(const std::stop_token& stop) {
     const std::array<std::byte, 16> question{};
     uint64_t answer = 0;
@@ -112,7 +112,7 @@ class NodeTransport::Link {
   }
 
  private:
-  // Has all that the extents lie in be mapped, or ready to be; the first's descriptor is here.
+  // Maps the descriptors of all extents, or prepares that; the first one's descriptor has arrived.
   Status Take(const Region& region, uint64_t unit, const UniqueFd& first,
               const std::stop_token& stop) {
     if (region.extents.empty()) return OkStatus();
@@ -126,7 +126,7 @@ class NodeTransport::Link {
     return status.ok() ? status : Unreached(status);
   }
 
-  // Asks for these descriptors of what was shown last, many at a time.
+  // Requests these descriptors of the last exported memory, many per batch.
   Status Bring(std::span<const uint64_t> numbers, PeerMemory* memory, const std::stop_token& stop) {
     constexpr size_t kAtOnce = 128;
     for (size_t first = 0; first < numbers.size(); first += kAtOnce) {
@@ -194,7 +194,7 @@ class NodeTransport::Kv final : public KvChannel {
 
   NodeTransport* const transport_;  // outlives its channels
   const Whose whose_;
-  std::unique_ptr<Link> link_;  // null: it failed
+  std::unique_ptr<Link> link_;  // null: failed
   const Region region_;
 };
 
@@ -209,7 +209,7 @@ NodeTransport::NodeTransport(std::string folder, std::shared_ptr<net::Credential
 NodeTransport::~NodeTransport() = default;
 
 bool NodeTransport::Reaches(const v1::PeerAddress& peer) const {
-  // An agent that was killed leaves its socket, and its address may be another one's by now.
+  // A killed agent leaves its socket, and another agent may have its address by now.
   return net::InUse(DataServer::NodeSocket(folder_, peer.data()));
 }
 
@@ -222,8 +222,8 @@ Result<std::unique_ptr<NodeTransport::Link>> NodeTransport::Take(const Whose& wh
   }
   auto stream = net::Connect(DataServer::NodeSocket(folder_, whose.first), credentials_, stop,
                              whose.second == Use::kKv ? kv_limits_ : net::WaitLimits());
-  // Also who is no agent of this world: whoever may write to the folder can listen there, and the
-  // source is where it was.
+  // Includes a listener that is no agent of this world: any process that may write to the folder
+  // can listen there, and the source itself may still be reachable.
   if (!stream.ok()) return Status(Code::kUnavailable, stream.status().message());
   return std::make_unique<Link>(std::move(stream).value());
 }
@@ -247,10 +247,10 @@ Result<std::shared_ptr<PeerMemory>> NodeTransport::MemoryOf(const Window::Id& id
   return memory;
 }
 
-// What is copied by one batch, hashed on the same pass where a place is filled by one copy.
+// Copies of one batch. A destination filled by one copy is hashed in the same pass.
 struct NodeTransport::Copies {
   std::vector<device::CopyOp> copies;
-  std::vector<device::HashOp> hashes;  // of what takes several, behind them
+  std::vector<device::HashOp> hashes;  // after the copies: destinations filled by several of them
 
   Status Run() {
     if (copies.empty()) return OkStatus();
@@ -262,7 +262,7 @@ struct NodeTransport::Copies {
   }
 };
 
-// A unit of a slab whose units are interleaved.
+// Adds a unit of a slab whose units are interleaved.
 Status NodeTransport::AddApart(const Region& region, const Target& target, uint64_t* hash,
                                Copies* copies) {
   const device::Memory &to = target.to, &from = target.from;
@@ -275,7 +275,7 @@ Status NodeTransport::AddApart(const Region& region, const Target& target, uint6
         {to, all->Part(from.unit * from.shape->unit_bytes(), from.bytes), hash});
     return OkStatus();
   }
-  // The slab is here in parts: line by line.
+  // The slab is mapped in parts, so copy line by line.
   std::vector<device::Strip> strips;
   device::EachStrip(from, nullptr, [&](const device::Strip& strip) { strips.push_back(strip); });
   Status status;
@@ -331,7 +331,7 @@ Status NodeTransport::Pull(const v1::PeerAddress& peer, const std::string& token
   std::vector<uint64_t> hashes;
   for (size_t first = 0, end = 0; first < targets.size(); first = end) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    // One at a time where the CPU copies; a GPU is told many at once.
+    // One at a time if the CPU copies; a GPU gets many in one batch.
     const bool reached = !device::View(device::FirstByte(targets[first].to)).empty();
     const uint64_t most = reached ? 1 : kBatch;
     for (uint64_t bytes = 0; end < targets.size() && bytes < most; ++end) {
@@ -356,7 +356,7 @@ Status NodeTransport::Pull(const v1::PeerAddress& peer, const std::string& token
           break;
       }
       if (hash != targets[i].hash) {
-        // Or the lease ended and the memory is used for something else.
+        // Or the lease has ended, and the memory has another use.
         TANGRAM_RETURN_IF_ERROR((*link)->Still(stop));
         return {Code::kCorrupt, fmt::format("unit {} of {} in memory of {} differs from its hash",
                                             i, targets.size(), peer.data())};
@@ -381,7 +381,7 @@ Result<std::unique_ptr<KvChannel>> NodeTransport::OpenKv(const v1::PeerAddress& 
 }
 
 void NodeTransport::EndAttempt() {
-  decltype(memories_) memories;  // unmapped after the lock
+  decltype(memories_) memories;  // unmapped after the lock is released
   const std::scoped_lock lock(mu_);
   memories.swap(memories_);
   std::erase_if(idle_, [](const auto& link) { return link.second->Gone(); });

@@ -1,8 +1,8 @@
-// Bytes of agents of the same node, without a network: the source shows where its memory lies and
-// hands over descriptors; the reader maps it and copies, of GPUs' memory by its own GPU, in one
-// pass from the source's place into its own. Only where the pods of a node share a folder for their
-// sockets, which somebody has to allow (docs/security.md): whoever was shown memory can read all of
-// what its descriptor has until the process ends.
+// Fetches bytes from agents of the same node, without a network. The source exports the location of
+// its memory and its descriptors. The reader maps it and copies it; memory of GPUs is copied by the
+// reader's GPU, in one pass. It needs a folder that the pods of a node share for their sockets,
+// which must be allowed (docs/security.md): a process with a descriptor can read all of its memory
+// until the process ends.
 #pragma once
 
 #include <map>
@@ -30,7 +30,7 @@ class NodeTransport final : public Transport {
 
   const char* name() const override { return "node"; }
   Capabilities capabilities() const override { return {.one_sided = true, .network = false}; }
-  // It listens in the folder.
+  // The peer listens in the folder.
   bool Reaches(const v1::PeerAddress& peer) const override;
   Status Pull(const v1::PeerAddress& peer, const std::string& token,
               std::span<const Target> targets, const std::stop_token& stop,
@@ -42,11 +42,11 @@ class NodeTransport final : public Transport {
  private:
   class Link;
   class Kv;
-  // What a token opens: extents of a memory, one after another.
+  // Memory of a token: extents, one after another.
   struct Region {
     std::shared_ptr<PeerMemory> memory;
     std::vector<device::Extent> extents;
-    std::vector<uint64_t> begins;  // of each, counted from the first byte of all
+    std::vector<uint64_t> begins;  // of each extent, from the first byte of all
   };
   struct Cursor;
   struct Copies;
@@ -55,10 +55,10 @@ class NodeTransport final : public Transport {
   static Status AddOne(const Region& region, const Target& target, Cursor* next, uint64_t* hash,
                        Copies* copies);
 
-  // At the source other threads answer for KV than for pieces, which wait for serving: whom a
-  // connection was made for it stays with.
+  // The source has separate threads for KV, and for pieces, which yield to serving. So a connection
+  // keeps its use.
   enum class Use { kPieces, kKv };
-  using Whose = std::pair<std::string, Use>;  // the peer's data address
+  using Whose = std::pair<std::string, Use>;  // with the peer's data address
 
   Result<std::unique_ptr<Link>> Take(const Whose& whose, const std::stop_token& stop);
   void Rest(const Whose& whose, std::unique_ptr<Link> link);

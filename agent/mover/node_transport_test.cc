@@ -1,4 +1,4 @@
-// Memory of agents of the same node: who is shown it, what is read, and what is found out.
+// Memory of agents of the same node: who gets it, what is read, and which errors are detected.
 #include "agent/mover/node_transport.h"
 
 #include <fcntl.h>
@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kPage = 4096, kUnit = 10'000, kUnits = 40;
 
-// An agent with memory of its own, and what another of its node reads of it. The parameter: bytes
-// of a descriptor of it, as PlatformOptions::descriptor_bytes.
+// An agent with memory, and the reads of another agent of its node. The parameter: bytes per
+// descriptor, as PlatformOptions::descriptor_bytes.
 class NodeTransportTest : public ::testing::TestWithParam<uint64_t> {
  protected:
   void SetUp() override {
@@ -74,7 +74,7 @@ class NodeTransportTest : public ::testing::TestWithParam<uint64_t> {
   fs::path Socket() const { return folder_ / (peer_.data() + ".sock"); }
   Transport& node() { return transports_->For(peer_); }
 
-  // Units of the weights, scattered and cut otherwise than they are asked for.
+  // Units of the weights, scattered, and cut differently from the targets.
   std::string Issue(const std::string& pod = "pod-0") {
     Grant grant;
     grant.pod = pod;
@@ -163,8 +163,8 @@ class NodeTransportTest : public ::testing::TestWithParam<uint64_t> {
   int opened_ = 0, by_descriptor_ = 0;
 };
 
-// Units of slabs whose units are interleaved come to slabs of another width: from one that is shown
-// as a range, from one that lies in parts that cut its lines, and over the network.
+// Units of slabs with interleaved units are copied to slabs of another width: from one that is
+// exported as a range, from one in parts that cut its lines, and over the network.
 TEST_P(NodeTransportTest, UnitsOfSlabsComeFromWhereverTheirLinesLie) {
   const device::Shape there{{{1, 96}, {7, 8}, {3, 32}}, 5}, here{there.planes, 3};
   const uint64_t unit = there.unit_bytes(), slab = 5 * unit;
@@ -204,7 +204,7 @@ TEST_P(NodeTransportTest, UnitsOfSlabsComeFromWhereverTheirLinesLie) {
       }
     };
     add(one, whole, 0, 1);
-    if (!network) {  // a tail behind the first slab, and the slab in parts
+    if (!network) {  // a tail after the first slab, and the slab in parts
       targets.push_back({device::Memory::Own(tail),
                          device::HashOf(source.subspan(50000, 40)),
                          {nullptr, slab, 40}});
@@ -222,7 +222,7 @@ TEST_P(NodeTransportTest, UnitsOfSlabsComeFromWhereverTheirLinesLie) {
     }
     EXPECT_EQ(pulled_, (network ? 3 : 6) * unit + (network ? 0 : 40));
   }
-  // A source that shows less than its slab.
+  // A source that exports less than its slab.
   Grant less;
   less.pod = "pod-0";
   less.lease = lease_;
@@ -311,7 +311,7 @@ TEST_P(NodeTransportTest, ATokenIsGoodOnceAndForThePodThatAsked) {
   EXPECT_EQ(pulled_, 0U);
   EXPECT_FALSE(Pull(node(), Issue("pod-1"), targets).ok());
   EXPECT_FALSE(Pull(node(), std::string(16, '\0'), targets).ok()) << "a question, and no token";
-  // A token by which nothing is shown opens nothing here.
+  // A token without exported memory is not valid here.
   Grant plain;
   plain.pod = "pod-0";
   plain.pieces.push_back(memory_[0]);
@@ -332,7 +332,7 @@ TEST_P(NodeTransportTest, WhoIsNoAgentOfThisWorldIsShownNothing) {
   }
 }
 
-// Somebody else listens where the source did: it is told nothing, and the network is left.
+// Another process listens in the source's place: it gets no token, and the network remains.
 TEST_P(NodeTransportTest, WhoTookTheSourcesPlaceIsShownNoToken) {
   const net::testing::TestCa other;
   const std::string port = std::to_string(server_->port());
@@ -365,7 +365,7 @@ TEST_P(NodeTransportTest, WhatChangedOrIsCorruptedIsFound) {
   EXPECT_EQ(pulled_, 2 * kUnit);
 }
 
-// The pages have other bytes by now: nobody lied.
+// The pages have other bytes by now, but that is no corruption.
 TEST_P(NodeTransportTest, MemoryThatTheSourceLetGoOfIsAwayAndNotCorrupt) {
   const auto targets = Targets();
   const std::string token = Issue();
@@ -384,7 +384,7 @@ TEST_P(NodeTransportTest, MemoryThatTheSourceLetGoOfIsAwayAndNotCorrupt) {
   EXPECT_EQ(units, 1);
 }
 
-// What is shown can be read by who has it, and never written.
+// A receiver of exported memory can read it, and never write it.
 TEST_P(NodeTransportTest, ADescriptorIsForReadingAlone) {
   const SharedFd shown = windows_[1]->memory().descriptor(0).value();
   void* const at = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, shown->get(), 0);
@@ -464,7 +464,7 @@ TEST_P(NodeTransportTest, KvOfAnAgentThatCameBackIsReachedAgain) {
   EXPECT_EQ(by_descriptor_, 2);
 }
 
-// A connection may ask for the descriptors of what it was shown, and for no others.
+// A connection may request the descriptors of its exported memory, and no others.
 TEST_P(NodeTransportTest, NoDescriptorIsGivenThatWasNotShown) {
   const auto asked = [&](uint64_t number) {
     auto stream = net::Connect("unix:" + Socket().string(), credentials_, {}).value();

@@ -28,7 +28,7 @@ void Pacer::Moved(const std::stop_token& stop) {
   {
     const std::scoped_lock lock(mu_);
     const Nanoseconds now = time_.now();
-    // A source has threads of its own, which do not say that they begin.
+    // A source's own threads do not call Begin.
     Worker& worker = workers_.try_emplace(me, Worker{.since = now}).first->second;
     worker.worked += now - std::exchange(worker.since, now);
     if (worker.worked < kSlice) return;

@@ -1,4 +1,4 @@
-// Leaves a declared share of the machine to others while bytes move.
+// Leaves a configured share of the machine to others while bytes move.
 #pragma once
 
 #include <chrono>
@@ -10,30 +10,30 @@
 
 namespace tangram::mover {
 
-// A worker says when it has moved something, and is held up so long that it was at work for no more
-// than a share of its time. Priorities (agent/base/background.h) leave processors to serving; this
-// leaves it links and memory, which have none. Thread-safe; workers are held up one by one.
+// A worker reports each move, and is paused so that it works for at most a share of its time.
+// Priorities (agent/base/background.h) leave processors to serving; this leaves it links and
+// memory, which have no priorities. Thread-safe; workers are paused one by one.
 class Pacer {
  public:
   using Nanoseconds = std::chrono::nanoseconds;
   struct Time {
-    std::function<Nanoseconds()> now;  // steady
+    std::function<Nanoseconds()> now;  // monotonic
     std::function<void(Nanoseconds, const std::stop_token&)> sleep;
   };
-  // So long a worker is at work without a rest, at least: who rests oftener is late by what waking
-  // takes.
+  // A worker works at least this long without a rest: with more rests the wake-up latency would add
+  // up.
   static constexpr Nanoseconds kSlice = std::chrono::milliseconds(5);
 
-  // Asked whenever a worker may be due. 1 or more holds nobody up; 0: it rests a slice, then asks
-  // again. Called by any worker. None: nobody is ever held up.
+  // Called by any worker that may be due. 1 or more: no pause. 0: it rests a slice, then calls
+  // again. None: no worker is ever paused.
   using Share = std::function<double()>;
 
   explicit Pacer(Share share) : Pacer(std::move(share), RealTime()) {}
   Pacer(Share share, Time time) : share_(std::move(share)), time_(std::move(time)) {}
 
-  // The calling thread begins to work, or goes on after it had waited for work.
+  // The calling thread begins to work, or continues after it has waited for work.
   void Begin();
-  // It has moved something; sleeps if it is due. A stop ends that early.
+  // The thread has moved bytes; it sleeps if it is due. A stop ends that early.
   void Moved(const std::stop_token& stop);
 
  private:

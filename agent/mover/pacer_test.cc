@@ -1,4 +1,4 @@
-// The share of its time that a worker gets, by a clock of the test's.
+// A worker's share of its time, by a simulated clock.
 #include "agent/mover/pacer.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ struct Played {
   double share() const { return static_cast<double>(worked.count()) / (worked + slept).count(); }
 };
 
-// So many ranges, each of which takes a worker so long.
+// Simulates `ranges` ranges, each of which takes a worker `each`.
 Played Play(double share, int ranges, nanoseconds each) {
   Played out;
   Pacer pacer([=] { return share; },

@@ -8,9 +8,10 @@
 namespace tangram::mover {
 namespace {
 
-// Mapped at once where parts may be: enough that calls cost little beside pages, and a huge page.
+// Mapping unit, where parts can be mapped: so large that a call costs little next to the pages, and
+// equal to a huge page.
 constexpr uint64_t kChunk = 2 << 20;
-// A claim of the other process's, which costs memory here.
+// Bounds of the other process's claims, which cost memory here.
 constexpr uint64_t kMostDescriptors = 1 << 20, kMostChunks = 1 << 26;
 
 }  // namespace
@@ -129,7 +130,7 @@ Result<device::Memory> PeerMemory::At(const device::Extent& extent) {
   const std::scoped_lock lock(mu_);
   std::vector<device::Placement> placements;
   const Status status = AddLocked(extent, &placements);
-  TANGRAM_RETURN_IF_ERROR(MapLocked(placements));  // also of what came before an error
+  TANGRAM_RETURN_IF_ERROR(MapLocked(placements));  // including those before an error
   if (!status.ok()) return status;
   return device::Memory{device_.get(), space_->address() + extent.offset, extent.length};
 }

@@ -1,4 +1,4 @@
-// Memory of another process of this machine, mapped for reading as far as somebody reads it.
+// Memory of another process of this machine, mapped for reading where it is read.
 #pragma once
 
 #include <map>
@@ -14,35 +14,35 @@ namespace tangram::mover {
 // Thread-safe.
 class PeerMemory {
  public:
-  // `bytes`, which the other process shows by descriptors of `unit` bytes each (Readable).
-  // kInvalid: there can be no such memory.
+  // `bytes` of memory, which the other process exports as descriptors of `unit` bytes each
+  // (Readable). kInvalid: such memory cannot exist.
   static Result<std::shared_ptr<PeerMemory>> Of(std::unique_ptr<device::Device> importer,
                                                 uint64_t bytes, uint64_t unit);
 
-  // Numbers of the descriptors that these bytes lie in, in order, and that were not given yet.
-  // kInvalid: they do not lie in it.
+  // Numbers of the descriptors for these bytes, in order, that were not given yet. kInvalid: the
+  // bytes are outside the memory.
   Result<std::vector<uint64_t>> Lacks(std::span<const device::Extent> extents) const;
-  // kInvalid: it is not memory that the importer maps, or could be taken away while it is read.
+  // kInvalid: the importer cannot map it, or its owner could remove it during a read.
   Status Give(uint64_t number, int descriptor);
 
-  // Maps them where memory is mapped whole anyway, at once for all; elsewhere At does, part by
+  // Maps all descriptors of the extents, if they are mapped as a whole. Otherwise At maps part by
   // part.
   Status Prepare(std::span<const device::Extent> extents);
-  // These bytes, mapped, for as long as this lives. kInvalid: they do not lie in it, or what they
-  // lie in was not given.
+  // These bytes, mapped during the lifetime of this object. kInvalid: they are outside the memory,
+  // or their descriptor was not given.
   Result<device::Memory> At(const device::Extent& extent);
 
  private:
   PeerMemory() = default;
   Status Inside(const device::Extent& extent) const;
-  // Adds what is not mapped yet of the chunks that the bytes lie in.
+  // Adds the unmapped chunks of these bytes.
   Status AddLocked(const device::Extent& extent, std::vector<device::Placement>* placements);
   Status MapLocked(std::span<const device::Placement> placements);
 
   std::unique_ptr<device::Device> device_;
   uint64_t bytes_ = 0, unit_ = 0, chunk_ = 0;  // mapped in multiples of `chunk_`
   device::SpacePtr space_;
-  mutable std::mutex mu_;                       // everything below
+  mutable std::mutex mu_;                       // guards the members below
   std::map<uint64_t, device::BlockPtr> given_;  // by number
   std::vector<bool> here_;                      // by chunk
   std::vector<device::Mapping> mappings_;

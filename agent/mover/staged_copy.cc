@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 device::Shape ShapeOf(const StagedShape& shape, uint64_t units) {
-  const uint64_t rows = shape.inner / shape.ranks * 2;  // bytes of so many numbers
+  const uint64_t rows = shape.inner / shape.ranks * 2;  // in bytes of bf16
   return {{{1, rows * shape.hidden}, {1, rows * shape.hidden}, {shape.hidden, rows}}, units};
 }
 
@@ -34,7 +34,7 @@ double StagedCopy(const StagedShape& shape, uint64_t rank, const device::Memory&
   const device::Shape whole = ShapeOf(shape, shape.ranks), mine = ShapeOf(shape, 1);
   const uint64_t experts = from.bytes / shape.expert_bytes(), bytes = mine.unit_bytes();
   const uint64_t block = at_once == 0 ? experts : std::min(at_once, experts);
-  // Both are there before the clock starts.
+  // Both are touched before the clock starts.
   std::vector<std::byte> sent(block * bytes, std::byte{1}), received(block * bytes, std::byte{1});
   device::Device& device = *to.device;
   const auto part = [&](std::vector<std::byte>& buffer, uint64_t i) {
@@ -49,7 +49,7 @@ double StagedCopy(const StagedShape& shape, uint64_t rank, const device::Memory&
         slab.shape = &whole;
         Do(device, {part(sent, i), slab.Part(rank * bytes, bytes)});
       }
-      all.arrive_and_wait();  // an all-to-all begins when all is packed, unpacking when all is here
+      all.arrive_and_wait();  // an all-to-all begins when all is packed
       for (uint64_t i = t; i < count; i += threads) {
         uint64_t hash = 0;
         Do(device, {part(received, i), part(sent, i), &hash});

@@ -26,7 +26,7 @@ class TcpTransport::Kv final : public KvChannel {
   }
   bool Gone() const override { return stream_->Disturbed(); }
   Status Read(std::span<const KvRange> ranges, bool spoil, const std::stop_token& stop) override {
-    failed_ = true;  // until it has read all that it requested
+    failed_ = true;  // until all requested bytes were read
     TANGRAM_RETURN_IF_ERROR(ReadAll(ranges, spoil, stop));
     failed_ = false;
     return OkStatus();
@@ -76,14 +76,14 @@ Status TcpTransport::Kv::ReadAll(std::span<const KvRange> ranges, bool spoil,
 
 Status PieceLink::Pull(const std::string& token, std::span<const Target> targets,
                        const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
-  // The source closes what rested too long.
+  // The source closes connections that rest too long.
   if (Gone()) {
     auto connected = net::Connect(data_, credentials_, stop);
     if (!connected.ok()) return connected.status();
     stream_ = std::move(connected).value();
   }
   Status status = Read(token, targets, stop, done);
-  if (!status.ok()) stream_.reset();  // what else is on the way belongs to nothing
+  if (!status.ok()) stream_.reset();  // remaining bytes belong to the failed request
   return status;
 }
 

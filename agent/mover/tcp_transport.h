@@ -1,5 +1,5 @@
-// Bytes over connections of agent/net, to whoever can be reached: sent by the source's data server
-// (data_server.h has the wire form), read straight to where they belong.
+// Bytes over connections of agent/net, which reach every peer: the source's data server sends them
+// (data_server.h has the wire format), and they are read directly into their destination.
 #pragma once
 
 #include <map>
@@ -14,8 +14,8 @@
 
 namespace tangram::mover {
 
-// A connection to one data port, made when it is first needed and kept from one pull to the next.
-// One thread at a time.
+// A connection to one data port, created by the first pull and kept for later ones. One thread at a
+// time.
 class PieceLink {
  public:
   // `data`: host:port.
@@ -25,7 +25,7 @@ class PieceLink {
   // As Transport::Pull. An error ends the connection.
   Status Pull(const std::string& token, std::span<const Target> targets,
               const std::stop_token& stop, const std::function<void(uint64_t)>& done);
-  // There is no connection, or none any more.
+  // There is no connection, or it was closed.
   bool Gone() const { return stream_ == nullptr || stream_->Disturbed(); }
 
  private:
@@ -48,11 +48,11 @@ class TcpTransport final : public Transport {
   const char* name() const override { return "tcp"; }
   Capabilities capabilities() const override { return {.one_sided = false, .network = true}; }
   bool Reaches(const v1::PeerAddress&) const override { return true; }
-  // By a link to the peer that nobody uses now, or a new one: the ranks of a process share them.
+  // Uses an idle connection to the peer, or a new one: the ranks of a process share them.
   Status Pull(const v1::PeerAddress& peer, const std::string& token,
               std::span<const Target> targets, const std::stop_token& stop,
               const std::function<void(uint64_t)>& done) override;
-  // On a connection that an earlier channel to the peer left, or a new one. The channel must not
+  // Uses the connection of an earlier channel to the peer, or a new one. The channel must not
   // outlive this.
   Result<std::unique_ptr<KvChannel>> OpenKv(const v1::PeerAddress& peer, const std::string& token,
                                             const std::stop_token& stop) override;
@@ -62,7 +62,7 @@ class TcpTransport final : public Transport {
   class Kv;
 
   std::unique_ptr<PieceLink> Take(const std::string& data);
-  std::unique_ptr<net::Stream> TakeKv(const std::string& data);  // nullptr: there is none
+  std::unique_ptr<net::Stream> TakeKv(const std::string& data);  // nullptr: none
   void RestKv(const std::string& data, std::unique_ptr<net::Stream> stream);
 
   const std::shared_ptr<net::Credentials> credentials_;

@@ -1,4 +1,4 @@
-// For tests: a data port on loopback, and memory that it may give out.
+// For tests: a data port on loopback, and memory that it may send.
 #pragma once
 
 #include <arpa/inet.h>
@@ -21,7 +21,7 @@
 
 namespace tangram::mover::testing {
 
-// Of KV, for tests that are not of its silence: a busy machine is slower than the product waits.
+// For KV, in tests that do not test its timeout: a busy machine is slower than the product's limit.
 inline constexpr net::WaitLimits kPatientKv{tangram::testing::kHang, tangram::testing::kHang};
 
 inline std::vector<std::byte> Pattern(size_t bytes, unsigned seed) {
@@ -30,8 +30,8 @@ inline std::vector<std::byte> Pattern(size_t bytes, unsigned seed) {
   return out;
 }
 
-// Keeps a port of 127.0.0.1 from other processes while servers of a test come and go at it: it is
-// bound and does not listen.
+// Reserves a port of 127.0.0.1 while servers of a test start and stop at it: it is bound and does
+// not listen.
 class HeldPort {
  public:
   HeldPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -60,7 +60,7 @@ class MoverTest : public ::testing::Test {
     Start(port_.address());
   }
   void TearDown() override {
-    server_.reset();  // it may still send from source_, which is a member and goes first
+    server_.reset();  // it may still send from source_, a member that is destroyed earlier
     ASSERT_TRUE(fault::Arm("").ok());
   }
   void Start(const std::string& listen) {
@@ -70,7 +70,7 @@ class MoverTest : public ::testing::Test {
     server_ = std::move(server).value();
     address_ = "127.0.0.1:" + std::to_string(server_->port());
   }
-  // Grants pod-0 `source_` in spans of the given sizes; targets are `units` of equal size.
+  // Grants `source_` to pod-0 in spans of the given sizes; targets are `units` of equal size.
   std::string Issue(const std::vector<size_t>& spans, const std::string& pod = "pod-0") {
     Grant grant;
     grant.pod = pod;

@@ -1,11 +1,11 @@
-// Ways for bytes to come from the memory of other agents, behind one interface. What they have in
-// common lies at the source: memory is registered as a grant under a lease (grants.h), and a token
-// names it; whoever gets the token over gRPC reads by it until the lease ends. A call here blocks
-// its worker (mover.h) until its batch is there, tells of each unit as it comes, and ends early
-// when a stop is asked for.
+// Transports: ways to fetch bytes from the memory of other agents, behind one interface. The
+// source's side is common to all: memory is registered as a grant under a lease (grants.h), and a
+// token names it. The peer gets the token over gRPC, and reads with it until the lease ends. A call
+// here blocks its worker (mover.h) until its batch has arrived, reports each unit as it arrives,
+// and ends early on a stop.
 //
-// A new way is one more Transport, and one line where an agent makes its Transports
-// (agent/server/memory_host.cc).
+// A new transport is one more subclass of Transport, and one line where an agent creates its
+// Transports (agent/server/memory_host.cc).
 #pragma once
 
 #include <cstdint>
@@ -26,23 +26,23 @@
 
 namespace tangram::mover {
 
-// The call OpenPull of the peer at `address` (gRPC, host:port). Ends early, with kUnavailable, when
-// a stop is asked for; of KV after limits::kKvOpen, else after limits::kPeerCall.
+// Calls OpenPull of the peer at `address` (gRPC, host:port). Ends with kUnavailable on a stop, or
+// after limits::kKvOpen for KV, else limits::kPeerCall.
 using Opener = std::function<Result<v1::OpenPullResponse>(
     const std::string& address, const v1::OpenPullRequest&, const std::stop_token& stop)>;
-// A flip waits for KV: its connections have shorter limits than those of weights.
+// A flip waits for KV, so its connections have shorter limits than those of weights.
 inline constexpr net::WaitLimits kKvLimits{limits::kKvConnect, limits::kKvSilence};
 
-// One unit of a pull: where it goes and the hash that the source's agent gave for it.
+// One unit of a pull: its destination, and the hash that the source's agent reported for it.
 struct Target {
   device::Memory to;
   uint64_t hash = 0;  // XXH3-64
-  // Where it lies in what a one-sided way is shown (Grant::shown): `address` counts from the first
-  // byte shown. Of 0 bytes: behind the one before.
+  // Place in the memory exported to a one-sided transport (Grant::shown): `address` counts from the
+  // first exported byte. 0 bytes: after the previous target.
   device::Memory from = {};
 };
 
-// Most ranges of one KV read, and most bytes of one.
+// Maximum ranges of one KV read, and maximum bytes of one range.
 constexpr uint32_t kMostRanges = 1U << 16, kMostRangeBytes = 16U << 20;
 
 struct KvRange {
@@ -50,23 +50,24 @@ struct KvRange {
   device::Memory to;
 };
 
-// Reads a rank's KV, as a token opened it. One thread at a time.
+// Reads a rank's KV that a token grants. One thread at a time.
 class KvChannel {
  public:
   virtual ~KvChannel() = default;
-  // The source hung up: another channel is needed.
+  // The source disconnected: another channel is needed.
   virtual bool Gone() const = 0;
-  // kCorrupt: what came differs from what the source says that it sent; kUnavailable: the source is
-  // away, refuses, or let go of its memory. The channel is of no use after either. `spoil`: a
-  // fault, a byte changes on the way; where there is no way (one memory) nothing changes.
+  // kCorrupt: the received bytes differ from those that the source reports as sent. kUnavailable:
+  // the source is unreachable, rejects the request, or has released its memory. After either the
+  // channel is unusable. `spoil`: injects a fault, a changed byte on the way; without a copy on the
+  // way (same memory) it does nothing.
   virtual Status Read(std::span<const KvRange> ranges, bool spoil, const std::stop_token& stop) = 0;
 };
 
 struct Capabilities {
-  // The reader takes the bytes itself: nothing of the source's process runs for them, OpenPull must
-  // be told (`by_descriptor`), and a read may end after the lease did; who reads finds that out.
+  // The reader takes the bytes itself, without the source's process. OpenPull needs
+  // `by_descriptor`. A read may end after the lease, so the reader must detect that.
   bool one_sided = false;
-  bool network = true;   // else: within a machine
+  bool network = true;   // false: within a machine
   bool library = false;  // a communication library moves the bytes
 };
 
@@ -76,37 +77,38 @@ class Transport {
   virtual ~Transport() = default;
   virtual const char* name() const = 0;
   virtual Capabilities capabilities() const = 0;
-  // As far as can be told without asking the peer.
+  // Decides without a query to the peer.
   virtual bool Reaches(const v1::PeerAddress& peer) const = 0;
-  // Reads what the token opens to the targets, in order, hashing each on the same pass. kCorrupt
-  // names the index of the first target whose bytes differ; kUnavailable: the source is away.
-  // `done` is called with the bytes of each verified target.
+  // Reads the token's memory into the targets, in order, and hashes each in the same pass. kCorrupt
+  // names the index of the first target whose bytes differ; kUnavailable: the source is
+  // unreachable. `done` is called with the bytes of each verified target.
   virtual Status Pull(const v1::PeerAddress& peer, const std::string& token,
                       std::span<const Target> targets, const std::stop_token& stop,
                       const std::function<void(uint64_t)>& done) = 0;
   virtual Result<std::unique_ptr<KvChannel>> OpenKv(const v1::PeerAddress& peer,
                                                     const std::string& token,
                                                     const std::stop_token& stop) = 0;
-  // An attempt is over: nothing of a peer's memory stays mapped, and connections that have ended
-  // are let go of. The others stay for the next attempt, until the source ends what rests too long.
+  // Ends an attempt: unmaps all memory of peers and releases closed connections. The others stay
+  // for the next attempt, until the source closes those that rest too long.
   virtual void EndAttempt() = 0;
 };
 
-// All that a process has, the nearest first. Thread-safe.
+// All transports of a process, the nearest first. Thread-safe.
 class Transports {
  public:
   explicit Transports(std::vector<std::unique_ptr<Transport>> all) : all_(std::move(all)) {}
 
-  // The first that reaches the peer and has not failed it; at last the last, which reaches all.
+  // The first transport that reaches the peer and has not failed for it; otherwise the last, which
+  // reaches all.
   Transport& For(const v1::PeerAddress& peer) const;
-  // Not for this peer again in this attempt. The last one always stays.
+  // Excludes the transport for this peer in this attempt. The last one is never excluded.
   void Failed(const Transport& transport, const v1::PeerAddress& peer);
   void EndAttempt();
 
  private:
   const std::vector<std::unique_ptr<Transport>> all_;
   mutable std::mutex mu_;
-  std::set<std::pair<const Transport*, std::string>> failed_;  // and the peer's data address
+  std::set<std::pair<const Transport*, std::string>> failed_;  // with the peer's data address
 };
 
 }  // namespace tangram::mover

@@ -1,12 +1,12 @@
-// tangram-transport: bytes from one host to another, beside a plain sender with the best number of
-// connections: two network namespaces that a veth pair joins, a source in one and a reader in the
-// other, 1 to 64 MiB at a time, without and with TLS. Both read into place, hash units of the same
-// size and use the same cipher; connections stand before the clock starts. One JSON object per
-// size, then the summary. Root, as namespaces want it; they end with the processes.
+// tangram-transport: the rate of transfers between two hosts, next to a plain sender with the best
+// number of connections. The hosts are two network namespaces with a veth pair, a source in one and
+// a reader in the other; 1 to 64 MiB per transfer, without and with TLS. Both senders read into
+// place, hash units of the same size and use the same cipher, over existing connections. Prints one
+// JSON object per size, then the summary. Needs root for the namespaces, which end with it.
 //
 // `tangram-transport tests/peers/pair.py` also measures NIXL, Mooncake and iperf3 between the same
-// two namespaces, without TLS, which they do not have, each in its best setting. Their clocks stop
-// before their bytes are compared; ours goes on until they are hashed.
+// two namespaces, each in its best setting, without TLS, which they do not have. Their clocks stop
+// before their bytes are compared; ours includes the hashing.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -62,7 +62,7 @@ T Must(Result<T> result) {
   return std::move(result).value();
 }
 
-// More than the last cache holds, several times.
+// Several times the last-level cache.
 uint64_t MemoryBytes() {
   std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
   uint64_t kib = 0;
@@ -70,7 +70,7 @@ uint64_t MemoryBytes() {
   return std::max(4 * kMost, 4 * (kib << 10) / kMost * kMost);
 }
 
-// What both processes know before they part.
+// Data that both processes share before the fork.
 struct Stage {
   net::testing::TestCa ca;
   std::shared_ptr<net::Credentials> source = ca.Open("bench", "agent", "source");
@@ -85,7 +85,7 @@ struct Stage {
   }
 };
 
-// --- the plain sender: one thread and one blocking socket for each connection ---
+// --- the plain sender: one thread and one blocking socket per connection ---
 
 // A socket, or TLS on it.
 class Pipe {
@@ -188,7 +188,7 @@ struct Ports {
   uint16_t ours[2] = {}, plain[2] = {};  // without and with TLS
 };
 
-// Asks for a token that opens the wish, over a channel that stands for the agents' gRPC.
+// Requests a token for the wish, over a channel that stands for the agents' gRPC.
 void PlaySource(const Stage& stage, int channel) {
   Grants grants;
   std::vector<std::unique_ptr<DataServer>> servers;
@@ -227,7 +227,7 @@ class Reader {
     copy_.assign(stage.memory.size(), std::byte{0});
   }
 
-  // GB/s of a size, by us and by plain senders of 1, 2 and 4 connections, in turns.
+  // GB/s of a size, by our transport and by plain senders with 1, 2 and 4 connections, in turns.
   nlohmann::json Measure(uint64_t size, bool secure, int rounds) {
     TcpTransport links(stage_.Of(stage_.reader, secure));
     std::map<int, std::vector<std::unique_ptr<Pipe>>> pipes;
@@ -238,7 +238,7 @@ class Reader {
     }
     std::vector<double> ours;
     std::map<int, std::vector<double>> plain;
-    for (int round = -1; round < rounds; ++round) {  // the first makes our connection
+    for (int round = -1; round < rounds; ++round) {  // the first round creates our connection
       const double mine = Seconds([&] { Pull(&links, size, secure); });
       if (round >= 0) ours.push_back(mine);
       for (auto& [streams, ends] : pipes) {
@@ -264,9 +264,8 @@ class Reader {
     return out;
   }
 
-  // Adds to a line of Measure what peers did and what we did beside them, in turns. A connection
-  // that stood still while others had theirs begins slowly: in each turn the second transfer
-  // counts.
+  // Adds the results of peers, and ours next to them, to a line of Measure, in turns. A connection
+  // that was idle during the others' turns starts slowly: in each turn the second transfer counts.
   void Compare(uint64_t size, int rounds, const Peers& peers, nlohmann::json* line) {
     TcpTransport links(stage_.plain);
     std::vector<double> ours;
@@ -284,7 +283,7 @@ class Reader {
     return std::exchange(next_, next_ + size);
   }
 
-  // As a rank does: by the mover, which asks a source for two parts at once.
+  // As a rank does: by the mover, which makes two concurrent calls to a source.
   class Remote final : public Source {
    public:
     Remote(Reader* reader, Transport* transport, bool secure, uint64_t from)
@@ -293,7 +292,7 @@ class Reader {
     }
     std::string name() const override { return peer_.data(); }
     size_t lanes() const override { return 2; }
-    // Range i of a job is unit i from `from`; what is wanted lies side by side.
+    // Range i of a job is unit i from `from`; `wanted` is contiguous.
     Status Bring(std::span<const Range> job, std::span<const size_t> wanted, const Arrived& arrived,
                  const std::stop_token& stop) override {
       std::vector<Target> targets;
@@ -355,7 +354,7 @@ class Reader {
 
   const Stage& stage_;
   const int channel_;
-  std::mutex mu_;  // one question at a time
+  std::mutex mu_;  // one request at a time
   Ports ports_;
   std::vector<std::byte> copy_;
   uint64_t next_ = 0;
@@ -371,7 +370,7 @@ void PlayReader(const Stage& stage, int channel, const std::string& program, pid
   for (const bool secure : {false, true}) {
     double least = 1e9;
     for (uint64_t size = kMiB; size <= kMost; size *= 4) {
-      // A transfer of a millisecond is what the scheduler makes of it: small ones many times.
+      // A transfer of a millisecond depends on the scheduler, so small ones are repeated often.
       const int rounds =
           static_cast<int>((quick ? kMost : 16 * kMost) / std::max(size, 4 * kMiB)) + 3;
       nlohmann::json line = reader.Measure(size, secure, rounds);
@@ -408,7 +407,7 @@ void PlayReader(const Stage& stage, int channel, const std::string& program, pid
 
 void Run(const std::string& command) { Must(std::system(command.c_str()) == 0, command); }
 
-// A child in a network namespace of its own, which goes on once `wire` was written to.
+// A child in a new network namespace. It continues after a write to `wire`.
 pid_t Host(const std::string& name, const char* address, int ready, int wire,
            const std::function<void()>& work) {
   const pid_t pid = fork();
@@ -425,7 +424,7 @@ pid_t Host(const std::string& name, const char* address, int ready, int wire,
 
 int Main(const std::string& program) {
   spdlog::set_level(
-      spdlog::level::err);  // the certificates' files are gone, which is said each second
+      spdlog::level::err);  // the certificates' files are gone, which is logged each second
   Stage stage;
   stage.memory.resize(MemoryBytes());
   for (size_t i = 0; i < stage.memory.size(); ++i) stage.memory[i] = std::byte(i * 31 + i / 251);

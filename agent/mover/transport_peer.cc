@@ -112,7 +112,7 @@ std::optional<nlohmann::json> Peer::Hear(std::chrono::seconds limit) {
 std::optional<double> Peer::Bring(size_t setting, uint64_t offset, uint64_t bytes) {
   const std::string line =
       nlohmann::json{{"setting", setting}, {"offset", offset}, {"bytes", bytes}}.dump() + "\n";
-  // A line fits. If nobody reads it any more, Hear() says why.
+  // A line fits in the buffer. If the program has ended, Hear() reports why.
   (void)send(wire_.get(), line.data(), line.size(), MSG_NOSIGNAL);
   const auto answer = Hear(limits_.transfer);
   if (!answer) return std::nullopt;

@@ -1,4 +1,4 @@
-// What a peer's program says, does not say, or says wrongly, and what is told of it.
+// Programs of peers that reply, do not reply, or reply wrongly, and the reports about them.
 #include "agent/mover/transport_peer.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// A program of shell that says `hello`, then `answer` to each line.
+// A shell program that prints `hello`, then `answer` for each line.
 std::vector<std::string> Says(const std::string& hello, const std::string& answer) {
   return {"sh", "-c", "echo '" + hello + "'; while read -r line; do echo '" + answer + "'; done"};
 }
@@ -31,7 +31,7 @@ std::string OverOf(const Peer& peer) {
 }
 
 TEST(Peer, TheSecondOfTwoTransfersCountsAndTheFastestSettingIsTold) {
-  // Settings take turns, each with a transfer that does not count: 9 and 8 s.
+  // Settings take turns, each with a first transfer that does not count: 9 and 8 s.
   const std::string script = R"(
     echo '{"version": "7", "settings": ["slow", "fast"], "least": 2}'
     for s in 9 4 8 2   9 4 8 1   9 5 8 3; do read -r line; echo "{\"seconds\": $s}"; done)";
@@ -58,7 +58,7 @@ TEST(Peer, TheSummaryHasTheWorstSizeAndTheRateOfTheLast) {
 }
 
 TEST(Peer, OffsetsGoThroughItsMemoryAndSmallTransfersAreLeftOut) {
-  // It answers with the offset + 1 as seconds, and fails if it is asked for less than it wants.
+  // It replies with the offset + 1 as seconds, and fails below its minimum.
   const std::string script = R"(
     echo '{"version": "7", "settings": ["one"], "least": 2}'
     while read -r line; do
@@ -71,7 +71,7 @@ TEST(Peer, OffsetsGoThroughItsMemoryAndSmallTransfersAreLeftOut) {
   peer.Turn(1);
   peer.Tell(1, 1, &line);
   EXPECT_TRUE(line.empty());
-  // Two of 3 bytes each: at 0 and 3, then at 0 and 3 again, as 6 + 3 is more than there is.
+  // Two of 3 bytes each: at 0 and 3, then at 0 and 3 again, because 6 + 3 exceeds the memory.
   for (int i = 0; i < 2; ++i) peer.Turn(3);
   peer.Tell(3, 4, &line);
   EXPECT_EQ(peer.trouble(), "");

@@ -8,7 +8,7 @@ namespace tangram::mover {
 
 Result<Cut> CutFor(std::span<const device::Memory> memories, uint64_t most) {
   Cut out;
-  uint64_t open = 0;  // bytes of the message that is filled
+  uint64_t open = 0;  // bytes of the message being filled
   const auto close = [&] {
     if (open > 0) out.push_back(std::exchange(open, 0));
   };

@@ -1,4 +1,4 @@
-// How memory that is brought over a wire is cut into messages, and what of it each has.
+// Cuts memory that is sent over a comm channel into messages.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,23 @@
 
 namespace tangram::mover {
 
-// Messages of at most so many bytes for these memories, in order. A memory that fits goes whole;
-// units of a slab are never cut. kUnavailable: one is larger than a message can be.
+// Cuts these memories, in order, into messages of at most `most` bytes. Memory that fits in a
+// message is not cut, and units of a slab never are. kUnavailable: one is larger than a message can
+// be.
 Result<Cut> CutFor(std::span<const device::Memory> memories, uint64_t most);
 
 // Walks memories message by message.
 class CutWalk {
  public:
   struct Part {
-    size_t memory = 0;        // which
-    uint64_t offset = 0;      // in it
-    device::Memory part;      // of it
-    uint64_t in_message = 0;  // where in the message
+    size_t memory = 0;        // index of the memory
+    uint64_t offset = 0;      // within the memory
+    device::Memory part;      // of the memory
+    uint64_t in_message = 0;  // offset in the message
   };
   explicit CutWalk(std::span<const device::Memory> memories) : memories_(memories) {}
-  // What the next message of so many bytes has. kInvalid: there are not so many left, or a unit of
-  // a slab is cut.
+  // The parts of the next message, of `bytes` bytes. kInvalid: fewer bytes are left, or it would
+  // cut a unit of a slab.
   Result<std::vector<Part>> Next(uint64_t bytes);
   bool over() const { return memory_ == memories_.size(); }
 

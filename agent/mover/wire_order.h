@@ -1,35 +1,34 @@
-// Who of two ends does what, in which order, when a batch goes over a wire (README.md, "The order
-// on a wire"): pure, so that every interleaving of several pairs can be played
-// (wire_order_test.cc).
+// The order of actions of both ends when a batch is sent over a comm channel (README.md, "The order
+// on a wire"). Pure, so a test can run every interleaving of several pairs (wire_order_test.cc).
 //
-// An agent has two turns, whatever wires and peers it has: one for the batch that it receives, one
-// for the batch that it sends. So at most two kernels of wires are on a device at once, and each
-// waits for nothing but its twin at the other end, which is launched by then or will be: the reader
-// takes its own turn first and asks then; the source takes its turn last, and posts at once.
+// An agent has two turns (locks), for all its channels and peers: one for the batch that it
+// receives, one for the batch that it sends. So a device runs at most two kernels of channels, and
+// each waits only for its twin at the other end, which is or will be launched: the reader takes its
+// turn first and then sends its request; the source takes its turn last, and posts immediately.
 #pragma once
 
 namespace tangram::mover {
 
 enum class WireEvent {
-  kTurn,     // the own turn is free now
-  kAsked,    // source: the reader asks for a batch
+  kTurn,     // this end got its turn
+  kAsked,    // source: the reader requests a batch
   kGo,       // reader: the source posts
-  kDone,     // all that was posted is over
-  kRefused,  // reader: the source does not have it, any more or yet
-  kBroken,   // the other end is gone or too late, the library failed, or a stop was asked for
+  kDone,     // all posted work has ended
+  kRefused,  // reader: the source does not hold it, not yet or no longer
+  kBroken,   // other end lost or too late, library error, or stop requested
 };
 
 enum class WireAct {
   kNothing,
-  kWait,       // for the own turn
-  kAsk,        // reader: the source is told, holding the turn
-  kPost,       // reader: receives; source: "go" is told, and sends
-  kGiveBack,   // the turn; nothing is under way
-  kAbort,      // the wire, then give the turn back, if it was taken
-  kAbortBare,  // the wire; no turn is held
+  kWait,       // for this end's turn
+  kAsk,        // reader: sends the request, holding the turn
+  kPost,       // reader: posts receives; source: says "go" and posts sends
+  kGiveBack,   // the turn; no work is posted
+  kAbort,      // the channel; then release the turn, if held
+  kAbortBare,  // the channel; no turn is held
 };
 
-// One batch at the end that wants it.
+// One batch at the receiving end.
 class WireReader {
  public:
   WireAct Begin() { return Become(State::kWaits, WireAct::kWait); }
@@ -50,7 +49,7 @@ class WireReader {
       case State::kOver:
         return WireAct::kNothing;
     }
-    return Break();  // the other end does not keep to the order
+    return Break();  // the other end violates the order
   }
   bool over() const { return state_ == State::kOver; }
   bool posted() const { return state_ == State::kPosted; }
@@ -71,7 +70,7 @@ class WireReader {
   State state_ = State::kIdle;
 };
 
-// The same batch at the end that has it.
+// The same batch at the sending end.
 class WireSource {
  public:
   WireAct On(WireEvent event) {

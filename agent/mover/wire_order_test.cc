@@ -1,5 +1,5 @@
-// Every interleaving of what several agents do for batches that go between them at once, with the
-// death of any of them, an abort and a hang at any moment.
+// Every interleaving of several agents' actions for concurrent batches between them, with a death,
+// an abort or a hang of any agent at any moment.
 #include "agent/mover/wire_order.h"
 
 #include <gtest/gtest.h>
@@ -18,19 +18,19 @@ struct Batch {
   int from = 0, to = 0;
 };
 
-// What is so of a batch, beside what its two ends know.
+// State of a batch, in addition to that of its two ends.
 struct Flight {
   WireReader reader;
   WireSource source;
   bool began = false;
-  bool asked = false, go = false;                     // said, and not heard yet
+  bool asked = false, go = false;                     // sent, and not received yet
   bool reader_closed = false, source_closed = false;  // its end of the connection
 };
 
 struct World {
   std::vector<Flight> flights;
   std::array<bool, 4> dead{};
-  std::array<bool, 4> receiving{}, sending{};  // turns taken
+  std::array<bool, 4> receiving{}, sending{};  // turns (locks) that are held
   int faults = 0;
 
   std::string Key() const {
@@ -48,21 +48,21 @@ struct World {
     }
     return out;
   }
-  // Idle and waiting are told apart by what they would do.
+  // Distinguishes idle and waiting sources by their reaction to a turn.
   static int waits(WireSource source) { return static_cast<int>(source.On(WireEvent::kTurn)); }
 };
 
-// What the explored worlds may differ in.
+// Differences between the explored worlds.
 struct Rules {
-  bool one_turn = false;  // for both directions, instead of two
-  int faults = 0;         // deaths, aborts and hangs, all told
+  bool one_turn = false;  // one turn for both directions, instead of two
+  int faults = 0;         // deaths, aborts and hangs in all
 };
 
 class Explorer {
  public:
   Explorer(std::vector<Batch> batches, Rules rules) : batches_(std::move(batches)), rules_(rules) {}
 
-  // Plays everything. What is wrong; empty: nothing.
+  // Runs all interleavings; returns the first violation, or an empty text.
   std::string Play() {
     World world;
     world.flights.resize(batches_.size());
@@ -179,11 +179,11 @@ class Explorer {
           if (source) Do(w, b, false, w->flights[b].source.On(WireEvent::kDone));
         });
     }
-    // The connection tells each end that the other is gone.
+    // The connection reports the loss of one end to the other.
     const bool source_gone = !sends || f.source_closed, reader_gone = !reads || f.reader_closed;
     if (reader && source_gone) Tell(now, b, true, WireEvent::kBroken, false, step);
     if (source && reader_gone) Tell(now, b, false, WireEvent::kBroken, false, step);
-    // A stop, an error of the library, a wait that took too long: at either end, at any moment.
+    // A stop, a library error, or a timeout: at either end, at any moment.
     if (now.faults < rules_.faults) {
       if (reader) Tell(now, b, true, WireEvent::kBroken, true, step, [](World* w) { ++w->faults; });
       if (source && World::waits(f.source) == static_cast<int>(WireAct::kPost)) {
@@ -203,7 +203,7 @@ class Explorer {
     }
   }
 
-  // Nobody does anything any more.
+  // No end can act any more.
   void Judge(const World& now) {
     ++ends_;
     for (size_t b = 0; b < batches_.size(); ++b) {
@@ -250,8 +250,8 @@ TEST(WireOrder, ADeathAnAbortOrAHangAtAnyMomentLeavesNobodyInACall) {
   EXPECT_EQ(four.Play(), "");
 }
 
-// That the search finds what is wrong: with one turn for both directions agents in a ring hold
-// theirs and wait for each other's.
+// The search finds errors: with one turn for both directions, agents in a ring hold theirs and wait
+// for each other's.
 TEST(WireOrder, OneTurnForBothDirectionsWouldWaitForEver) {
   for (const auto& batches : {kPair, kRing, kTwoRings}) {
     EXPECT_EQ(Explorer(batches, {.one_turn = true}).Play(), "a reader waits for ever");

@@ -1,5 +1,5 @@
-// Movers in processes of their own bring weights and KV from each other over wires; ends die, hang
-// and fail, and nobody is left waiting.
+// Movers in separate processes fetch weights and KV from each other over comm channels. Ends die,
+// hang and fail, and no process waits forever.
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 
@@ -49,7 +49,7 @@ class Agent {
     EXPECT_EQ(word, "ready") << pod_;
   }
 
-  // What it takes to bring from here; the token is good once.
+  // The arguments for a fetch from here; a token is valid once.
   std::string Offer(const Agent& to, bool kv = false) {
     std::istringstream answer(process_->Ask((kv ? "grantkv " : "grant ") + to.pod_));
     std::string word, rest;
@@ -122,11 +122,11 @@ TEST_P(WireProcesses, TwoBringWeightsAndKvFromEachOther) {
   ExpectQuiet(two);
 }
 
-// All from all, at once: who asks whom first is chance.
+// All fetch from all concurrently; the order is random.
 TEST_P(WireProcesses, FourBringFromEachOtherAtOnceAndNobodyWaitsForEver) {
   std::vector<std::unique_ptr<Agent>> agents;
   for (unsigned seed = 1; seed <= 4; ++seed) {
-    // No more room on a device than for one kernel that sends and one that receives.
+    // The device has room for only one sending and one receiving kernel.
     agents.push_back(std::make_unique<Agent>(dir_, GetParam(), seed, "",
                                              std::vector<std::string>{"FAKE_NCCL_ROOM=2"}));
   }
@@ -175,8 +175,8 @@ TEST_P(WireProcesses, MemoryThatTheSourceLetGoOfIsNotSent) {
   EXPECT_NE(found.find("the granted memory was released"), std::string::npos) << found;
 }
 
-// The source stands still when it is killed, as one that a machine takes with it: the reader is
-// free as soon as it is dead, long before its patience ends, and another source does.
+// The source is stopped before it is killed, like one whose machine fails. The reader continues as
+// soon as it is dead, long before its timeout, with another source.
 TEST_P(WireProcesses, ASourceThatIsKilledInTheMiddleIsReplaced) {
   const fs::path points = dir_ / "points";
   fs::create_directories(points);
@@ -215,8 +215,8 @@ class NcclProcesses : public WireProcesses {};
 INSTANTIATE_TEST_SUITE_P(Mover, NcclProcesses,
                          ::testing::Values(Way{"cuda", "nccl", TANGRAM_FAKE_NCCL}));
 
-// A kernel that never ends: the end where it hangs gives up when its patience is over, and the next
-// batch goes by TCP. That a reader does tells which bytes had come.
+// A kernel never ends: the end where it hangs aborts after its timeout, and the next batch uses
+// TCP. A reader reports which bytes had arrived.
 TEST_P(NcclProcesses, AHangOfTheReaderEndsWithItsPatienceAndTcpIsTaken) {
   Agent source(dir_, GetParam(), 1);
   Agent reader(dir_, GetParam(), 2, "clock=hangs", {"FAKE_NCCL_HANG_AT=3"});

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kToken = 16;
 constexpr std::chrono::milliseconds kTurnLook{5};
-// A wire that its reader keeps for later, at most: an attempt's time.
+// Maximum idle time of a reader's channel: the duration of an attempt.
 constexpr std::chrono::milliseconds kIdle{600'000};
 
 }  // namespace
@@ -38,7 +38,7 @@ class WireServer::Session {
     Status status = Open(stop);
     while (status.ok()) status = Next(stop);
     wire_.reset();
-    if (hung_up_) return;  // the normal end
+    if (hung_up_) return;  // normal end
     spdlog::warn("comm channel failed pod={} error=\"{}\"", pod_, status.message());
     (void)talk_.Say(Said::kRefused, WireBody().Add(status.message()).bytes(), stop);
   }
@@ -91,7 +91,7 @@ class WireServer::Session {
       case Said::kKv:
         return Redeem(&body, true);
       case Said::kRead: {
-        auto rest = body;  // behind the cut
+        auto rest = body;  // after the cut
         TANGRAM_RETURN_IF_ERROR(TakeCut(&rest).status());
         const auto ranges = RangesOf(rest, grant_.kv);
         if (!ranges.ok()) return ranges.status();
@@ -122,7 +122,7 @@ class WireServer::Session {
     return OkStatus();
   }
 
-  // Runs a step while the memory that was granted stays.
+  // Runs a step while the granted memory stays in place.
   static Status Under(const std::shared_ptr<Lease>& lease, const std::function<Status()>& step) {
     Status status;
     if (lease == nullptr) return step();
@@ -146,7 +146,7 @@ class WireServer::Session {
         server_.options_.turns->sends.Give();
     };
     act(WireEvent::kAsked);
-    // What goes first is packed before the turn comes.
+    // Packs the first messages before it gets the turn.
     constexpr size_t kBuffers = device::Wire::kBuffers;
     Status status;
     for (size_t i = 0; status.ok() && i < std::min(cut->size(), kBuffers); ++i) status = pack(i);

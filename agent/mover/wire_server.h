@@ -1,5 +1,5 @@
-// The sources' ends of wires: whoever comes to the data port for one (wire_talk.h) is answered
-// here, by a thread of its own for as long as the connection lasts.
+// The sources' ends of comm channels. Each connection for a channel (wire_talk.h) at the data port
+// is served by a separate thread until it ends.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ class WireServer {
     std::shared_ptr<device::Wires> wires;
     std::shared_ptr<Turns> turns;
     WirePatience patience = {};
-    // Each costs a thread, buffers and what the library needs; who comes when there are so many is
-    // refused, and takes another way.
+    // Each session costs a thread, buffers and resources of the library. Further peers are
+    // rejected, and use another transport.
     size_t most = 32;
   };
   WireServer(Options options, Grants* grants);
@@ -31,7 +31,7 @@ class WireServer {
   // Does not block.
   void Take(std::unique_ptr<net::Stream> stream);
   size_t sessions() const { return sessions_; }  // now
-  uint64_t batches() const { return batches_; }  // that were sent, so far
+  uint64_t batches() const { return batches_; }  // sent so far
 
  private:
   class Session;
@@ -45,7 +45,7 @@ class WireServer {
   std::atomic<size_t> sessions_{0};
   std::atomic<uint64_t> batches_{0};
   std::mutex mu_;
-  std::list<Worker> workers_;  // last: they end first
+  std::list<Worker> workers_;  // last: they end before the members they use
 };
 
 }  // namespace tangram::mover

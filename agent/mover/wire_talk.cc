@@ -13,9 +13,9 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Of a body: a read of KV of as many ranges as there may be, and its cut.
+// Maximum body: a KV read of the maximum number of ranges, and its cut.
 constexpr size_t kMostBody = 64 + size_t{kMostRanges} * (12 + 8);
-// Between looks: little at first, since most of what is waited for comes soon.
+// Time between polls: short at first, since most waits end soon.
 constexpr microseconds kFirstLook{20}, kLastLook{500};
 
 net::FrameReader Frames() {
@@ -61,7 +61,7 @@ Status WireTalk::Until(const std::function<Result<bool>()>& there, std::chrono::
                        const std::string& what, const std::stop_token& stop) {
   const auto end = time_.Now() + most;
   for (microseconds look = kFirstLook;; look = std::min(2 * look, kLastLook)) {
-    // Before the look: what came while this process slept is not too late.
+    // Checked before the poll: data that arrived while this process slept is not late.
     const bool late = time_.Now() > end;
     const auto found = there();
     if (!found.ok()) return found.status();

@@ -1,5 +1,5 @@
-// What two ends of a wire say to each other: frames on a connection of the data port, beside the
-// bytes that go over the wire. {u32 what, u32 bytes of the body}, little-endian, then the body.
+// Messages between the two ends of a comm channel: frames on a connection of the data port, next to
+// the bytes on the channel. {u32 type, u32 bytes of the body}, little-endian, then the body.
 #pragma once
 
 #include <cstdint>
@@ -20,21 +20,21 @@
 
 namespace tangram::mover {
 
-// Comes in place of a token: the connection is of a wire from here on.
+// Sent in place of a token: the connection is for a comm channel from here on.
 inline const std::string kWireToken("tangram-wire-1\0\0", 16);
 
 enum class Said : uint32_t {
-  kHello = 1,  // reader: {kind of the wires, a zero, what was offered}
-  kAnswer,     // source: what the reader's end is told
-  kOpen,       // source: its end stands
+  kHello = 1,  // reader: {kind of the library, a zero, its `hello`}
+  kAnswer,     // source: `answer` for the reader's end
+  kOpen,       // source: its end is open
   kPieces,     // reader: {16 bytes of token, cut}
   kKv,         // reader: {16 bytes of token}; once, before kRead
   kRead,       // reader: {cut, the ranges as at the data port}
-  kGo,         // source: it posts now
+  kGo,         // source: it posts sends now
   kOver,       // source: all was sent; {u64 digest of KV, or 0}
-  kRefused,    // source: {why}; the connection ends
+  kRefused,    // source: {reason}; the connection ends
 };
-// A cut is {u32 count, count x u64}: of how many bytes each message over the wire is, in order.
+// A cut is {u32 count, count x u64}: the bytes of each message on the channel, in order.
 using Cut = std::vector<uint64_t>;
 
 struct Word {
@@ -47,16 +47,16 @@ class WireTalk {
  public:
   WireTalk(std::unique_ptr<net::Stream> stream, TimeSource& time);
 
-  // What comes before all words.
+  // Sends kWireToken, before all messages.
   Status Begin(const std::stop_token& stop);
   Status Say(Said said, std::span<const std::byte> body, const std::stop_token& stop);
-  // What the other end says; nothing: not yet. kUnavailable: it is gone.
+  // The next message of the other end; nothing: not yet. kUnavailable: it disconnected.
   Result<std::optional<Word>> Heard();
-  // Looks until `there` is so, and hears what the other end says meanwhile: a refusal, or its end,
-  // ends the wait. kUnavailable: it took longer than `most` (`what` did).
+  // Polls until `there` returns true, and reads messages of the other end meanwhile: a rejection or
+  // a disconnect ends the wait. kUnavailable: `what` took longer than `most`.
   Status Until(const std::function<Result<bool>()>& there, std::chrono::milliseconds most,
                const std::string& what, const std::stop_token& stop);
-  // Waits for a word, which must be that.
+  // Waits for a message, which must have this type.
   Result<std::vector<uint8_t>> Expect(Said said, std::chrono::milliseconds most,
                                       const std::stop_token& stop);
   const net::Stream& stream() const { return *stream_; }
@@ -65,10 +65,10 @@ class WireTalk {
   TimeSource& time_;
   const std::unique_ptr<net::Stream> stream_;
   net::FrameReader frame_;
-  std::optional<Word> early_;  // heard while something else was waited for
+  std::optional<Word> early_;  // received during another wait
 };
 
-// Bodies.
+// Builds bodies.
 class WireBody {
  public:
   template <typename T>
@@ -90,7 +90,7 @@ class WireBody {
   std::vector<std::byte> bytes_;
 };
 
-// Takes a cut off the front of a body. kInvalid: it has none.
+// Removes a cut from the front of a body. kInvalid: it has none.
 Result<Cut> TakeCut(std::span<const uint8_t>* body);
 
 }  // namespace tangram::mover

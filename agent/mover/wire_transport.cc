@@ -14,10 +14,10 @@
 
 namespace tangram::mover {
 
-// The reader's end of a wire, with the connection beside it. One thread at a time.
+// The reader's end of a channel, with its connection. One thread at a time.
 class WireTransport::Link {
  public:
-  // A message is there, in this memory, until this returns.
+  // Uses a received message; its memory is valid until this returns.
   using Take = std::function<Status(size_t message, const device::Memory& bytes)>;
 
   Link(std::unique_ptr<net::Stream> stream, std::unique_ptr<device::Wire> wire,
@@ -49,7 +49,7 @@ class WireTransport::Link {
     return talk_.Say(said, body.bytes(), stop);
   }
 
-  // Asks for a batch and takes its messages, in order. After an error the link is of no use.
+  // Requests a batch and takes its messages, in order. After an error the channel is unusable.
   Status Bring(Said what, const WireBody& asked, const Cut& cut, const Take& take, uint64_t* digest,
                const std::stop_token& stop) {
     WireReader order;
@@ -99,7 +99,7 @@ class WireTransport::Link {
       TANGRAM_RETURN_IF_ERROR(
           talk_.Until([&] { return wire_->Done(buffer); }, patience_.bytes,
                       fmt::format("transfer of {} bytes over the comm channel", cut[i]), stop));
-      // The turn is others' while the last message is unpacked.
+      // Releases the turn before the last message is unpacked.
       if (i + 1 == cut.size()) received();
       TANGRAM_RETURN_IF_ERROR(take(i, wire_->Buffer(buffer).Part(0, cut[i])));
       if (i + kBuffers < cut.size()) {
@@ -191,7 +191,7 @@ Result<std::unique_ptr<WireTransport::Link>> WireTransport::Take(const v1::PeerA
   }
   auto link = Connect(peer.data(), stop);
   if (link.ok()) return link;
-  // Whatever it was, the source is where it was, and another way may do.
+  // kUnavailable for any error: the source itself may still be reachable by another transport.
   return Status(Code::kUnavailable,
                 fmt::format("no comm channel to {}: {}", peer.data(), link.status().message()));
 }
@@ -206,7 +206,7 @@ Status WireTransport::Pull(const v1::PeerAddress& peer, const std::string& token
   const auto cut = CutFor(to, (*link)->most());
   if (!cut.ok()) return cut.status();
   CutWalk walk(to);
-  size_t next = 0;  // target that is not whole yet
+  size_t next = 0;  // first incomplete target
   const auto take = [&](size_t i, const device::Memory& bytes) -> Status {
     const auto parts = walk.Next((*cut)[i]);
     if (!parts.ok()) return parts.status();
@@ -222,7 +222,7 @@ Status WireTransport::Pull(const v1::PeerAddress& peer, const std::string& token
     for (size_t p = 0; p < parts->size(); ++p) {
       const CutWalk::Part& part = (*parts)[p];
       const device::Memory& target = to[part.memory];
-      if (part.offset + part.part.bytes < target.bytes) continue;  // the rest is still to come
+      if (part.offset + part.part.bytes < target.bytes) continue;  // the rest has not arrived yet
       uint64_t hash = hashes[p];
       if (part.offset > 0) TANGRAM_RETURN_IF_ERROR(device::HashNow(target, &hash));
       switch (fault::Hit("stage.after_fetch")) {
@@ -238,7 +238,7 @@ Status WireTransport::Pull(const v1::PeerAddress& peer, const std::string& token
         return {Code::kCorrupt, fmt::format("unit {} of {} from {} differs from its hash",
                                             part.memory, targets.size(), peer.data())};
       }
-      for (; next < part.memory; ++next) done(to[next].bytes);  // those of no bytes
+      for (; next < part.memory; ++next) done(to[next].bytes);  // targets without bytes
       done(target.bytes);
       ++next;
     }
@@ -258,13 +258,13 @@ Result<std::unique_ptr<KvChannel>> WireTransport::OpenKv(const v1::PeerAddress& 
                                                          const std::stop_token& stop) {
   auto link = Connect(peer.data(), stop);
   if (!link.ok()) return link.status();
-  (*link)->set_bytes(patience_.kv);  // to make a wire takes what it takes: before the flip
+  (*link)->set_bytes(patience_.kv);  // set only now: connecting happens before the flip
   TANGRAM_RETURN_IF_ERROR((*link)->Say(Said::kKv, WireBody().Add(token), stop));
   return std::unique_ptr<KvChannel>(std::make_unique<Kv>(std::move(link).value()));
 }
 
 void WireTransport::EndAttempt() {
-  decltype(idle_) gone;  // they end after the lock
+  decltype(idle_) gone;  // they end after the lock is released
   const std::scoped_lock lock(mu_);
   gone.swap(idle_);
 }

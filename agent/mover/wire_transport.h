@@ -1,7 +1,8 @@
-// Bytes of agents of other pods by a communication library that both have (agent/device/wire.h):
-// NCCL between GPUs, UCX. The source packs what a token opens into the buffers of its end, under
-// the lease, and sends them; the reader unpacks and hashes. Tokens, leases and hashes are those of
-// every transport; what the ends say to each other goes over a connection of the data port.
+// Fetches bytes from agents of other pods by a communication library that both have
+// (agent/device/wire.h): NCCL between GPUs, UCX. The source packs a token's memory into buffers of
+// its end, under the lease, and sends them; the reader unpacks and hashes. Tokens, leases and
+// hashes are those of every transport. The ends exchange messages over a connection of the data
+// port.
 #pragma once
 
 #include <map>
@@ -19,14 +20,14 @@ namespace tangram::mover {
 
 class WireTransport final : public Transport {
  public:
-  // `turns` are those of the process's WireServer, too.
+  // The process's WireServer uses the same `turns`.
   WireTransport(std::shared_ptr<device::Wires> wires, std::shared_ptr<Turns> turns,
                 std::shared_ptr<net::Credentials> credentials, const WirePatience& patience = {});
   ~WireTransport() override;
 
   const char* name() const override { return wires_->name(); }
   Capabilities capabilities() const override { return {.network = true, .library = true}; }
-  // It has the same library, of the same version.
+  // The peer has the same library, of the same version.
   bool Reaches(const v1::PeerAddress& peer) const override {
     return peer.comm_library() == wires_->kind();
   }
@@ -35,7 +36,7 @@ class WireTransport final : public Transport {
               const std::function<void(uint64_t)>& done) override;
   Result<std::unique_ptr<KvChannel>> OpenKv(const v1::PeerAddress& peer, const std::string& token,
                                             const std::stop_token& stop) override;
-  // Ends all wires that nobody uses: each is of one attempt and one pair of agents.
+  // Ends all idle channels: each belongs to one attempt and one pair of agents.
   void EndAttempt() override;
 
  private:

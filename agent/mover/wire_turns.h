@@ -1,4 +1,4 @@
-// The two turns of a process (wire_order.h), and how long its ends wait.
+// The two turns of a process (wire_order.h), and the timeouts of its ends.
 #pragma once
 
 #include <chrono>
@@ -10,10 +10,10 @@
 
 namespace tangram::mover {
 
-// One holder at a time.
+// A lock with one holder at a time.
 class Turn {
  public:
-  // Waits for so long at most; false: somebody still has it.
+  // Waits for at most `most`; false: it is still held.
   bool TakeWithin(std::chrono::milliseconds most) {
     std::unique_lock lock(mu_);
     if (!free_.wait_for(lock, most, [&] { return !taken_; })) return false;
@@ -38,10 +38,10 @@ struct Turns {
 };
 
 struct WirePatience {
-  std::chrono::milliseconds connect{20'000};  // NCCL looks for ways between the two meanwhile
-  std::chrono::milliseconds turn{30'000};     // for a turn, here or at the source
-  std::chrono::milliseconds bytes{10'000};    // of a buffer that was posted at both ends
-  std::chrono::milliseconds kv{limits::kKvSilence};  // the same of KV, for which a flip waits
+  std::chrono::milliseconds connect{20'000};         // NCCL selects a path in this time
+  std::chrono::milliseconds turn{30'000};            // for a turn, here or at the source
+  std::chrono::milliseconds bytes{10'000};           // for a buffer that both ends have posted
+  std::chrono::milliseconds kv{limits::kKvSilence};  // the same for KV, for which a flip waits
   TimeSource* time = &SteadyTime();                  // the clock of these limits
 };
 

@@ -1,4 +1,4 @@
-// Addresses: "host:port", and "[host]:port" where the host is an IPv6 address.
+// Addresses: "host:port", or "[host]:port" if the host is an IPv6 address.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct HostPort {
 
 // kInvalid: no host, no port, a port beyond 65535, or an IPv6 address without brackets.
 Result<HostPort> ParseHostPort(const std::string& text);
-// What ParseHostPort reads. The host may stand in brackets already.
+// Inverse of ParseHostPort. The host may already have brackets.
 std::string JoinHostPort(std::string_view host, uint16_t port);
 
 }  // namespace tangram::net

@@ -13,8 +13,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Waits for a moment at most; what was waited for may be there or not. kUnavailable: a stop is
-// asked for, or the other side was silent for the limit of `wait`.
+// Waits for one poll interval at most, whether or not the event occurs. kUnavailable: a stop was
+// requested, or the peer was silent for the limit of `wait`.
 Status Look(int fd, short events, const std::stop_token& stop, Wait* wait, TimeSource& time) {
   if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
   if (wait->Silent(0)) return {Code::kUnavailable, "the peer is unresponsive"};
@@ -52,7 +52,7 @@ Result<std::unique_ptr<Stream>> Connect(const std::string& address,
 
 Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& stop,
                TimeSource& time) {
-  std::optional<Wait> wait;  // since the last byte came
+  std::optional<Wait> wait;  // since the last received byte
   while (!out.empty()) {
     const auto got = stream.Read(out);
     if (!got.ok()) {
@@ -72,7 +72,7 @@ Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& 
 }
 
 Status WriteAll(Stream& stream, std::span<const std::byte> bytes, const std::stop_token& stop) {
-  std::optional<Wait> wait;  // since the last byte went
+  std::optional<Wait> wait;  // since the last sent byte
   while (!bytes.empty()) {
     const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     const auto put = stream.Write({&part, 1});

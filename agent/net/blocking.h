@@ -1,5 +1,5 @@
-// Streams that are waited for: every wait ends when a stop is asked for, the other side is silent
-// for too long, or it is gone.
+// Blocking operations on streams. Every wait ends on a stop request, a peer that is silent for too
+// long, or a closed connection.
 #pragma once
 
 #include <chrono>
@@ -17,16 +17,16 @@
 
 namespace tangram::net {
 
-// Of one connection.
+// Limits of one connection.
 struct WaitLimits {
-  // Until it is made and both sides are authenticated.
+  // Until it is connected and both sides are authenticated.
   std::chrono::milliseconds connect = limits::kDataConnect;
-  // For the next byte, or until one more can be sent.
+  // Until the next byte arrives or one more can be sent.
   std::chrono::milliseconds silence = limits::kDataSilence;
 };
 
-// All answer kUnavailable when the other side closes, is silent or the stop comes; Connect
-// kUnauthenticated when it is not who it should be. Time counts only while this process runs
+// All return kUnavailable if the peer closes, is silent for too long, or on a stop. Connect returns
+// kUnauthenticated if the peer has the wrong identity. Time counts only while this process runs
 // (base/wait.h). A stop ends a wait within limits::kStopLook. `silence` stays with the stream.
 Result<std::unique_ptr<Stream>> Connect(const std::string& address,
                                         std::shared_ptr<Credentials> credentials,

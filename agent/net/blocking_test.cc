@@ -1,4 +1,4 @@
-// Streams that are waited for: how often, and for how long.
+// Blocking operations on streams: the number of wake-ups and the timeouts.
 #include "agent/net/blocking.h"
 
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ using tangram::testing::FakeTime;
 using testing::Pair;
 using testing::TestCa;
 
-// The steady clock, and how often poll() has returned because of the socket. (It also returns ten
-// times a second for a look at the stop token, however long a test takes.)
+// The steady clock. It counts returns of poll() because of the socket. (Polls also end ten times a
+// second to check the stop token, so other returns depend on the test's duration.)
 class CountingTime final : public TimeSource {
  public:
   TimePoint Now() const override { return SteadyTime().Now(); }
@@ -51,7 +51,7 @@ TEST(ReadAll, IsAnErrorWhenTheOtherSideIsSilentForTooLong) {
   EXPECT_LT(time.Elapsed(), limits::kDataSilence + std::chrono::seconds(1));
 }
 
-// Of KV, for which a flip waits.
+// As for KV, for which a flip waits.
 TEST(ReadAll, AStreamMayHaveAShorterLimitOfSilence) {
   const Pair pair(Credentials::Insecure(), Credentials::Insecure());
   ASSERT_TRUE(pair.Agreed());
@@ -63,7 +63,7 @@ TEST(ReadAll, AStreamMayHaveAShorterLimitOfSilence) {
   EXPECT_LE(time.Elapsed(), limits::kKvSilence + 2 * limits::kStopLook);
 }
 
-// A reader that the machine stopped for a minute blames nobody.
+// A reader that the machine stopped for a minute does not blame its peer.
 TEST(ReadAll, TimeInWhichThisProcessDidNotRunIsNoSilence) {
   const Pair pair(Credentials::Insecure(), Credentials::Insecure());
   ASSERT_TRUE(pair.Agreed());
@@ -81,7 +81,7 @@ TEST(ReadAll, TimeInWhichThisProcessDidNotRunIsNoSilence) {
   EXPECT_TRUE(got == sent);
 }
 
-// A reader that a packet wakes each time takes the processor from whoever sends.
+// A reader that every packet wakes takes processor time from the sender.
 TEST(ReadAll, WhoWaitsForMuchIsNotWokenForEveryPacket) {
   const TestCa ca;
   for (const bool secure : {true, false}) {
@@ -103,13 +103,13 @@ TEST(ReadAll, WhoWaitsForMuchIsNotWokenForEveryPacket) {
   }
 }
 
-// Passes bytes on in small parts: a record of TLS never comes whole.
+// Forwards bytes in small parts: a TLS record never arrives as a whole.
 constexpr size_t kDrip = 5000;
 class Drips {
  public:
   Drips() : from_(testing::Sockets()), to_(testing::Sockets()) {}
   std::pair<UniqueFd, UniqueFd> ends() { return {std::move(from_.first), std::move(to_.second)}; }
-  // Passes on one part of what is here; false: nothing is.
+  // Forwards one part of the available bytes; false: none available.
   bool Drip() {
     const bool there = Pass(from_.second.get(), to_.first.get());
     return Pass(to_.first.get(), from_.second.get()) || there;
@@ -128,7 +128,8 @@ class Drips {
   std::pair<UniqueFd, UniqueFd> from_, to_;
 };
 
-// What is waited for is never more than is sure to come: also of a record that is here in part.
+// A reader never waits for more bytes than are certain to arrive, also when a part of a record has
+// arrived.
 TEST(ReadAll, WhatHasComeIsNotWaitedForAnyLonger) {
   const TestCa ca;
   for (const bool secure : {true, false}) {
@@ -148,7 +149,7 @@ TEST(ReadAll, WhatHasComeIsNotWaitedForAnyLonger) {
     FakeTime time;
     time.idle = [&] { return drips.Drip(); };
     for (size_t i = 0; i < 14; ++i) {
-      // The last of the drips has a few bytes, fewer than what TLS adds to a record.
+      // The last part has a few bytes, fewer than TLS adds to a record.
       const std::vector<std::byte> sent((i % 7 + 1) * kDrip - 10, std::byte(i));
       std::vector<std::byte> got(sent.size());
       ASSERT_TRUE(WriteAll(*pair.client, sent, {}).ok());
@@ -167,7 +168,7 @@ TEST(ReadAll, WhoSendsAByteNowAndThenIsHeard) {
   std::stop_source stop;
   Status ended;
   std::thread reader([&] { ended = ReadAll(*pair.server, got, stop.get_token()); });
-  // Until what was sent has come and was read.
+  // Waits until the sent bytes have arrived and were read.
   const auto heard = [&] {
     for (int tries = 0; tries < 6000; ++tries) {
       int sent = -1, unread = -1;

@@ -12,7 +12,7 @@ namespace tangram::net {
 namespace {
 
 constexpr auto kLookAgain = std::chrono::seconds(1);
-// Of what a stranger may send before it is known: chains here have one certificate.
+// Limits the bytes that an unauthenticated peer may send: chains here have one certificate.
 constexpr long kMostChainBytes = 16 << 10;
 
 Status Refuse(const std::string& what, const std::string& path) {
@@ -47,7 +47,7 @@ Credentials::Stamp Credentials::Look() const {
   size_t at = 0;
   for (const std::string* path : {&files_.ca, &files_.cert, &files_.key}) {
     struct stat info {};
-    (void)stat(path->c_str(), &info);  // a file that is gone differs from any
+    (void)stat(path->c_str(), &info);  // a missing file differs from any
     for (const int64_t part :
          {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino),
           static_cast<int64_t>(info.st_size), static_cast<int64_t>(info.st_mtim.tv_sec),
@@ -64,14 +64,14 @@ Result<Credentials::Context> Credentials::Read() const {
   if (!context) return Status{Code::kInternal, "no TLS context"};
   SSL_CTX* ctx = context.get();
   SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION);
-  // The first of what both can; with AES in hardware it costs least.
+  // The first cipher that both sides support is used. With AES in hardware it is the cheapest.
   SSL_CTX_set_ciphersuites(
       ctx, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
-  SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF);  // what is read says how long it is
+  SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF);  // each message states its own length
   SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                             SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
-  // Nothing follows a handshake that the other side did not ask for.
+  // No data follows a handshake without a request.
   SSL_CTX_set_num_tickets(ctx, 0);
   SSL_CTX_set_max_cert_list(ctx, kMostChainBytes);
   SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
@@ -96,8 +96,8 @@ Credentials::Context Credentials::Current() {
   looked_ = now;
   const Stamp stamp = Look();
   if (stamp == stamp_) return context_;
-  // Files of one certificate are written one after another: what does not fit together is read
-  // again at the next look.
+  // The files of one certificate are written one after another. If they do not match yet, the next
+  // check reads them again.
   auto context = Read();
   if (context.ok()) {
     context_ = std::move(context).value();

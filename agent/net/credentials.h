@@ -1,5 +1,5 @@
-// Who this process is to others of its kind, and whom it believes: TLS 1.3, both sides show a
-// certificate of the world's authority, and each looks for the other's role in it
+// This process's identity among its kind, and the peers that it trusts. TLS 1.3: both sides present
+// a certificate of the world's authority, and each checks the other's role in it
 // (docs/architecture.md, section 9).
 #pragma once
 
@@ -20,27 +20,27 @@ struct TlsFiles {
   std::string ca, cert, key;
 };
 
-// What they hold.
+// Contents of those files.
 struct TlsTexts {
   std::string ca, cert, key;
 };
 
-// Thread-safe. The files are looked at again when a connection begins, at most once a second: a
-// renewed certificate or authority holds for connections that begin after it, and touches no
-// other. What cannot be read is reported and the last good one stays.
+// Thread-safe. Files are checked when a connection begins, at most once a second. A renewed
+// certificate or authority applies to connections that begin after it, and to no other. Unreadable
+// files are reported, and the last valid ones stay.
 class Credentials {
  public:
   using Context = std::shared_ptr<SSL_CTX>;
 
-  // `role` (agent, engine) is the kind of both sides. kInvalid: a file is missing or is not what
-  // it should be, or key and certificate do not belong together.
+  // `role` (agent, engine) is the kind of both sides. kInvalid: a file is missing or malformed, or
+  // key and certificate do not match.
   static Result<std::shared_ptr<Credentials>> Open(TlsFiles files, const std::string& world,
                                                    const std::string& role);
-  // Plain TCP: whoever reaches the port is believed. For fabrics that are closed to others.
+  // Plain TCP: any peer that reaches the port is trusted. For closed fabrics.
   static std::shared_ptr<Credentials> Insecure();
 
   bool secure() const { return context_ != nullptr; }
-  // Of a connection that begins now; null when not secure.
+  // Context for a connection that begins now; null if not secure.
   Context Current();
   // Reads the files again now.
   Status Reload();
@@ -49,7 +49,7 @@ class Credentials {
   const std::string& uri() const { return uri_; }
 
  private:
-  // What tells that a file was replaced: device, inode, size, time of change.
+  // Detects that a file was replaced: device, inode, size, time of change.
   using Stamp = std::array<int64_t, 15>;
 
   Credentials() = default;
@@ -64,7 +64,7 @@ class Credentials {
   std::chrono::steady_clock::time_point looked_{};
 };
 
-// When the certificate in this PEM file ends. kInvalid: there is none.
+// Expiry of the certificate in this PEM file. kInvalid: there is none.
 Result<std::chrono::system_clock::time_point> EndOf(const std::string& cert);
 
 }  // namespace tangram::net

@@ -6,7 +6,7 @@
 namespace tangram::net {
 namespace {
 
-// The least that is allocated for a body; after it, as much as has come already.
+// The minimum allocation for a body. Later allocations equal the bytes received so far.
 constexpr size_t kFirst = 1 << 20;
 
 }  // namespace

@@ -15,7 +15,7 @@ constexpr unsigned kLookSeconds = 1;
 
 using Provider = grpc::experimental::FileWatcherCertificateProvider;
 
-// The provider itself says nothing of a file that is not there.
+// The provider itself does not report a missing file.
 Result<std::shared_ptr<Provider>> Watch(const TlsFiles& files) {
   for (const std::string* path : {&files.ca, &files.cert, &files.key}) {
     if (std::ifstream(*path).peek() == std::ifstream::traits_type::eof()) {
@@ -32,9 +32,9 @@ void WatchAll(grpc::experimental::TlsCredentialsOptions* options,
   options->watch_identity_key_cert_pairs();
 }
 
-// The provider hands out what it has read when its first watcher comes, a connection that begins.
-// One that begins in between gets nothing yet, and fails ("Failed to create security handshaker",
-// gRPC 1.51). So the first one leads nowhere, and stays.
+// The provider supplies its files only once its first watcher, a connection, has begun. A
+// connection that begins in between gets none and fails ("Failed to create security handshaker",
+// gRPC 1.51). So the first one is to an address that does not exist, and is kept.
 std::shared_ptr<grpc::Channel> WatchFirst(
     const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments args;

@@ -1,6 +1,7 @@
-// Credentials for gRPC from files that are read again while it runs: a renewed certificate or
-// authority holds for connections that begin after it, within seconds; the others go on. Both sides
-// show a certificate of the world's authority; who may call what is the service's to look at.
+// Credentials for gRPC from files that are read again while it runs. A renewed certificate or
+// authority applies to connections that begin after it, within seconds; others continue. Both sides
+// present a certificate of the world's authority. The service itself checks which callers may call
+// it.
 #pragma once
 
 #include <grpcpp/security/credentials.h>
@@ -12,9 +13,9 @@
 
 namespace tangram::net {
 
-// kInvalid: a file cannot be read. What cannot be read later changes nothing.
+// kInvalid: a file cannot be read. Later read errors change nothing.
 Result<std::shared_ptr<grpc::ServerCredentials>> GrpcServer(const TlsFiles& files);
-// The channel names whom it looks for by SetSslTargetNameOverride: <role>.<world>.
+// The channel names the expected peer by SetSslTargetNameOverride: <role>.<world>.
 Result<std::shared_ptr<grpc::ChannelCredentials>> GrpcChannel(const TlsFiles& files);
 
 }  // namespace tangram::net

@@ -33,7 +33,7 @@ struct Folder {
 std::unique_ptr<grpc::Server> Serve(const TlsFiles& files, int* port) {
   const auto credentials = GrpcServer(files);
   EXPECT_TRUE(credentials.ok()) << credentials.status().message();
-  static v1::Peer::Service service;  // a server without one listens to nobody
+  static v1::Peer::Service service;  // a server without a service does not listen
   grpc::ServerBuilder builder;
   builder.RegisterService(&service);
   builder.AddListeningPort("127.0.0.1:0", *credentials, port);
@@ -44,7 +44,7 @@ std::shared_ptr<grpc::Channel> Dial(const std::shared_ptr<grpc::ChannelCredentia
                                     int port, const std::string& name) {
   grpc::ChannelArguments args;
   args.SetSslTargetNameOverride(name);
-  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a separate connection
   return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port), credentials, args);
 }
 
@@ -54,7 +54,7 @@ std::shared_ptr<grpc::Channel> Dial(const TlsFiles& files, int port, const std::
   return Dial(*credentials, port, name);
 }
 
-// Both sides know each other. An attempt that was refused is not made again.
+// True once both sides are authenticated. A rejected attempt is not repeated.
 bool Connects(grpc::Channel& channel) {
   const auto until = std::chrono::system_clock::now() + std::chrono::seconds(60);
   for (auto state = channel.GetState(true); state != GRPC_CHANNEL_READY;
@@ -82,7 +82,7 @@ TEST(GrpcCredentials, OnlyWhoBelongsToTheWorldMeets) {
   server->Shutdown();
 }
 
-// The first connections of a process, several at once.
+// The first connections of a process, several concurrently.
 TEST(GrpcCredentials, WhoIsFirstMeetsWhateverOthersBegin) {
   const Folder folder;
   const TestCa ca;

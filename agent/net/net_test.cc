@@ -1,4 +1,4 @@
-// Connections between pods: who is let in, and what those who are not may cost.
+// Connections between pods: which peers are accepted, and how much the others may cost.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST(Address, IPv6IsListenedAtAndReached) {
   EXPECT_TRUE(Connect(JoinHostPort("::1", *PortOf(listener->get())), plain, {}).ok());
 }
 
-// As a pod's processes are told to listen, which do not know what addresses it will have.
+// The processes of a pod listen so, because they do not know their addresses yet.
 TEST(Address, AllAddressesAreThoseOfBothKinds) {
   const auto listener = Listen("[::]:0");
   ASSERT_TRUE(listener.ok()) << listener.status().message();
@@ -72,7 +72,7 @@ TEST(Address, AllAddressesAreThoseOfBothKinds) {
   }
 }
 
-// Sockets of IPv6 in this thread fail as in a kernel that has none of it.
+// Makes IPv6 sockets of this thread fail as in a kernel without IPv6.
 void TakeIPv6Away() {
   std::array<sock_filter, 6> filter{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -99,7 +99,7 @@ TEST(Address, AllAddressesAreThoseThereAre) {
   }).join();
 }
 
-// Whatever keeps the kernel from saying how the connection stands: it is not taken for one.
+// If the kernel cannot report the state of a socket, it does not count as connected.
 TEST(Stream, WhatDoesNotTellItsErrorIsNotConnected) {
   UniqueFd file(open("/dev/null", O_RDWR | O_CLOEXEC));
   Stream stream(std::move(file), Side::kDialled, Credentials::Insecure());
@@ -146,7 +146,7 @@ TEST(Tls, WhoIsDialledAndIsNoAgentOfTheWorldIsToldNothing) {
   EXPECT_EQ(Pair(mine, ca.Open("w", "engine", "p1")).client_end.code(), Code::kUnauthenticated);
 }
 
-// Strangers that believe everything, so that it is the accepting side that refuses.
+// The dialling attackers trust any server, so the accepting side must reject them.
 TEST(Tls, WhoDialsAndIsNoAgentOfTheWorldIsRefused) {
   const TestCa ca;
   const auto mine = ca.Open("w", "agent", "p0");
@@ -176,7 +176,7 @@ TEST(Tls, WhoDialsAndIsNoAgentOfTheWorldIsRefused) {
 
 TEST(Tls, TheReasonIsNamed) {
   const TestCa ca;
-  // Who dials checks last: it has its answer, and the other side not yet.
+  // The dialling side checks last: it has its result before the other side.
   const Pair pair(ca.Open("w", "agent", "p0"), ca.Open("w", "engine", "p1"));
   EXPECT_EQ(pair.client_end.code(), Code::kUnauthenticated);
   EXPECT_NE(pair.client_end.message().find("is not agent.w"), std::string::npos)
@@ -194,7 +194,7 @@ TEST(Tls, ManyBytesInOddPartsBothWays) {
     std::vector<std::byte> sent(5 << 20), got(sent.size());
     for (size_t i = 0; i < sent.size(); ++i) sent[i] = std::byte(i * 31 + i / 251);
     std::thread reader([&] { EXPECT_TRUE(ReadAll(*pair.server, got, {}).ok()); });
-    // Many small parts, and some beyond a record.
+    // Many small parts, and some larger than a record.
     std::vector<iovec> parts;
     for (size_t at = 0, i = 0; at < sent.size(); ++i) {
       const size_t size = std::min(sent.size() - at, i % 700 == 3 ? size_t{100'000} : i % 5 * 64);
@@ -254,12 +254,12 @@ TEST(Tls, RenewedFilesHoldForWhoComesAfter) {
   ASSERT_TRUE(before.Agreed());
   EXPECT_EQ(before.server->pod(), "old");
 
-  // Half written: the last good one stays.
+  // The files are incomplete: the last valid ones stay.
   std::filesystem::remove(dir + "/own.key");
   EXPECT_FALSE(mine->Reload().ok());
   EXPECT_TRUE(Pair(mine, peer).Agreed());
 
-  // The files are looked at by themselves.
+  // The files are checked without a call.
   write(next, "new");
   const auto until = std::chrono::steady_clock::now() + seconds(60);
   std::string seen;
@@ -269,7 +269,7 @@ TEST(Tls, RenewedFilesHoldForWhoComesAfter) {
   }
   EXPECT_EQ(seen, "new");
   EXPECT_FALSE(Pair(mine, peer).Agreed()) << "of the authority that was";
-  // Who was there before goes on.
+  // Earlier connections continue.
   const std::string text = "still here";
   std::string got(text.size(), '\0');
   EXPECT_TRUE(WriteAll(*before.client, std::as_bytes(std::span(text)), {}).ok());
@@ -325,8 +325,8 @@ TEST(Frames, AreAllocatedAsTheyArrive) {
   EXPECT_LE(big.Room().size(), 1 << 20) << "a gigabyte was announced, nothing came";
 }
 
-// As a host that lost its power or its link, one whose reader stands still takes nothing and says
-// nothing. The kernel gives it up, on either end.
+// A reader that is stopped takes no bytes and sends none, like a host that lost its power or its
+// link. The kernel closes the connection, on either end.
 TEST(Socket, WhoTakesNothingForLongIsGivenUpByTheKernel) {
   const TcpLimits soon{.user_timeout = milliseconds(300)};
   for (const bool dialled : {true, false}) {
@@ -344,7 +344,7 @@ TEST(Socket, WhoTakesNothingForLongIsGivenUpByTheKernel) {
     while (std::chrono::steady_clock::now() - began < seconds(60)) {
       sent = send(writer, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (sent < 0 && errno != EAGAIN) break;
-      waits = {writer, 0, 0};  // ends at an error
+      waits = {writer, 0, 0};  // it stops polling after an error
       (void)poll(&waits, 1, 50);
     }
     EXPECT_EQ(sent, -1);

@@ -90,7 +90,7 @@ Result<UniqueFd> DialUnix(const std::string& address) {
   const auto at = UnixAddress(address);
   if (!at.ok()) return at.status();
   auto fd = UnixSocket();
-  // A full backlog is told as EAGAIN, and not waited for.
+  // A full backlog returns EAGAIN; connect() does not wait.
   if (fd.ok() && connect(fd->get(), reinterpret_cast<const sockaddr*>(&*at), sizeof *at) != 0) {
     return Failed(Code::kUnavailable, "connecting to " + address);
   }
@@ -103,7 +103,7 @@ bool InUse(const std::string& address) {
   const auto at = UnixAddress(address);
   if (!at.ok()) return false;
   const UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // The kernel refuses a socket of another kind, once it has found that there is one.
+  // The kernel rejects a socket of another type only after it has found a live one.
   return connect(fd.get(), reinterpret_cast<const sockaddr*>(&*at), sizeof *at) != 0 &&
          errno == EPROTOTYPE;
 }
@@ -151,7 +151,7 @@ Result<UniqueFd> Accept(int listener, const TcpLimits& limits) {
     case ENOBUFS:
     case ENOMEM:
       return Failed(Code::kUnavailable, "accepting a connection");
-    default:  // none waits, or the one that did is gone
+    default:  // no connection waits, or it was closed
       return fd;
   }
 }

@@ -1,4 +1,4 @@
-// Connections that have not said yet, in a way that can be believed, who they are.
+// Connections whose peer is not authenticated yet.
 #pragma once
 
 #include <chrono>
@@ -11,10 +11,10 @@ namespace tangram::net {
 
 struct StrangerLimits {
   size_t most = 512;
-  // Until when they must have said it.
+  // Maximum time until the peer is authenticated.
   std::chrono::milliseconds until{10'000};
-  // When there are too many, those that took longer than this make room; younger ones never do:
-  // the next wait in the kernel's backlog.
+  // At the maximum, connections older than this make room. Younger ones never do: new ones wait in
+  // the kernel's backlog.
   std::chrono::milliseconds young{1'000};
 };
 
@@ -26,7 +26,7 @@ class Strangers {
 
   explicit Strangers(StrangerLimits limits) : limits_(limits) {}
 
-  // Ends those whose time is up, and makes room. False: accept nobody now.
+  // Closes expired connections and makes room. False: accept no connection now.
   bool MayEnter(Clock::time_point now) {
     while (!all_.empty() && now - all_.front().since > limits_.until) all_.pop_front();
     if (all_.size() < limits_.most) return true;
@@ -39,7 +39,7 @@ class Strangers {
   }
   size_t size() const { return all_.size(); }
   T& at(size_t i) { return *all_[i].connection; }
-  // Takes one out; nobody is at its place until Sweep.
+  // Takes one out; its place is empty until Sweep.
   std::unique_ptr<T> Leave(size_t i) { return std::move(all_[i].connection); }
   void Sweep() {
     std::erase_if(all_, [](const Entry& entry) { return entry.connection == nullptr; });
@@ -52,7 +52,7 @@ class Strangers {
   };
 
   const StrangerLimits limits_;
-  std::deque<Entry> all_;  // the oldest first
+  std::deque<Entry> all_;  // oldest first
 };
 
 }  // namespace tangram::net

@@ -14,17 +14,17 @@
 namespace tangram::net {
 namespace {
 
-constexpr size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;  // 16 KiB, what one record of TLS holds
+constexpr size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;  // 16 KiB, the maximum of one TLS record
 constexpr size_t kMostParts = 512;
 constexpr size_t kMostAwaited = 256 << 10;
 
 bool Later() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-constexpr size_t kMostDescriptors = 16;  // at once
+constexpr size_t kMostDescriptors = 16;  // per message
 
 }  // namespace
 
-// The library's own BIO of a socket writes without MSG_NOSIGNAL: a peer that is gone would end us.
+// The library's own socket BIO writes without MSG_NOSIGNAL: a closed peer would kill this process.
 struct SocketBio {
   static int Write(BIO* bio, const char* data, size_t size, size_t* done) {
     BIO_clear_retry_flags(bio);
@@ -173,7 +173,7 @@ Result<bool> Stream::Handshake() {
   }
 }
 
-// The chain and the name were checked in the handshake; what is left is which pod it is.
+// The handshake checked the chain and the name. The pod's identity remains.
 Status Stream::Identify() {
   const std::unique_ptr<X509, decltype(&X509_free)> cert(SSL_get1_peer_certificate(ssl_.get()),
                                                          &X509_free);
@@ -230,8 +230,8 @@ Result<size_t> Stream::Write(std::span<const iovec> parts) {
     if (Later()) return size_t{0};
     return Fail("sending");
   }
-  // One record at a time, filled from as many parts as it takes. A record that the socket did not
-  // take is offered again with the same bytes, which is what the library asks for.
+  // One record at a time, filled from as many parts as necessary. If the socket did not take a
+  // record, the next call passes the same bytes again, as the library requires.
   std::array<std::byte, kRecord> record;
   const void* data = parts.front().iov_base;
   size_t size = std::min(parts.front().iov_len, kRecord);
@@ -256,7 +256,8 @@ Result<size_t> Stream::Write(std::span<const iovec> parts) {
 }
 
 void Stream::WakeFor(size_t bytes) {
-  // Of a record that has begun, what is here already may be all but a byte.
+  // All but one byte of the current record may already be in the library, so only bytes beyond one
+  // record are certain to arrive.
   const size_t sure = !ssl_ ? bytes : bytes - std::min(bytes, kRecord);
   const size_t want = std::clamp<size_t>(sure, 1, kMostAwaited);
   if (want == wakes_for_) return;
@@ -273,7 +274,7 @@ bool Stream::Disturbed() const {
   return n >= 0 || !Later();
 }
 
-// From errno or the library's queue of errors.
+// Text from errno or the library's error queue.
 Status Stream::Fail(const char* doing) {
   const int number = errno;
   const unsigned long error = ERR_peek_last_error();

@@ -29,45 +29,46 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   int fd() const { return fd_.get(); }
-  // Connects and shakes hands as far as it goes now: true once both sides know each other (before
-  // that nothing is read or written), false when the socket must be waited for, for `waits_for`.
-  // kUnauthenticated: the other side is not of this world and role; kUnavailable: it is away.
+  // Connects and shakes hands as far as possible without blocking. True: both sides are
+  // authenticated (before that nothing is read or written). False: wait until the socket is ready
+  // for `waits_for`. kUnauthenticated: the peer is not of this world and role. kUnavailable: it is
+  // not reachable.
   Result<bool> Handshake();
   bool ready() const { return ready_; }
   short waits_for() const { return waits_for_; }
 
-  // Bytes read or written, 0 when the socket has none or takes none now.
+  // Bytes read or written; 0 if the socket has none or takes none now.
   Result<size_t> Read(std::span<std::byte> to);
   Result<size_t> Write(std::span<const iovec> parts);
-  // Whether bytes wait here that poll() does not show: the rest of a record. (Never a part of one
-  // that has not come whole: the library reads no further than it must.)
+  // Whether bytes wait here that poll() does not show: the rest of a record. (Never a part of an
+  // incomplete record: the library reads no further than necessary.)
   bool Buffered() const { return ssl_ && SSL_pending(ssl_.get()) > 0; }
-  // Has poll() wake who waits to read only when many of the `bytes` that the other side is sure to
-  // send have come, or the connection ends: not for every packet.
+  // Lets poll() wake a reader only when many of the `bytes` that are certain to come have arrived,
+  // or the connection ends: not for every packet.
   void WakeFor(size_t bytes);
-  // Looks, without taking anything, whether the other side hung up or sent what nobody waits for.
+  // Checks, without reading, whether the peer disconnected or sent unexpected bytes.
   bool Disturbed() const;
 
-  // Descriptors, between processes of one machine (unix:). They travel with the first byte that is
-  // written next, and are closed here then.
+  // Descriptors, between processes of one machine (unix:). They are sent with the next written
+  // byte, and closed here then.
   void Attach(std::vector<UniqueFd> descriptors) { going_ = std::move(descriptors); }
-  // So many that come from now on are kept; the kernel closes all others.
+  // Accepts this many descriptors from now on; the kernel closes all others.
   void Expect(size_t descriptors) { expected_ = descriptors; }
   std::vector<UniqueFd> TakeDescriptors() { return std::exchange(came_, {}); }
 
-  // How long who waits for this stream (blocking.h) takes silence for life.
+  // Timeout of blocking waits (blocking.h) for a silent peer.
   std::chrono::milliseconds silence() const { return silence_; }
   void set_silence(std::chrono::milliseconds silence) { silence_ = silence; }
 
   bool secure() const { return ssl_ != nullptr; }
-  // The pod that the other side's certificate names; empty on a plain connection.
+  // The pod in the peer's certificate; empty on a plain connection.
   const std::string& pod() const { return pod_; }
 
  private:
   friend struct SocketBio;
   Status Identify();
   Status Fail(const char* doing);
-  // As recv and sendmsg, without blocking, with the descriptors that come and go.
+  // Like recv and sendmsg, without blocking, and with descriptors.
   ssize_t Receive(void* to, size_t bytes);
   ssize_t Send(iovec* parts, size_t count);
 

@@ -48,7 +48,7 @@ Status Agent::Open(const MemoryFactory& make_memory) {
   peers_ = std::make_unique<PeerClient>(config_.world, std::move(*channel));
   auto memory = make_memory(config_, members_, peers_.get());
   if (!memory.ok()) return memory.status();
-  // A look at the checkpoint that hangs may outlive this (SourceWatch).
+  // A blocked check of the checkpoint may outlive this (SourceWatch).
   memory_ = {memory->release(), [peers = peers_](MemoryHost* host) { delete host; }};
   for (v1::Member& member : members_) {
     member.set_nvlink_domain(memory_->fabric());
@@ -59,7 +59,7 @@ Status Agent::Open(const MemoryFactory& make_memory) {
       config_.engine_socket, std::move(*token), memory_->geometry().proto().slab_format()});
   TANGRAM_RETURN_IF_ERROR(Listen());
   if (!config_.metrics_listen.empty()) {
-    // What civetweb calls all addresses. (Debian's is built without IPv6.)
+    // civetweb's syntax for all addresses. (Debian's is built without IPv6.)
     const auto listen = net::ParseHostPort(config_.metrics_listen);
     if (!listen.ok()) return listen.status();
     const bool all = listen->host == "::";
@@ -89,7 +89,7 @@ Status Agent::Listen() {
   builder.AddListeningPort(config_.listen, *credentials, &port);
   builder.SetMaxReceiveMessageSize(64 << 20);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a taken port is an error
-  // A stream to somebody who is cut off, or hangs, ends.
+  // Ends a stream to a client that is cut off or unresponsive.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
 
@@ -163,7 +163,7 @@ void Agent::Stop() {
   if (engines_) engines_->Stop();
   presence_.reset();
   source_.reset();
-  // The executor joins its workers before the memory under them goes.
+  // The executor joins its workers before their memory is destroyed.
   executor_.reset();
 }
 

@@ -1,5 +1,5 @@
-// One agent, put together: memory, executor, engine socket, gRPC, metrics. Tests run several
-// in one process.
+// One complete agent: memory, executor, engine socket, gRPC, metrics. Tests run several in one
+// process.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -22,15 +22,15 @@ namespace tangram {
 
 class Agent {
  public:
-  // Everything listens when it returns, and the ready file is written.
+  // When it returns, everything listens and the ready file is written.
   static Result<std::unique_ptr<Agent>> Start(AgentConfig config, const MemoryFactory& memory);
   ~Agent();
 
-  // In order: no new calls, engines away, memory last. Safe to call twice.
+  // In order: rejects new calls, detaches engines, frees memory last. Safe to call twice.
   void Stop();
 
-  // An error: this process can serve its memory no longer. Whoever runs it ends it at once, not by
-  // Stop: the next one takes over from the engines, as after any death.
+  // An error: this process can no longer serve its memory. The caller must end the process
+  // immediately, not by Stop: the next agent takes over from the engines, as after any death.
   Status Health() const { return memory_->CheckMemory(); }
 
   const std::string& address() const { return address_; }  // gRPC, host:port

@@ -1,4 +1,4 @@
-// What engines attach with: versions of the library's structs, and what they can compute.
+// Data with which engines attach: versions of the library's structs, and their capabilities.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace tangram::testing {
 namespace {
 
-// Engines that were built before and after this library.
+// Engines built before and after this library.
 TEST(Attach, EnginesOfOtherVersionsAttachAndPoll) {
   World world({1});
   const std::string path = world.socket(0), token = world.token(0);
@@ -100,7 +100,7 @@ TEST(Attach, AnEngineThatTakesAnotherSlabFormatIsRefused) {
   }
 }
 
-// What an engine declares is in its status; what cannot be a declaration is refused by name.
+// An engine's settings are in its status. Invalid ones are rejected by name.
 TEST(Attach, SettingsAreTold) {
   World world({1});
   const std::string path = world.socket(0), token = world.token(0);

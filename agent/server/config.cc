@@ -16,7 +16,7 @@
 namespace tangram {
 namespace {
 
-// Reads one mapping: every key is taken at most once, and what nobody took is unknown.
+// Reads one mapping. Every key is read at most once; keys that no call read are unknown.
 class Section {
  public:
   Section(YAML::Node node, std::string file, std::string prefix, Status* error)
@@ -28,7 +28,7 @@ class Section {
     if (!value.IsScalar()) return Fail(value, key, "must be a string");
     *out = value.Scalar();
     if (required && out->empty()) Fail(value, key, "must not be empty");
-    // The kernel would read a path up to there and take another file.
+    // The kernel would read a path up to the zero byte and use another file.
     if (out->find('\0') != std::string::npos) Fail(value, key, "must not contain a zero byte");
   }
 
@@ -107,7 +107,7 @@ class Section {
 
   void Fail(const YAML::Node& at, const std::string& key, const std::string& why) {
     if (!error_->ok()) return;
-    // What came by an override has no line.
+    // An override has no line.
     const int line = at.IsDefined() ? at.Mark().line + 1 : 0;
     *error_ = {Code::kInvalid, file_ + (line > 0 ? ":" + std::to_string(line) : " and --set") +
                                    ": " + prefix_ + key + ": " + why};
@@ -198,7 +198,7 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
     if (auto parsed = net::ParseHostPort(value); !parsed.ok())
       return bad(key, parsed.status().message());
   }
-  // These become parts of a URI and of member ids, whose separators they must not hold.
+  // These become parts of a URI and of member ids, so they must not contain the separators.
   for (const auto& [key, value] :
        {std::pair<const char*, const std::string&>{"world", config->world},
         {"pod", config->pod},
@@ -219,7 +219,7 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
     return bad("engine_socket", "must be a path of at most 100 bytes, is one of " +
                                     std::to_string(config->engine_socket.size()));
   }
-  // With an address and a port behind it, it is the path of a socket.
+  // It is followed by an address and a port in the path of a socket.
   if (config->node_socket_dir.size() > 50) {
     return bad("node_socket_dir", "must be a path of at most 50 bytes, is one of " +
                                       std::to_string(config->node_socket_dir.size()));

@@ -1,4 +1,4 @@
-// The agent's configuration file. Strict: what is not understood is an error.
+// The agent's configuration file. Strict: unknown content is an error.
 #pragma once
 
 #include <chrono>
@@ -21,40 +21,40 @@ struct AgentConfig {
   uint32_t spare_banks = 1;
   uint32_t granule_rows = 0;  // 0: layout::DefaultGranuleRows
   v1::SlabFormat slab_format = v1::SLAB_FORMAT_GRANULE_MAJOR;
-  uint32_t load_threads = 2;       // that read the checkpoint at once, for each rank
-  uint32_t staging_percent = 100;  // of its time that a worker moves bytes while engines serve
-  uint32_t max_step_stretch_percent = 0;  // by which bytes may make steps longer; 0: by whatever
+  uint32_t load_threads = 2;       // that read the checkpoint concurrently, per rank
+  uint32_t staging_percent = 100;  // of time in which a worker moves bytes while engines serve
+  uint32_t max_step_stretch_percent = 0;  // how much longer copies may make steps; 0: no bound
   std::string device = "host";            // platform of the memory (agent/device/platform.h)
-  uint32_t device_ordinal = 0;  // of the GPUs that the process may use, where it is on one
-  std::string cuda_driver = "libcuda.so.1";  // likewise: by a name that the loader finds, or a path
+  uint32_t device_ordinal = 0;  // GPU index among those that the process may use; cuda only
+  std::string cuda_driver = "libcuda.so.1";  // cuda only: a name that the loader finds, or a path
   uint64_t page_bytes = 4096;     // of the world's geometry: memory is mapped in multiples of it
-  bool hugetlb = false;           // the pod was given huge pages (page_bytes a multiple of theirs)
-  bool sizes_only = false;        // a flag of the process, not of the file: platform `ghost`
-  uint64_t descriptor_bytes = 0;  // likewise (agent/device/platform.h)
+  bool hugetlb = false;           // the pod has huge pages (page_bytes a multiple of their size)
+  bool sizes_only = false;        // a flag of the process, not a key of the file: platform `ghost`
+  uint64_t descriptor_bytes = 0;  // the same (agent/device/platform.h)
   std::string checkpoint, revision;
   std::string listen, data_listen, advertise, metrics_listen;  // host:port; advertise: host
   std::string engine_socket, engine_token_file, ready_file, in_world_file;
-  std::string hashes_file;  // of each device: this, "-" and its number
+  std::string hashes_file;  // per device: this, "-" and its number
   std::string
       node_socket_dir;  // that pods of this node share, for memory they may map; empty: none
   std::string link = "tcp";
-  // Of its GPUs or NIC, as Member says it; empty: what the driver says, or nothing.
+  // Of its GPUs and its NIC, as in Member; empty: the driver's value, or none.
   std::string nvlink_domain, rail;
-  // A communication library for bytes between agents: "nccl", "ucx"; "none"; "auto": what suits the
-  // platform, if it is here. And where it is, if not where the loader looks.
+  // Communication library between agents: "nccl", "ucx", "none", or "auto" (the platform's, if it
+  // is installed). comm_library_path: its path, if the loader does not find it.
   std::string comm_library = "auto", comm_library_path;
   net::TlsFiles tls;
-  bool insecure_fabric = false;  // the data port speaks plain TCP, with whoever reaches it
-  // Of an abort, for an engine that gave its word. No key of the file: tests alone change it.
+  bool insecure_fabric = false;  // the data port speaks plain TCP with any client that reaches it
+  // Maximum wait of an abort for an engine that has voted. Not a key of the file, only for tests.
   std::chrono::milliseconds abort_wait{10'000};
   std::string log_level = "info";
   bool log_json = true;
 };
 
-// "key=value" for keys of the top level; each replaces what the file says.
+// "key=value" for top-level keys; each replaces the file's value.
 using Overrides = std::vector<std::string>;
 
-// kInvalid names the file, the line and the key. `text` is the file's content.
+// kInvalid names the file, the line and the key. `text`: content of the file.
 Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file,
                                 const Overrides& overrides = {});
 Result<AgentConfig> LoadConfig(const std::string& file, const Overrides& overrides = {});

@@ -1,5 +1,5 @@
-// A configuration file and overrides, of anything at all or a sound one with lines of anything:
-// refused with a word that names the file, or it holds what its readers rely on.
+// A configuration file and overrides: arbitrary bytes, or a valid file with arbitrary lines. It is
+// rejected with an error that names the file, or satisfies the assumptions of its readers.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <cstdlib>

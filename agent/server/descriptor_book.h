@@ -1,4 +1,4 @@
-// Which descriptors an engine has, and under which numbers.
+// The descriptors that an engine has, and their numbers.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace tangram {
 
-// Of one connection. A descriptor is known by who owns it, and is not kept alive: what a device
-// gives up is gone. Not thread-safe.
+// For one connection. Descriptors are identified by their owner and not kept alive, so that devices
+// can free them. Not thread-safe.
 class DescriptorBook {
  public:
-  // The numbers of these descriptors, in their order. Those that the engine has not had are
-  // appended to `fresh`, and are to be passed before anybody uses their numbers.
+  // The numbers of these descriptors, in order. `fresh` receives those that the engine does not
+  // have; send them before any message that uses their numbers.
   std::vector<uint32_t> NumbersOf(std::span<const SharedFd> descriptors,
                                   std::vector<PassedFd>* fresh);
-  // The engine has this one under this number, whoever gave it that.
+  // The engine has this descriptor under this number, which either side assigned.
   void Has(uint32_t number, const SharedFd& descriptor);
-  // It has it no more. What is not known is none of ours.
+  // The engine has closed it. Unknown numbers are ignored.
   void Closed(uint32_t number);
 
  private:
@@ -33,7 +33,7 @@ class DescriptorBook {
   uint32_t next_ = 0;
 };
 
-// Extents that name descriptors by their place in a list name them by number.
+// Replaces list indexes in the extents by descriptor numbers.
 void Renumber(google::protobuf::RepeatedPtrField<v1::Extent>* extents,
               std::span<const uint32_t> numbers);
 

@@ -23,14 +23,14 @@ TEST(DescriptorBook, PassesEachOnceUntilItIsClosed) {
 
   fresh.clear();
   book.Closed(0);
-  book.Closed(17);  // none of ours
+  book.Closed(17);  // unknown
   EXPECT_EQ(book.NumbersOf(files, &fresh), (std::vector<uint32_t>{1, 3, 2}))
       << "no number is given twice";
   ASSERT_EQ(fresh.size(), 1U);
   EXPECT_EQ(fresh[0].number, 3U);
 }
 
-// The kernel gives the number of a descriptor that was closed to the next one.
+// The kernel reuses the number of a closed descriptor for the next one.
 TEST(DescriptorBook, TakesNoDescriptorForAnotherOfTheSameNumberInThisProcess) {
   DescriptorBook book;
   std::vector<PassedFd> fresh;

@@ -25,7 +25,7 @@ const fault::Point kAttach("engine.attach", fault::kErrors);
 const fault::Point kFlipReply("flip.before_reply");
 
 bool SameToken(const std::string& a, const std::string& b) {
-  // Constant in the content; the length of the token is no secret.
+  // Constant-time in the content; the length of the token is no secret.
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
@@ -38,7 +38,7 @@ uint64_t AttemptOf(const v1::EngineMessage& m) {
 
 using Extents = google::protobuf::RepeatedPtrField<v1::Extent>;
 
-// What names descriptors in it.
+// The extents of a message, which name descriptors.
 std::vector<Extents*> ExtentsIn(v1::EngineMessage* message) {
   std::vector<Extents*> out;
   const auto add = [&](auto* mappings) {
@@ -52,10 +52,10 @@ std::vector<Extents*> ExtentsIn(v1::EngineMessage* message) {
   return out;
 }
 
-// Of an engine that had each of its pieces in a descriptor of its own.
+// Enough for an engine with one descriptor per piece.
 constexpr size_t kMostKept = 1u << 20;
 
-// They are in every status: what an engine declares is bounded.
+// Every status contains the engine's settings, so they are bounded.
 Status CheckSettings(const v1::EngineCapabilities& declared) {
   constexpr size_t kMost = 64, kBytes = 256;
   if (declared.settings().size() > kMost) {
@@ -74,7 +74,7 @@ Status CheckSettings(const v1::EngineCapabilities& declared) {
 
 Status EngineServer::Session::Send(v1::EngineMessage message,
                                    std::span<const SharedFd> descriptors) {
-  // Until they are out, so that nobody uses a number that is not.
+  // Held until they are sent, so that no other message uses their numbers before.
   const std::scoped_lock lock(book_mu);
   std::vector<PassedFd> fresh;
   const std::vector<uint32_t> numbers = book.NumbersOf(descriptors, &fresh);
@@ -98,7 +98,7 @@ Status EngineServer::Start(Executor* executor) {
                                               std::strerror(errno)));
   };
   {
-    // A socket that still answers is another agent's: never take it away.
+    // A socket that still accepts belongs to another live agent: never remove it.
     const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
       return {Code::kInvalid,
@@ -191,13 +191,13 @@ void EngineServer::Serve(SessionPtr session) {
   if (Status status = Admit(session); !status.ok()) {
     Refuse(session.get(), status);
     session->channel.Shutdown();
-    Forget(session);  // it was dismissed while it was being admitted, and has nothing mapped
+    Forget(session);  // it was evicted during its admission, and has nothing mapped
     return;
   }
   Run(session);
   session->channel.Shutdown();
-  session->pull = {};           // the next engine of the device finds nobody who writes into its KV
-  if (Forget(session)) return;  // whoever dismissed it saw to the rest
+  session->pull = {};           // no pull may write into the KV of the device's next engine
+  if (Forget(session)) return;  // the thread that evicted it does the rest
   spdlog::info("engine detached device={}", session->device);
   executor_->EngineGone(session->device);
 }
@@ -268,8 +268,8 @@ Status EngineServer::Admit(const SessionPtr& session) {
   session->info.frontend = attach.frontend();
   session->info.kv_block_tokens = attach.kv_block_tokens();
   {
-    // The place is taken before the executor looks, so that an attempt that begins meanwhile
-    // either sees this engine or makes it come again.
+    // The place is taken before the executor checks. So an attempt that begins meanwhile either
+    // sees this engine, or makes it attach again.
     const std::scoped_lock lock(mu_);
     if (dismissed_.contains(attach.device())) {
       return {Code::kWrongPhase, fmt::format("device {}: the evicted engine still has the memory "
@@ -315,7 +315,7 @@ Status EngineServer::Admit(const SessionPtr& session) {
   }
   if (Status sent = session->Send(std::move(message), descriptors); !sent.ok()) {
     Forget(session);
-    executor_->EngineGone(attach.device());  // it died while what it kept was verified
+    executor_->EngineGone(attach.device());  // it died while its memory was verified
     return sent;
   }
   const std::scoped_lock lock(mu_);
@@ -336,7 +336,7 @@ void EngineServer::Run(const SessionPtr& session) {
     if (!frame->has_value()) continue;
     {
       const std::scoped_lock lock(mu_);
-      if (session->dismissed) continue;  // it did not read so far yet
+      if (session->dismissed) continue;  // it has not read the eviction yet
     }
     v1::EngineMessage& message = (*frame)->message;
     v1::EngineMessage reply;
@@ -364,7 +364,7 @@ void EngineServer::Run(const SessionPtr& session) {
       case v1::EngineMessage::kMapped:
       case v1::EngineMessage::kUnmapped: {
         const std::scoped_lock lock(mu_);
-        // Nobody may be waiting (a late answer): bounded, the oldest go.
+        // The reply may be late, with no waiting call: bounded, the oldest are dropped.
         if (session->replies.size() > 64) session->replies.erase(session->replies.begin());
         session->replies[{message.body_case(), AttemptOf(message)}] = std::move(message);
         changed_.notify_all();
@@ -388,10 +388,10 @@ Status EngineServer::BeginPull(Session* session, v1::KvPull pull) {
   try {
     session->pull = std::jthread([this, session, pull = std::move(pull)](std::stop_token stop) {
       v1::EngineMessage answer = Pull(session->device, pull, std::move(stop));
-      session->pulling = false;                        // before the engine may ask for the next
-      (void)session->channel.Send(std::move(answer));  // that it is gone Run sees
+      session->pulling = false;                        // before the engine may request the next
+      (void)session->channel.Send(std::move(answer));  // Run detects a detached engine
     });
-  } catch (const std::system_error& none) {  // a limit of the pod's processes
+  } catch (const std::system_error& none) {  // the pod's process limit
     session->pulling = false;
     return {Code::kUnavailable,
             fmt::format("cannot start a thread for the KV pull: {}", none.what())};
@@ -436,7 +436,7 @@ Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage 
     session = it->second;
     if (!changed_.wait_for(lock, stop, options_.attach_timeout,
                            [&] { return session->ready || session->gone; })) {
-      // Nothing may come before the answer to its attach.
+      // The reply to its attach must come first.
       return Status{Code::kUnavailable,
                     fmt::format("the engine of device {} is still attaching", device)};
     }
@@ -503,7 +503,7 @@ void EngineServer::Abort(uint32_t device, const v1::EngineAbort& abort) {
   {
     const std::scoped_lock lock(mu_);
     const auto it = by_device_.find(device);
-    // Nothing may come before the answer to its attach, and then it has heard of no attempt.
+    // The reply to its attach must come first; until then the engine knows no attempt.
     if (it == by_device_.end() || !it->second->ready) return;
     session = it->second;
   }
@@ -519,8 +519,8 @@ void EngineServer::Dismiss(uint32_t device, const std::string& reason) {
     const auto it = by_device_.find(device);
     if (it == by_device_.end()) return;
     session = it->second;
-    // A process that hangs does not hear it. Only its end closes the connection, and until then
-    // nobody else gets this memory.
+    // An unresponsive process does not read it. Only its end closes the connection, and until then
+    // no other engine gets this memory.
     session->gone = session->dismissed = true;
     dismissed_[device] = session;
     by_device_.erase(it);

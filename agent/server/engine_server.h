@@ -1,5 +1,5 @@
-// The UNIX socket on which engines attach: who they are, one per device, and the calls that
-// the executor makes to them.
+// The UNIX socket on which engines attach: authentication, one engine per device, and the
+// executor's calls to them.
 #pragma once
 
 #include <atomic>
@@ -23,9 +23,9 @@ namespace tangram {
 class EngineServer : public Engines {
  public:
   struct Options {
-    std::string path;   // of the socket; replaced when a dead one lies there
-    std::string token;  // what an engine must show
-    v1::SlabFormat slab_format = v1::SLAB_FORMAT_GRANULE_MAJOR;  // that it must take
+    std::string path;   // of the socket; replaces the socket of a dead agent
+    std::string token;  // that an engine must present
+    v1::SlabFormat slab_format = v1::SLAB_FORMAT_GRANULE_MAJOR;  // that it must accept
     std::chrono::milliseconds reply_timeout = limits::kEngineReply;
     std::chrono::milliseconds attach_timeout{5'000};
   };
@@ -33,7 +33,7 @@ class EngineServer : public Engines {
   explicit EngineServer(Options options) : options_(std::move(options)) {}
   ~EngineServer() override;
 
-  // Listens and takes engines for `executor` until Stop.
+  // Listens and admits engines for `executor` until Stop.
   Status Start(Executor* executor);
   void Stop();
 
@@ -46,10 +46,10 @@ class EngineServer : public Engines {
   void Dismiss(uint32_t device, const std::string& reason) override;
 
  private:
-  // One connection. The thread that serves it alone receives.
+  // One connection. Only the thread that serves it receives.
   struct Session {
     explicit Session(UniqueFd socket) : channel(std::move(socket)) {}
-    // Sends a message whose extents name descriptors by their place among `descriptors`.
+    // Sends a message whose extents name descriptors by their index in `descriptors`.
     Status Send(v1::EngineMessage message, std::span<const SharedFd> descriptors);
 
     FrameChannel channel;
@@ -57,14 +57,14 @@ class EngineServer : public Engines {
     DescriptorBook book;
     EngineInfo info;
     uint32_t device = 0;
-    // The pull under way, for which the engine waits: apart from the thread that receives, which
-    // sees meanwhile that the engine ended. Used by that thread alone.
+    // The pull in progress, for which the engine waits. It has its own thread, so that the
+    // receiving thread notices the engine's end. Only the receiving thread uses this.
     std::jthread pull;
     std::atomic<bool> pulling{false};
     // Guarded by EngineServer::mu_:
-    bool ready = false;  // Attached is out
+    bool ready = false;  // Attached has been sent
     bool gone = false;
-    bool dismissed = false;  // ... and its process may live: it has the rank's memory mapped
+    bool dismissed = false;  // its process may still live, with the rank's memory mapped
     std::map<std::pair<int, uint64_t>, v1::EngineMessage> replies;  // body case, attempt
   };
   using SessionPtr = std::shared_ptr<Session>;
@@ -72,20 +72,20 @@ class EngineServer : public Engines {
   void Accept(std::stop_token stop);
   void Serve(SessionPtr session);
   Status Admit(const SessionPtr& session);
-  // Its place is free. True: it was dismissed before.
+  // Frees its place. True: it was evicted before.
   bool Forget(const SessionPtr& session);
   void Run(const SessionPtr& session);
-  // Begins the pull that the engine asks for; its end is sent as an answer.
+  // Starts the pull that the engine requests; the result is sent as a reply.
   Status BeginPull(Session* session, v1::KvPull pull);
-  // ... and does it. Stopped when the session ends.
+  // Does the pull. Stopped when the session ends.
   v1::EngineMessage Pull(uint32_t device, const v1::KvPull& pull, std::stop_token stop);
   void Refuse(Session* session, const Status& status);
-  // `descriptors`: that the extents of an EngineMap name.
+  // `descriptors`: those that the extents of an EngineMap name.
   Result<v1::EngineMessage> Call(uint32_t device, v1::EngineMessage message,
                                  v1::EngineMessage::BodyCase reply, uint64_t attempt,
                                  std::stop_token stop = {},
                                  std::span<const SharedFd> descriptors = {});
-  // The first message, and all descriptors that came until then.
+  // The first message, and all descriptors received until then.
   Result<Frame> FirstOf(Session* session) const;
   void Reap();
 
@@ -93,12 +93,12 @@ class EngineServer : public Engines {
   Executor* executor_ = nullptr;
   UniqueFd listener_;
   std::jthread acceptor_;
-  std::stop_source stopping_;  // what an engine kept is not verified any further
+  std::stop_source stopping_;  // stops the verification of retained memory
 
   std::mutex mu_;
   std::condition_variable_any changed_;
   std::map<uint32_t, SessionPtr> by_device_;
-  std::map<uint32_t, SessionPtr> dismissed_;  // until their process ends
+  std::map<uint32_t, SessionPtr> dismissed_;  // until their process has ended
   std::map<uint32_t, uint64_t> incarnations_;
   struct Worker {
     SessionPtr session;

@@ -22,8 +22,8 @@ TEST(EngineServer, ALackOfThreadsIsAnError) {
   WithoutThreads([&] { EXPECT_EQ(server.Start(nullptr).code(), Code::kUnavailable); });
 }
 
-// An attempt begins and ends while an engine is being admitted. The engine hears of neither: the
-// first that it reads must be the answer to its attach.
+// An attempt begins and ends while an engine is being admitted. The engine must not learn of
+// either: its first message is the reply to its attach.
 TEST(EngineServer, NothingIsSentBeforeTheAnswerToAnAttach) {
   World world({1});
   const std::string points = world.dir() + "/points", held = points + "/engine.attach";
@@ -52,7 +52,7 @@ TEST(EngineServer, NothingIsSentBeforeTheAnswerToAnAttach) {
   v1::AbortRequest abort;
   *abort.mutable_header() = World::HeaderOf(0, 1);
   v1::AbortResponse aborted;
-  (void)world.Driver(0)->Abort(&next, abort, &aborted);  // waits until the one before is over
+  (void)world.Driver(0)->Abort(&next, abort, &aborted);  // waits until the previous one has ended
   std::filesystem::remove(held + ".armed");
   EXPECT_EQ(attached.get(), TG_OK) << error.message;
   fault::Follow("");

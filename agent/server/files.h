@@ -1,4 +1,4 @@
-// Small files: read whole, written so that a reader sees all or nothing.
+// Small files: read completely, and written atomically.
 #pragma once
 
 #include <sys/types.h>
@@ -12,8 +12,8 @@ namespace tangram {
 
 Result<std::string> ReadWholeFile(const std::string& path);
 Status WriteFileAtomically(const std::string& path, std::string_view content, mode_t mode);
-// The engines' token: the file's content without white space at its ends; made from 32
-// random bytes, readable by this user alone, when there is no file. At least 16 bytes.
+// The engines' token: the file's content without surrounding white space, at least 16 bytes. A
+// missing file is created with 32 random bytes, readable only by this user.
 Result<std::string> ReadOrMakeToken(const std::string& path);
 
 }  // namespace tangram

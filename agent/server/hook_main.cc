@@ -1,11 +1,11 @@
-// tangram-hook: what a pod's containers run at their start and end. Linked statically and
-// without any library of ours, so that it runs in every engine's image.
+// tangram-hook: runs in a pod's containers at their start and end. Linked statically and without
+// our libraries, so that it runs in every engine's image.
 //
-//   tangram-hook install PATH       copies itself there (an init container, into an emptyDir)
+//   tangram-hook install PATH       copies itself to PATH (an init container, into an emptyDir)
 //   tangram-hook await-leave FILE   returns once no rank of the pod is in the world: the file
-//                                   is gone, or nobody holds its lock any more (presence.h)
-//   tangram-hook own FOLDER UID     gives a folder that is root's to this user, and to nobody
-//                                   else (an init container: root, with CAP_CHOWN alone)
+//                                   is gone, or its lock is free (presence.h)
+//   tangram-hook own FOLDER UID     gives a folder of root to this user alone
+//                                   (an init container: root, with only CAP_CHOWN)
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -51,8 +51,8 @@ int AwaitLeave(const char* path) {
   }
 }
 
-// The folder is the user's and closed to others, or fresh: root's. It is taken from nobody else:
-// who could get in before may have left anything there.
+// Accepts a folder that is closed and the user's, or fresh: root's. Other folders are rejected,
+// because their earlier users may have left anything there.
 int Own(const char* path, uid_t user) {
   constexpr mode_t kClosed = 0700;
   int error = 0;
@@ -71,8 +71,8 @@ int Own(const char* path, uid_t user) {
                    path, user, there.st_uid, mode);
       return 1;
     }
-    // The mode first: who has given it away may not set it any more. Nor may who is overtaken by
-    // another pod of the node; then it is as wanted at the second look.
+    // The mode first: after chown it can no longer be set. If another pod of the node is faster,
+    // chmod fails here, and the second check finds the folder as wanted.
     error = chmod(path, kClosed) == 0 && chown(path, user, user) == 0 ? 0 : errno;
   }
   if (error == 0) return 0;

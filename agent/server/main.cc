@@ -49,8 +49,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (check) return 0;
-  // A layout of 58 x 256 experts is 50,000 small blocks; with fast bins every large block that is
-  // freed has glibc look at all of those again (docs/performance.md, control-cost).
+  // A layout of 58 x 256 experts has 50,000 small blocks. With fast bins, glibc scans all of them
+  // each time that a large block is freed (docs/performance.md, control-cost).
   mallopt(M_MXFAST, 0);
   tangram::StandBehindEngines();
   tangram::SetUpLog("agent", config->log_level, config->log_json,
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   tangram::fault::Follow(fault_dir);
   config->sizes_only = sizes_only;
   config->descriptor_bytes = descriptor_bytes;
-  // Every thread inherits the mask, so that the signals come to sigwait alone.
+  // Every thread inherits the mask, so that only sigwait gets the signals.
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
     spdlog::critical("agent unhealthy, exiting for another agent to take over error=\"{}\"",
                      health.message());
     spdlog::shutdown();
-    std::_Exit(1);  // in no order: there is nothing left that a driver would do
+    std::_Exit(1);  // no orderly shutdown: the GPU driver can do nothing more
   }
   spdlog::info("stopping signal={}", which);
   (*agent)->Stop();

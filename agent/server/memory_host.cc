@@ -15,7 +15,7 @@
 namespace tangram {
 namespace {
 
-// Null: bytes between agents go by TCP. kInvalid: the one that was named cannot be had.
+// Null: agents exchange bytes by TCP. kInvalid: the configured library is not available.
 Result<std::shared_ptr<device::Wires>> OpenWires(const AgentConfig& config,
                                                  const device::Platform& platform) {
   if (config.comm_library == "none" || (config.comm_library == "auto" && config.sizes_only)) {
@@ -164,7 +164,7 @@ class StoreHost final : public MemoryHost {
   std::vector<std::unique_ptr<store::RankStore>> stores_;
   std::string wire_, fabric_;
   std::unique_ptr<mover::WireServer> wires_;
-  std::unique_ptr<mover::DataServer> server_;  // last: no connection outlives what it reads
+  std::unique_ptr<mover::DataServer> server_;  // last: no connection outlives the memory it reads
 };
 
 }  // namespace

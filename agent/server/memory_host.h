@@ -1,5 +1,5 @@
-// The memory of this process's ranks, and the mover between them and other agents: where
-// agent/store meets the executor.
+// The memory of this process's ranks, and their mover to other agents: connects agent/store with
+// the executor.
 #pragma once
 
 #include <functional>
@@ -19,17 +19,16 @@ class MemoryHost {
   virtual ~MemoryHost() = default;
   virtual const layout::GeometryView& geometry() const = 0;
   virtual const std::string& config_json() const = 0;
-  // Whether pieces that nobody holds could still be read. Thread-safe; may hang with the file
+  // Whether pieces that no rank holds could still be read. Thread-safe; may block with the file
   // system.
   virtual Status CheckSource() const = 0;
-  // An error: memory is lost to this process (device::Platform::Health).
+  // An error: this process has lost memory (device::Platform::Health).
   virtual Status CheckMemory() const { return OkStatus(); }
   virtual RankMemory* memory(uint32_t device) = 0;
   virtual uint16_t data_port() const = 0;
-  // By which communication library its bytes can be brought (PeerAddress.wire); empty: by none.
+  // The communication library for its bytes (PeerAddress.comm_library); empty: none.
   virtual std::string wire() const { return ""; }
-  // The NVLink domain of its devices, as configured or as the driver names it; empty: none, or not
-  // known.
+  // The NVLink domain of its devices, as configured or from the driver; empty: none, or unknown.
   virtual std::string fabric() const { return ""; }
 };
 
@@ -37,7 +36,7 @@ class MemoryHost {
 using MemoryFactory = std::function<Result<std::unique_ptr<MemoryHost>>(
     const AgentConfig& config, const std::vector<v1::Member>& members, PeerClient* peers)>;
 
-// Production's: reads the checkpoint's headers, makes the pools, listens for pulls.
+// The production host: reads the checkpoint's headers, makes the pools, listens for pulls.
 Result<std::unique_ptr<MemoryHost>> MakeStoreHost(const AgentConfig& config,
                                                   const std::vector<v1::Member>& members,
                                                   PeerClient* peers);

@@ -63,8 +63,8 @@ void AddStates(Family* family, Enum current, const std::string& device) {
   }
 }
 
-// Bytes from other ranks by transport, and those of other sources. All communication libraries
-// are one transport: tangram_agent_comm_library_info names the one in use.
+// Bytes from other ranks by transport, and bytes from other sources. All communication libraries
+// count as one transport: tangram_agent_comm_library_info names the one in use.
 void AddReceived(Family* family, const std::string& content,
                  const std::map<std::string, uint64_t>& from_ranks,
                  std::map<std::string, uint64_t> bytes) {
@@ -130,12 +130,12 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
     const uint32_t experts = status.geometry().experts();
     const auto add = [&](Family& family, TokenCount what) {
       const std::vector<uint64_t> counters = executor_->Counters(rank.device(), what);
-      // By layer, not by expert: 58 x 256 series of a rank are too many. The operator reads the
+      // By layer, not by expert: 58 x 256 series per rank are too many. The operator reads the
       // counters of experts by a call (ExpertLoad).
       for (size_t first = 0; first < counters.size(); first += experts) {
         const auto layer = counters.begin() + static_cast<int64_t>(first);
         const uint64_t sum = std::accumulate(layer, layer + experts, uint64_t{0});
-        if (sum == 0) continue;  // a series exists once there was a token
+        if (sum == 0) continue;  // a series exists after its first token
         const int ordinal = static_cast<int>(first / experts);
         family.Add(
             static_cast<double>(sum),

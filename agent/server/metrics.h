@@ -1,4 +1,4 @@
-// What Prometheus scrapes, made from the executor's status at the time of the scrape.
+// Prometheus metrics, collected from the executor's status at the time of the scrape.
 #pragma once
 
 #include <prometheus/collectable.h>

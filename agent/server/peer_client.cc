@@ -10,7 +10,7 @@
 namespace tangram {
 namespace {
 
-// A refusal keeps its code; anything else is the peer being away.
+// A rejection keeps its code; any other error means that the peer is unreachable.
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
                 const std::string& agent) {
   if (status.ok()) return OkStatus();
@@ -31,7 +31,7 @@ struct Cancel {
   void operator()() const { context->TryCancel(); }
 };
 
-// A call under way: what it needs until it is answered.
+// An open call: its data until the reply.
 template <typename Request, typename Response>
 struct Call {
   Call(std::unique_ptr<v1::Peer::Stub> to, Request what, std::stop_token stop)
@@ -57,19 +57,19 @@ std::unique_ptr<v1::Peer::Stub> PeerClient::StubOf(const std::string& agent) {
   const std::scoped_lock lock(mu_);
   auto& channel = channels_[agent];
   if (!channel) {
-    // Pods get new addresses. A channel that no call uses and that is not connected is made again
-    // when it is wanted.
+    // Pods get new addresses. A channel that is neither connected nor used by a call is removed,
+    // and created again on demand.
     std::erase_if(channels_, [](const auto& one) {
       return one.second && one.second.use_count() == 1 &&
              one.second->GetState(false) != GRPC_CHANNEL_READY;
     });
     grpc::ChannelArguments args;
     args.SetMaxReceiveMessageSize(64 << 20);
-    // A restarted peer is met again at once, not after gRPC's default of up to 2 minutes.
+    // Reconnects to a restarted peer soon, not after gRPC's default of up to 2 minutes.
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-    // Addresses change with pods and are in no certificate; all agents of a world carry this
-    // name, and only its authority can give it.
+    // Pods' addresses change and are in no certificate. All agents of a world have this name in
+    // theirs, and only the world's authority can issue it.
     args.SetSslTargetNameOverride(name_);
     channel = grpc::CreateCustomChannel(agent, credentials_, args);
   }

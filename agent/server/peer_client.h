@@ -32,7 +32,7 @@ class PeerClient : public Peers {
  private:
   std::unique_ptr<v1::Peer::Stub> StubOf(const std::string& agent);
 
-  const std::string name_;  // that every agent's certificate carries
+  const std::string name_;  // in every agent's certificate
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::mutex mu_;
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;

@@ -9,12 +9,12 @@
 namespace tangram {
 namespace {
 
-// Pods come and go, each with an address of its own.
+// Pods come and go, each with its own address.
 TEST(PeerClient, KeepsNoChannelOfAPeerThatIsGone) {
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  v1::Peer::Service nothing;  // answers every call, with an error
+  v1::Peer::Service nothing;  // replies to every call with an error
   builder.RegisterService(&nothing);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);

@@ -18,9 +18,9 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(200);
 
-// A leaver stays until its attempt is retired: others may still read from it.
+// A leaver counts until its attempt is retired: others may still read from it.
 bool InWorld(Executor* executor) {
-  if (executor->Resuming()) return true;  // what the agent before was in
+  if (executor->Resuming()) return true;  // the previous agent was in the world
   const v1::StatusResponse status = executor->GetStatus(nullptr);
   return std::any_of(status.ranks().begin(), status.ranks().end(), [](const v1::RankStatus& rank) {
     return rank.in_world() || rank.transition().phase() > v1::PHASE_IDLE;
@@ -32,7 +32,7 @@ bool InWorld(Executor* executor) {
 bool PresenceFile::LeftBehind(const std::string& path) {
   if (path.empty()) return false;
   const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  // A shared lock, as hooks take: theirs is in nobody's way, and an agent's is.
+  // A shared lock, as hooks take: it conflicts only with an agent's lock.
   return fd && flock(fd.get(), LOCK_SH | LOCK_NB) == 0;
 }
 
@@ -42,7 +42,7 @@ Result<std::unique_ptr<PresenceFile>> PresenceFile::Follow(const std::string& pa
     return Status{Code::kInvalid, fmt::format("in_world_file {}: {}", path, std::strerror(errno))};
   }
   auto file = std::unique_ptr<PresenceFile>(new PresenceFile(path, executor));
-  TANGRAM_RETURN_IF_ERROR(file->Show());  // says now, not when it matters, that it cannot
+  TANGRAM_RETURN_IF_ERROR(file->Show());  // reports an error at the start, not when it matters
   if (!InWorld(executor)) file->Hide();
   auto thread = StartThread([raw = file.get()] { raw->Run(); });
   if (!thread.ok()) return thread.status();
@@ -70,10 +70,10 @@ void PresenceFile::Run() {
 
 Status PresenceFile::Show() {
   if (fd_) return OkStatus();
-  // Under another name until it is locked: a hook that found it without a lock would take it for a
-  // dead agent's, and would hold a lock on it itself meanwhile.
+  // Has another name until it is locked. Without the lock, a hook would take the file for a dead
+  // agent's, and would lock it itself meanwhile.
   const std::string fresh = path_ + ".new";
-  (void)unlink(fresh.c_str());  // an agent died between
+  (void)unlink(fresh.c_str());  // an agent died before the rename
   UniqueFd fd(open(fresh.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0644));
   if (!fd || flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || rename(fresh.c_str(), path_.c_str()) != 0) {
     return {Code::kInvalid, fmt::format("in_world_file {}: {}", path_, std::strerror(errno))};

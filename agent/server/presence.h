@@ -1,5 +1,5 @@
-// The file that says "a rank of this pod is in the world": the pod's preStop hooks wait for it
-// to go, so that a pod that somebody deletes serves on until it has left.
+// The file that shows that a rank of this pod is in the world. The pod's preStop hooks wait for its
+// removal, so that a deleted pod serves until it has left.
 #pragma once
 
 #include <atomic>
@@ -13,13 +13,13 @@
 
 namespace tangram {
 
-// Keeps the file while a rank is in a layout or in an attempt, and a lock on it while this
-// process lives: a file without a lock was left by an agent that died.
+// Keeps the file while a rank is in a layout or in an attempt, and locks it while this process
+// lives. A file without a lock belongs to a dead agent.
 class PresenceFile {
  public:
-  // Whether an agent died here with a rank in the world: its file is there, and nobody's.
+  // Whether an agent died here with a rank in the world: its file exists, without a lock.
   static bool LeftBehind(const std::string& path);
-  // Removes what an earlier agent left. `executor` outlives this.
+  // Removes an earlier agent's file. `executor` outlives this.
   static Result<std::unique_ptr<PresenceFile>> Follow(const std::string& path, Executor* executor);
   ~PresenceFile();
 
@@ -32,7 +32,7 @@ class PresenceFile {
 
   const std::string path_;
   Executor* const executor_;
-  UniqueFd fd_;  // locked while the file is there
+  UniqueFd fd_;  // locked while the file exists
   std::atomic<bool> stopping_{false};
   std::jthread thread_;
 };

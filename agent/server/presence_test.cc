@@ -1,4 +1,4 @@
-// The preStop hook of a pod, as a process, against an agent's file.
+// A pod's preStop hook, as a process, with an agent's file.
 #include "agent/server/presence.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 namespace tangram::testing {
 namespace {
 
-// A running `tangram-hook`; ended by force when it has not ended by itself.
+// A running `tangram-hook`; killed if it has not ended by itself.
 class Hook {
  public:
   Hook(std::string verb, std::string path, std::string user = "") {
@@ -33,7 +33,7 @@ class Hook {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  // Its exit code, or -1 if it still runs after the time.
+  // Its exit code, or -1 if it still runs after `limit`.
   int Ended(std::chrono::milliseconds limit) {
     const auto end = std::chrono::steady_clock::now() + limit;
     do {
@@ -68,9 +68,9 @@ TEST(Hook, WaitsWhileARankIsInTheWorld) {
 TEST(Hook, DoesNotWaitForADeadAgent) {
   World world({1});
   const std::string file = world.dir() + "/left";
-  close(open(file.c_str(), O_CREAT | O_WRONLY, 0644));  // and nobody holds its lock
+  close(open(file.c_str(), O_CREAT | O_WRONLY, 0644));  // without a lock
   EXPECT_EQ(Hook("await-leave", file).Ended(kHang), 0);
-  // An agent that starts anew removes it: it is in no world yet.
+  // A starting agent removes it: it is in no world yet.
   auto presence = PresenceFile::Follow(file, world.agent(0).executor());
   ASSERT_TRUE(presence.ok()) << presence.status().message();
   EXPECT_FALSE(std::filesystem::exists(file));
@@ -85,14 +85,14 @@ TEST(Hook, InstallsItself) {
   EXPECT_EQ(Hook("fly", copy).Ended(kHang), 2);
 }
 
-// What the kubelet makes is root's; agents of several pods give and find it.
+// The kubelet's folder belongs to root; agents of several pods find it and change its owner.
 TEST(Hook, GivesAFreshFolderToTheAgentsAlone) {
   World world({1});
   const std::string folder = world.dir() + "/node";
   ASSERT_EQ(mkdir(folder.c_str(), 0755), 0);
   const bool root = getuid() == 0;
   const uid_t user = root ? 65532 : getuid();
-  ASSERT_EQ(chmod(folder.c_str(), root ? 0755 : 0700), 0);  // else as if root had given it
+  ASSERT_EQ(chmod(folder.c_str(), root ? 0755 : 0700), 0);  // otherwise as if root had changed it
   const auto own = [&](const std::string& path, const std::string& number) {
     return Hook("own", path, number).Ended(kHang);
   };
@@ -110,7 +110,7 @@ TEST(Hook, GivesAFreshFolderToTheAgentsAlone) {
   for (const char* number : {"0", "-1", "agent", "65532x"}) EXPECT_EQ(own(folder, number), 2);
 }
 
-// A hook looks every 50 ms, with a lock of its own for that moment.
+// A hook polls every 50 ms, and holds a lock for that moment.
 TEST(Presence, AHookThatLooksHidesNoDeadAgent) {
   World world({1});
   const std::string file = world.dir() + "/left";
@@ -119,13 +119,13 @@ TEST(Presence, AHookThatLooksHidesNoDeadAgent) {
   EXPECT_TRUE(PresenceFile::LeftBehind(file));
 }
 
-// There is no moment at which it is there and not locked.
+// The file never exists without a lock.
 TEST(Presence, TheFileAppearsLocked) {
   World world({1});
   const std::string file = world.dir() + "/shown";
   const UniqueFd watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   ASSERT_GE(inotify_add_watch(watch.get(), world.dir().c_str(), IN_CREATE | IN_MOVED_TO), 0);
-  auto presence = PresenceFile::Follow(file, world.agent(0).executor());  // shows it once
+  auto presence = PresenceFile::Follow(file, world.agent(0).executor());  // creates it once
   ASSERT_TRUE(presence.ok()) << presence.status().message();
   std::vector<uint32_t> came;
   alignas(inotify_event) char bytes[16384];

@@ -40,7 +40,7 @@ Code CodeOfRefusal(v1::Refusal::Code code) {
 v1::Refusal ToRefusal(const Status& status, const v1::Header& current) {
   v1::Refusal refusal;
   refusal.set_code(RefusalCodeOf(status.code()));
-  refusal.set_message(ValidUtf8(status.message()));  // else the driver reads no answer at all
+  refusal.set_message(ValidUtf8(status.message()));  // else the driver cannot parse the reply
   *refusal.mutable_current() = current;
   return refusal;
 }

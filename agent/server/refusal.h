@@ -1,4 +1,4 @@
-// Status and the wire's Refusal.
+// Conversion between Status and the wire's Refusal.
 #pragma once
 
 #include "agent/base/status.h"
@@ -6,7 +6,7 @@
 
 namespace tangram {
 
-// The refusal's code; CODE_UNSPECIFIED for codes that are none.
+// The code on the wire; CODE_UNSPECIFIED for local codes.
 v1::Refusal::Code RefusalCodeOf(Code code);
 Code CodeOfRefusal(v1::Refusal::Code code);
 v1::Refusal ToRefusal(const Status& status, const v1::Header& current);

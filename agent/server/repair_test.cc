@@ -1,5 +1,5 @@
-// Agents when something died, over real gRPC and sockets: what a fence decides, repairs, members
-// that are released, a driver that falls silent.
+// Agents after a failure, over real gRPC and sockets: outcomes of a fence, repairs, released
+// members, drivers that disconnect.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -131,7 +131,7 @@ TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
   EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_ABORT), grpc::StatusCode::FAILED_PRECONDITION)
       << "nobody stands still";
   engines_.keep_vote = true;
-  engines_.break_step = true;  // last: it acts at once
+  engines_.break_step = true;  // last: it takes effect immediately
   ASSERT_TRUE(WaitStopped(world_));
   for (int twice = 0; twice < 2; ++twice) {
     for (size_t i = 0; i < 2; ++i) {
@@ -149,7 +149,7 @@ TEST_F(RepairTest, WhenOneFlippedAllGoForward) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
   engines_.one_commits = engines_.keep_vote = true;
-  engines_.break_step = true;  // last: it acts at once
+  engines_.break_step = true;  // last: it takes effect immediately
   ASSERT_TRUE(WaitStopped(world_));
   EXPECT_EQ(world_.StatusOf(0).epoch(), 2u);
   EXPECT_EQ(world_.StatusOf(1).epoch(), 1u);
@@ -173,7 +173,7 @@ TEST_F(RepairTest, ARepairThatIsHeldFlipsByNoWord) {
   ASSERT_TRUE(world_.StageAll(header));
   EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_HOLD), grpc::StatusCode::OK);
   for (size_t i = 0; i < 2; ++i) Permit(world_, i, header);
-  // The other one is not held, and has both words: it flips, alone.
+  // The other agent is not held and has both votes, so it flips alone.
   EXPECT_TRUE(Eventually([&] { return world_.StatusOf(1).epoch() == 2; }));
   const auto held = world_.StatusOf(0);
   EXPECT_EQ(held.epoch(), 1u);
@@ -201,8 +201,8 @@ TEST_F(RepairTest, ASilentDriverDoesNotKeepAPermitBack) {
   EXPECT_EQ(engines_.wrong_granules(), 0);
 }
 
-// An engine hangs while a repair is prepared. Whoever drives it hangs up on the call; that ends it,
-// and nothing of it is in the way of the next one.
+// An engine is unresponsive while a repair is prepared. Its driver disconnects, which ends the
+// call. The next repair is not affected.
 TEST_F(RepairTest, ACallThatNobodyWaitsForIsOver) {
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));
@@ -224,9 +224,9 @@ TEST_F(RepairTest, ACallThatNobodyWaitsForIsOver) {
   EXPECT_EQ(prepare(3, &again), grpc::StatusCode::OK);
 }
 
-// A word is out, and who lacks it knows no more. Whoever asks for an abort may know better before
-// its time is over (an hour here): that a member died. The fence of it does not wait for the abort
-// that was given up.
+// A vote is out, and an agent without it cannot decide. Before the abort times out (an hour here),
+// its driver may learn that a member died. The driver's fence does not wait for the cancelled
+// abort.
 TEST_F(RepairTest, AnAbortThatNobodyWaitsForHoldsUpNoFence) {
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));
@@ -300,8 +300,7 @@ TEST_F(RepairTest, ARemovedMemberIsReleasedAndNeverComesBackByThatName) {
       << "repeated";
 }
 
-// An engine that hangs cannot say that it has stopped: the fence says it for it, in the middle of
-// an attempt too.
+// An unresponsive engine cannot stop itself: the fence marks it as stopped, also during an attempt.
 TEST_F(RepairTest, WhoIsLeftOutStandsStill) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
@@ -314,15 +313,15 @@ TEST_F(RepairTest, WhoIsLeftOutStandsStill) {
   EXPECT_EQ(world_.StatusOf(1).ranks(0).transition().phase(), v1::PHASE_IDLE);
 }
 
-// Who decides about a repair sees which engines go on, though they all stand still.
+// A driver that plans a repair sees which engines are responsive, although all are stopped.
 TEST_F(RepairTest, AnEngineThatPollsTakesTurns) {
   const auto polls = [&](size_t i) { return world_.StatusOf(i).ranks(0).engine().polls(); };
   const uint64_t before = polls(0);
   EXPECT_TRUE(Eventually([&] { return polls(0) > before; }));
 }
 
-// It may wake up any time, with the memory of the rank still mapped: until its process is gone
-// nobody else gets that memory, and what it finds in the control page is that it stands still.
+// The engine may continue at any time, with the rank's memory still mapped. Until its process has
+// ended, no other engine gets that memory, and its control page shows that it is stopped.
 TEST_F(RepairTest, NobodyTakesThePlaceOfADismissedEngineWhileItLives) {
   engines_.mute = true;
   EXPECT_EQ(Release(world_, 1, World::HeaderOf(2, 2), world_.members()[1].id()),
@@ -343,7 +342,7 @@ TEST_F(RepairTest, NobodyTakesThePlaceOfADismissedEngineWhileItLives) {
   tg_detach(another);
 }
 
-// Dismissed while it is being admitted, it never comes to have anything mapped: the place is free.
+// An engine that is evicted during its admission never maps anything: the place is free.
 TEST_F(RepairTest, WhoIsDismissedBeforeItIsAdmittedLeavesItsPlace) {
   engines_.Leave(1);
   ASSERT_TRUE(Eventually([&] { return !world_.StatusOf(1).ranks(0).engine().attached(); }));
@@ -353,7 +352,7 @@ TEST_F(RepairTest, WhoIsDismissedBeforeItIsAdmittedLeavesItsPlace) {
   std::thread first([&] {
     tg_client* client = nullptr;
     tg_error error = TG_INIT(tg_error);
-    // On a machine that is late with the release it is admitted before, and leaves by itself.
+    // If the release is late on a slow machine, it is admitted before, and detaches by itself.
     if (tg_attach(&options, &client, &error) == TG_OK) tg_detach(client);
   });
   ASSERT_TRUE(Eventually([&] { return world_.StatusOf(1).ranks(0).engine().attached(); }));

@@ -14,8 +14,8 @@
 namespace tangram {
 namespace {
 
-constexpr auto kWatchPeriod = std::chrono::milliseconds(100);  // of all but phases
-constexpr auto kStillHere = std::chrono::seconds(1);           // when nothing changed
+constexpr auto kWatchPeriod = std::chrono::milliseconds(100);  // of all changes except phases
+constexpr auto kStillHere = std::chrono::seconds(1);           // if nothing changed
 constexpr auto kStepLook = std::chrono::milliseconds(5);
 constexpr auto kHangUpLook = std::chrono::milliseconds(20);
 
@@ -41,7 +41,7 @@ grpc::StatusCode GrpcCodeOf(Code code) {
 grpc::Status ToGrpc(grpc::ServerContext* context, Executor* executor, const char* call,
                     const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  // Peers ask for what is not here yet all the time; the rest is worth a line.
+  // Peers constantly request pieces that are not staged yet; other rejections are worth a warning.
   spdlog::log(status.code() == Code::kNotHeld ? spdlog::level::debug : spdlog::level::warn,
               "call rejected call={} error=\"{}\"", call, status.message());
   context->AddTrailingMetadata(kRefusalKey,
@@ -49,8 +49,8 @@ grpc::Status ToGrpc(grpc::ServerContext* context, Executor* executor, const char
   return {GrpcCodeOf(status.code()), status.message()};
 }
 
-// Requests the stop of a call that waits for others when its caller hung up: a driver that will not
-// wait for an engine that hangs, or is gone.
+// Stops a blocking call when its caller disconnects: a driver that died, or no longer waits for an
+// unresponsive engine.
 class WhileWanted {
  public:
   explicit WhileWanted(grpc::ServerContext* context)
@@ -70,7 +70,7 @@ class WhileWanted {
   std::jthread look_;
 };
 
-// Whether a rank has flipped and not yet done a whole step.
+// Whether a rank has flipped and not completed a step since.
 bool AwaitsStep(const v1::StatusResponse& status) {
   return std::any_of(status.ranks().begin(), status.ranks().end(), [](const v1::RankStatus& rank) {
     return rank.transition().phase() == v1::PHASE_FLIPPED &&
@@ -78,8 +78,8 @@ bool AwaitsStep(const v1::StatusResponse& status) {
   });
 }
 
-// What a driver waits for. It permits the first flip of a run and retires the last one; what lies
-// between the agents do by themselves, many times a second, and a driver counts it when it looks.
+// The phases that a driver waits for. It permits the first flip of a run and retires the last. The
+// agents do the flips in between, many per second; the driver counts these from its regular reads.
 class Phases {
  public:
   std::string Of(const v1::StatusResponse& status) {
@@ -102,10 +102,10 @@ class Phases {
   }
 
  private:
-  uint64_t run_first_ = 0, run_last_ = 0;  // of the run seen last
+  uint64_t run_first_ = 0, run_last_ = 0;  // of the last seen run
 };
 
-// All that a watcher acts on: every step changes the figures of serving, which ride along.
+// Everything that a watcher acts on, without the serving figures, which change with every step.
 std::string NewsOf(v1::WatchResponse response) {
   for (v1::RankStatus& rank : *response.mutable_status()->mutable_ranks()) {
     v1::EngineStatus& engine = *rank.mutable_engine();
@@ -188,7 +188,7 @@ grpc::Status AgentService::Abort(grpc::ServerContext* context, const v1::AbortRe
     return grpc::Status::OK;
   }
   grpc::Status status = Answer(context, "Abort", flipped.status());
-  // Not the agent is away but the outcome is open.
+  // The outcome is unknown, but the agent is reachable.
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
     return {grpc::StatusCode::DEADLINE_EXCEEDED, status.error_message()};
   }
@@ -241,7 +241,7 @@ grpc::Status AgentService::Watch(grpc::ServerContext* context, const v1::WatchRe
   while (!context->IsCancelled() && !stopping_) {
     v1::WatchResponse response;
     *response.mutable_status() = executor_->GetStatus(nullptr);
-    // Bytes trickle; a phase is what the driver waits for, so it goes out at once.
+    // Bytes change often; a phase is sent immediately, because the driver waits for it.
     std::string phases = look.Of(response.status());
     const auto now = Executor::Clock::now();
     if (phases != sent_phases || now - sent_at >= kWatchPeriod) {
@@ -253,7 +253,7 @@ grpc::Status AgentService::Watch(grpc::ServerContext* context, const v1::WatchRe
         sent_at = now;
       }
     }
-    // Steps are counted in shared memory, where nothing can wake us.
+    // Engines count steps in shared memory, without a notification.
     executor_->WaitChange(&seen, AwaitsStep(response.status()) ? kStepLook : kWatchPeriod);
   }
   return grpc::Status::OK;

@@ -1,6 +1,5 @@
-// The gRPC services over the executor: who may call, how a Status becomes a gRPC status.
-// The synchronous API: calls of the driver block for seconds by their nature, and gRPC
-// gives each its own thread.
+// The gRPC services over the executor: authorization, and conversion of Status to gRPC status. Uses
+// the synchronous API: driver calls block for seconds, and gRPC gives each its own thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -13,7 +12,7 @@
 
 namespace tangram {
 
-// Who a client certificate names: "driver", "agent/<pod>", ... of this world; empty for
+// The caller that a client certificate names: "driver", "agent/<pod>", ... of this world; empty for
 // any other certificate.
 std::string CallerOf(const grpc::ServerContext& context, const std::string& world);
 
@@ -69,7 +68,7 @@ class PeerService final : public v1::Peer::Service {
                         v1::OpenPullResponse* response) override;
 
  private:
-  // The caller's pod, or a refusal.
+  // The caller's pod, or a rejection.
   grpc::Status Allow(const grpc::ServerContext& context, std::string* pod) const;
 
   const std::string world_;

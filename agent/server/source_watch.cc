@@ -12,7 +12,7 @@ namespace tangram {
 
 struct SourceWatch::Shared {
   std::function<Status()> check;
-  std::function<void(const std::string&)> tell;  // under mu
+  std::function<void(const std::string&)> tell;  // guarded by mu
 
   std::mutex mu;
   std::condition_variable changed;
@@ -45,7 +45,7 @@ SourceWatch::~SourceWatch() {
     lock.unlock();
     thread_.join();
   } else {
-    thread_.detach();  // it ends when the file system answers, or with the process
+    thread_.detach();  // ends when the file system answers, or with the process
   }
 }
 

@@ -1,5 +1,5 @@
-// Looks every now and then whether the checkpoint can still be read: a repair may have to, and
-// whoever relies on that wants to know before.
+// Checks periodically whether the checkpoint is still readable: a repair may need it, so users must
+// learn early that it is not.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,13 @@ namespace tangram {
 
 class SourceWatch {
  public:
-  // `check` is called in a thread of its own, so that only this thread hangs with a file system
-  // that does. It owns what it uses: while it hangs it outlives this. `tell` gets its message,
-  // empty when all is well; it is not called once this is gone. kUnavailable: no thread.
+  // `check` runs in a separate thread, so that a blocked file system blocks only this thread. It
+  // owns its data, because it outlives this object while it is blocked. `tell` gets its error
+  // message (empty: ok), and is not called after this object's end. kUnavailable: no thread.
   static Result<std::unique_ptr<SourceWatch>> Start(std::function<Status()> check,
                                                     std::function<void(const std::string&)> tell,
                                                     std::chrono::milliseconds every);
-  // Waits for a `check` under way for `kGrace` at most.
+  // Waits for a running `check` for `kGrace` at most.
   ~SourceWatch();
 
   static constexpr std::chrono::milliseconds kGrace{1000};

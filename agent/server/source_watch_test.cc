@@ -38,12 +38,12 @@ TEST(SourceWatch, TellsWhenTheSourceGoesAndComesBack) {
   EXPECT_EQ(told, (std::vector<std::string>{"", "gone", ""}));
 }
 
-// As stat() on a network file system whose server is away: an agent that is asked to end ends.
+// Like stat() on a network file system whose server is down: the agent can still shut down.
 TEST(SourceWatch, EndsWhileACheckHangs) {
   const auto hanging = std::make_shared<std::latch>(1);
   const auto answer = std::make_shared<std::latch>(1);
   std::atomic<bool> told{false};
-  auto owned = std::make_shared<int>(0);  // of what the check uses
+  auto owned = std::make_shared<int>(0);  // used by the check
   const std::weak_ptr<int> alive = owned;
   auto started = SourceWatch::Start(
       [hanging, answer, owned = std::move(owned)] {

@@ -1,4 +1,4 @@
-// The program itself, as far as it starts: what it says when it cannot.
+// Start of the agent program: its output when it cannot start.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -16,11 +16,11 @@ namespace {
 struct Ended {
   int code = -1;
   std::string says;    // on stderr
-  std::string report;  // of the recording driver, if it was that
+  std::string report;  // of the recording driver, if it was used
 };
 
-// Starts an agent without a world around it, and waits for its end. `driver`: what the loader finds
-// as the driver of a GPU; empty: what this machine has, or what the settings name.
+// Starts an agent without a world and waits for its end. `driver`: the library that the loader
+// finds as the GPU driver; empty: this machine's, or the one that the settings name.
 Ended Start(const std::string& settings, const std::string& driver = "") {
   const std::filesystem::path dir =
       std::filesystem::temp_directory_path() / ("start-test-" + std::to_string(getpid()));
@@ -58,7 +58,7 @@ TEST(AgentProgram, WithoutAGpuItsPlatformIsRefusedInOneLine) {
   EXPECT_EQ(ended.code, 1);
   EXPECT_EQ(ended.says.find('\n'), ended.says.size() - 1) << ended.says;
 #ifdef TANGRAM_FAKE_CUDA
-  // Where there is a GPU, these pages are too small for it.
+  // On a machine with a GPU, these pages are too small for it.
   const bool no_driver =
       ended.says.starts_with("tangram-agent: cuda: driver not found (libcuda.so.1");
   EXPECT_TRUE(no_driver || ended.says.starts_with("tangram-agent: page_bytes = 4096: NVIDIA"))
@@ -104,7 +104,7 @@ TEST(AgentProgram, TheDriverIsTheOneThatIsConfigured) {
 }
 #endif
 
-// Named, it must be there; else bytes go by TCP.
+// A configured library must exist; with `auto`, bytes go by TCP instead.
 TEST(AgentProgram, ACommunicationLibraryThatWasNamedAndIsNotHereIsRefusedInOneLine) {
   const Ended ended = Start("comm_library: nccl");
   EXPECT_EQ(ended.code, 1);

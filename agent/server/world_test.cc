@@ -1,4 +1,4 @@
-// The whole protocol: driver over gRPC with mTLS, agents, engines over the C ABI.
+// The whole protocol: a driver over gRPC with mTLS, agents, and engines over the C ABI.
 #include "agent/server/testing/world.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ v1::Refusal RefusalOf(const grpc::ClientContext& context) {
   return out;
 }
 
-// Refusals of one Prepare on agent 0.
+// Rejection of one Prepare on agent 0.
 v1::Refusal PrepareRefusal(const World& world, const v1::PrepareRequest& request,
                            grpc::StatusCode code = grpc::StatusCode::FAILED_PRECONDITION) {
   grpc::ClientContext context;
@@ -75,7 +75,7 @@ bool RetireAll(const World& world, const v1::Header& header) {
   return true;
 }
 
-// Before the permit, and told apart from what the flip moves.
+// Before the permit, and counted separately from KV moved in the flip.
 TEST(World, KvComesAheadOfTheFlipWhileEnginesStep) {
   World world({2, 1});
   Engines engines(world);
@@ -104,8 +104,8 @@ TEST(World, KvComesAheadOfTheFlipWhileEnginesStep) {
   EXPECT_EQ(engines.wrong_granules(), 0);
 }
 
-// A source that hangs holds a pull up. The agent sees all the same that its engine ended, and does
-// not let the pull write into the memory that the next engine gets.
+// An unresponsive source blocks a pull. The agent still notices that its engine ended, and stops
+// the pull before it writes into memory that the next engine gets.
 TEST(World, AnEngineThatEndsDuringItsPullIsMissedAtOnce) {
   std::atomic<int> pulling{0}, stopped{0};  // they outlive the world, in which pulls run
   std::atomic<bool> over{false};
@@ -169,7 +169,7 @@ TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
   ASSERT_EQ(load.ranks(1).tokens_size(), 3 * 7);
   EXPECT_GT(load.ranks(1).tokens(1 * 7 + 2), 0u);
 
-  std::map<std::string, double> seen;  // "name{first label value}" of what Prometheus scrapes
+  std::map<std::string, double> seen;  // "name{first label value}" of Prometheus metrics
   for (const auto& family :
        AgentMetrics(world.agent(0).executor(), world.dir() + "/pod-0.crt").Collect()) {
     for (const auto& metric : family.metric) {
@@ -199,14 +199,14 @@ TEST(World, FirstWithoutEnginesThenTheyAttachToTheLayout) {
   const auto retire = RetireOn(world, 0, World::HeaderOf(1, 1));
   EXPECT_EQ(retire.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << "no step was done";
   {
-    // They had no part in the flip, so a repair takes them along.
+    // They had no part in the flip, so a repair brings them in.
     Engines engines(world);
     ASSERT_TRUE(world.Take(v1::FLIP_KIND_REPAIR, 2, ExpertLayout(world.members(), 2, false)));
     ASSERT_TRUE(RetireAll(world, World::HeaderOf(2, 2)));
     EXPECT_GT(engines.checked_granules(), 0);
     EXPECT_EQ(engines.wrong_granules(), 0);
   }
-  // The engines left: no word can be given any more. An agent knows when their sockets end.
+  // The engines left, so none can vote. The agent notices the end of their sockets.
   ASSERT_TRUE(Eventually([&] { return !world.StatusOf(0).ranks(0).engine().attached(); }));
   const auto refusal = PrepareRefusal(
       world, world.Request(0, v1::FLIP_KIND_LAYOUT, 3, ExpertLayout(world.members(), 3, true)));
@@ -255,7 +255,7 @@ TEST(World, StaleAndForeignHeadersAreRefusedWithTheCurrentOnes) {
   EXPECT_NE(refusal.message().find("test says no"), std::string::npos);
   engines.refuse_prepare = false;
 
-  // After all of that the same attempt still goes through: nothing was left behind.
+  // After all this, the same attempt still succeeds: nothing was left behind.
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_LAYOUT, 6, target));
   EXPECT_EQ(engines.wrong_granules(), 0);
 }
@@ -343,7 +343,7 @@ TEST(World, OneAgentWithoutAPermitKeepsTheFirstFlipBack) {
   ASSERT_TRUE(world.Driver(0)->Permit(&context, request, &response).ok());
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_EQ(world.StatusOf(0).epoch(), 0u) << "a missing word means no flip";
-  // The other burns the attempt: that fences the word of the first.
+  // The other agent aborts the attempt, which fences the vote of the first.
   bool flipped = true;
   EXPECT_TRUE(AbortOn(world, 1, World::HeaderOf(0, 1), &flipped).ok());
   EXPECT_FALSE(flipped);
@@ -357,11 +357,11 @@ TEST(World, AgentsMeetOverIPv6) {
   for (const v1::PeerAddress& peer : world.peers()) {
     EXPECT_TRUE(peer.agent().starts_with("[::1]:")) << peer.agent();
   }
-  // Its words go between the agents.
+  // Agents exchange its votes.
   EXPECT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
 }
 
-// An agent that listens at [::]. Its metrics are there by IPv4 at least: civetweb may have no IPv6.
+// An agent that listens on [::]. Its metrics use at least IPv4: civetweb may lack IPv6.
 TEST(World, AgentsListenAtAllAddresses) {
   World world({1, 1}, 64 << 20, "::");
   EXPECT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
@@ -409,7 +409,7 @@ TEST(World, WatchTellsAtOnceAndOnChange) {
   context.TryCancel();
 }
 
-// An operator watches a thousand worlds: steps are no news.
+// An operator watches a thousand worlds: steps cause no messages.
 TEST(World, WatchIsSilentWhileAllServe) {
   World world({1});
   const Engines engines(world);
@@ -419,7 +419,7 @@ TEST(World, WatchIsSilentWhileAllServe) {
   v1::WatchRequest request;
   request.set_world("test");
   const auto stub = world.Driver(0);
-  const auto begin = std::chrono::steady_clock::now();  // before the first: however late it is read
+  const auto begin = std::chrono::steady_clock::now();  // before the first: reads may be late
   auto reader = stub->Watch(&context, request);
   v1::WatchResponse before, seen;
   ASSERT_TRUE(reader->Read(&before));
@@ -471,7 +471,7 @@ TEST(Socket, TheLoadOfAnEngineGoesWithIt) {
   EXPECT_EQ(world.StatusOf(0).ranks(0).engine().running(), 3U);
   tg_detach(client);
   ASSERT_TRUE(Eventually([&] { return !world.StatusOf(0).ranks(0).engine().attached(); }));
-  // Outside a world it takes no step, so the next one may report nothing for long.
+  // Outside a world an engine takes no steps, so the next one may report nothing for long.
   ASSERT_EQ(tg_attach(&options, &client, &error), TG_OK) << error.message;
   const auto engine = world.StatusOf(0).ranks(0).engine();
   EXPECT_TRUE(engine.attached());
@@ -501,7 +501,7 @@ TEST(Socket, GarbageEndsTheConnectionAndHarmsNobody) {
   EXPECT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
 }
 
-// Descriptors of this process that show memory of weights: the agents' own, and the engines'.
+// Descriptors of this process for memory of weights: the agents' own, and the engines'.
 size_t OpenWeights() {
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -512,7 +512,7 @@ size_t OpenWeights() {
   return count;
 }
 
-// Where memory comes in many handles, each keeps its memory alive in whoever has it.
+// If memory has many handles, each descriptor keeps its memory alive.
 TEST(Socket, AnEngineGetsWhatItMapsAndClosesWhatItHasNothingOf) {
   World world({1, 1});
   const size_t own = OpenWeights();
@@ -534,7 +534,7 @@ TEST(Socket, AnEngineGetsWhatItMapsAndClosesWhatItHasNothingOf) {
   EXPECT_EQ(engines.wrong_granules(), 0);
 }
 
-// A step of the engine may take long; a thread of its client library maps and unmaps meanwhile.
+// An engine's step may take long; a thread of its client library maps and unmaps meanwhile.
 TEST(Socket, MappingAndUnmappingWaitForNoStep) {
   World world({2, 1});
   Engines engines(world);
@@ -558,7 +558,7 @@ TEST(Socket, MappingAndUnmappingWaitForNoStep) {
   EXPECT_EQ(engines.wrong_granules(), 0);
 }
 
-// An engine's device may read the layout before the flip for some time beyond it.
+// After a flip, an engine's device may still read the previous layout for some time.
 TEST(Socket, NothingIsUnmappedBeforeTheDeviceHasDoneWithIt) {
   World world({1, 1});
   Engines engines(world);
@@ -583,7 +583,7 @@ TEST(Socket, NothingIsUnmappedBeforeTheDeviceHasDoneWithIt) {
   EXPECT_EQ(OpenWeights(), first);
 }
 
-// More than one message takes come before the attach that names them; nothing else does.
+// More descriptors than fit one message are sent before the attach that names them.
 TEST(Socket, DescriptorsMayComeBeforeTheAttach) {
   World world({1});
   const auto reply_to = [&](const std::vector<v1::EngineMessage>& messages) {

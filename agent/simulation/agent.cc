@@ -25,7 +25,7 @@ loader::testing::ModelShape Shape() {
   return shape;
 }
 
-// What an answer tells that nobody gave.
+// The result of a call without a reply.
 Status Away() { return {Code::kUnavailable, "away"}; }
 
 }  // namespace
@@ -92,7 +92,7 @@ void SlowMemory::Reset(const std::string& member) {
   store_->Reset(member);
 }
 
-// The engines' socket. Of a dead agent nobody answers.
+// The engines' socket. A dead agent does not reply.
 class Agent::Sockets final : public Engines {
  public:
   explicit Sockets(Agent* agent) : agent_(agent) {}
@@ -130,7 +130,7 @@ class Agent::Sockets final : public Engines {
            time.now() < until) {
       time.Sleep(10 * kMillisecond);
     }
-    // Hung up on: one that hangs finds its socket closed when it wakes.
+    // Disconnected: an unresponsive engine finds its socket closed when it continues.
     if (agent_->alive && engine.attached() && engine.incarnation() == incarnation) engine.Kill();
   }
 
@@ -146,7 +146,7 @@ class Agent::Sockets final : public Engines {
   Agent* const agent_;
 };
 
-// Calls to other agents, each in a fiber of its own.
+// Calls to other agents, each in its own fiber.
 class Agent::Lines final : public Peers {
  public:
   Lines(World* world, Agent* agent) : world_(world), agent_(agent) {}

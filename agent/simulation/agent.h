@@ -1,5 +1,5 @@
 // One agent of a simulated world: the shipping executor over shipping stores on `ghost` memory,
-// with engines and other agents that are simulated.
+// with simulated engines and other agents.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace tangram::simulation {
 class World;
 class Engine;
 
-// What all histories of a process share: the model, and a platform without bytes.
+// Shared by all histories of a process: the model, and a platform without bytes.
 struct Model {
   static const Model& Get();
 
@@ -29,7 +29,7 @@ struct Model {
   Model();
 };
 
-// A rank's store, whose work takes simulated time and may fail.
+// A rank's store. Its operations take simulated time and may fail.
 class SlowMemory final : public RankMemory {
  public:
   SlowMemory(World* world, std::unique_ptr<store::RankStore> store)
@@ -71,21 +71,21 @@ class SlowMemory final : public RankMemory {
   const std::unique_ptr<store::RankStore> store_;
 };
 
-// The process. It lies about until the history ends, also when it is dead.
+// The agent's process. The object lives until the history ends, even after the process died.
 class Agent {
  public:
   Agent(World* world, int number, uint32_t ranks);
   ~Agent();
 
-  // Runs what it is at to its end, unseen by others, and frees it. Not in a fiber.
+  // Completes all work in progress, unseen by others, and frees it. Not in a fiber.
   void Die();
-  // What the engine of a device that is gone was: the agent hears of it.
+  // Reports that the device's engine died.
   void EngineGone(uint32_t device);
 
-  const int number;  // of its pod; also the process that its fibers are of
+  const int number;  // number of its pod, and owner of its fibers
   const std::string pod, address;
   bool alive = true;
-  int handlers = 0;  // calls to it that are under way
+  int handlers = 0;  // calls to it in progress
   std::vector<std::unique_ptr<SlowMemory>> memories;
   std::vector<std::unique_ptr<Engine>> engines;  // by device
   mover::Grants grants;

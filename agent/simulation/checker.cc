@@ -56,16 +56,16 @@ void Checker::Follows(uint64_t first, size_t place, const std::string& hash) {
   ++reached["proposed in a run"];
 }
 
-// What it had not flipped by then it never will; nor will anybody else, since its word is missing.
+// Flips that the agent has not done by then never happen anywhere: its vote is missing.
 void Checker::RunEnded(uint64_t first, uint64_t last, const Agent& agent) {
-  uint64_t epoch = 0;  // of the rank that is ahead
+  uint64_t epoch = 0;  // of its most advanced rank
   for (uint32_t device = 0; device < agent.memories.size(); ++device) {
     epoch = std::max(epoch, agent.page(device)->epoch.load());
   }
   for (auto it = attempts_.lower_bound(first); it != attempts_.end() && it->first <= last; ++it) {
     Attempt& known = it->second;
     if (known.fences != fences_.size() || known.releases != releases_) continue;
-    // A pod of several ranks may be half way through one.
+    // A pod of several ranks may have flipped only some of them.
     if (known.epoch > epoch + (agent.memories.size() > 1 ? 1 : 0)) known.back = true;
   }
 }
@@ -91,8 +91,8 @@ void Checker::Fenced(const Membership& was, const Membership& now) {
             fmt::format("{} is at epoch {}, the fence stands on {}", id, epoch, fence.epoch));
     }
   }
-  // Who is left out though nothing happened to it (messages were lost, its memory refused) failed,
-  // too.
+  // A fence may remove a member without a failure (lost messages, a memory error). That counts as a
+  // failure, too.
   for (const std::string& id : fence.lost) {
     const std::string pod = id.substr(0, id.find('/'));
     if (std::none_of(failures_.begin(), failures_.end(),
@@ -109,10 +109,10 @@ void Checker::WorldEnded() {
   Trace("the world is over");
   if (failures_.size() <= 1 && !attempts_.empty()) {
     const Members& last = attempts_.rbegin()->second.before;
-    std::map<std::string, size_t> ranks;  // by pod; of one alone, all may die at once
+    std::map<std::string, size_t> ranks;  // by pod; all ranks of a single pod may die together
     for (const std::string& id : last) ++ranks[id.substr(0, id.find('/'))];
     bool may = ranks.size() <= 1;
-    // One rank of three or more does not go on.
+    // A world of three or more ranks may end if its failures leave only one.
     for (const auto& pods : failures_) {
       for (const std::string& pod : pods) {
         may |= ranks.contains(pod) && last.size() >= 3 && last.size() - ranks[pod] == 1;
@@ -126,7 +126,7 @@ void Checker::WorldEnded() {
 void Checker::AbortAnswered(uint64_t attempt, bool flipped) {
   Attempt& known = attempts_[attempt];
   ++reached[flipped ? "abort: flipped" : "abort: not"];
-  // Who was left out, or let go of, has an outcome of its own.
+  // After a fence or a release, removed members may have another outcome.
   if (known.fences != fences_.size() || known.releases != releases_) return;
   (flipped ? known.went : known.back) = true;
   if (known.went && known.back) {
@@ -156,8 +156,8 @@ void Checker::Contributes(const Engine& engine, uint64_t step) {
   if (attempt == attempts_.end()) return Wrong("SAME_EPOCH", "a step in a layout of no attempt");
   stepping.members = attempt->second.after;
   if (stepping.said.size() < stepping.members.size()) return;
-  // Now the step is complete, and whatever comes of it was seen by all. Who was left out and wakes
-  // up acts on what it had received, and is seen by nobody.
+  // Now the step is complete and its result visible. A removed member may still act on messages
+  // that it had received; no other rank sees that.
   for (const Fence& fence : fences_) {
     if (Contains(fence.lost, engine.member())) return;
   }
@@ -185,7 +185,7 @@ void Checker::Emits(const Engine& engine, uint64_t step) {
 
 void Checker::Told(const Engine& engine, const char* what, std::initializer_list<bool> how) {
   ++reached[what];
-  shown.Look();  // who speaks last may have its result in the same turn
+  shown.Look();  // the last vote may cause the result in the same turn
   if (!tracing) return;
   std::string line = fmt::format("{} {} epoch {}", what, engine.member(), engine.epoch());
   for (const bool flag : how) line += flag ? " 1" : " 0";
@@ -246,7 +246,7 @@ void Checker::Changed(Agent& agent, uint32_t device, const Gate& was, const Gate
                                             : How::kEngine);
 }
 
-// Whether the member holds all that the attempt needs, and has not gone back.
+// Whether the member is dead, or has all that the attempt needs and has not aborted.
 bool Checker::CanFollow(const std::string& member, uint64_t attempt, bool has_word) const {
   Agent* agent = world_->AgentOfMember(member);
   const Engine* engine = world_->EngineOfMember(member);
@@ -281,7 +281,7 @@ void Checker::Flipped(Agent& agent, uint32_t device, uint64_t id, How how) {
     for (const Members* members : {&attempt.before, &attempt.after}) {
       const bool has_word = words && members == &attempt.before;
       for (const std::string& other : *members) {
-        // A repair's members that the fence left out are bound by nothing.
+        // A repair does not bind members that the fence removed.
         if (!words && !Contains(attempt.after, other)) continue;
         if (CanFollow(other, id, has_word)) continue;
         Wrong(words ? "FOLLOWS" : "MENDS",
@@ -292,7 +292,7 @@ void Checker::Flipped(Agent& agent, uint32_t device, uint64_t id, How how) {
   LookAtMemory(agent, device, attempt);
 }
 
-// Who flips holds all of the target that is its own.
+// A flipped rank holds all its pieces of the target.
 void Checker::LookAtMemory(Agent& agent, uint32_t device, const Attempt& attempt) {
   store::RankStore& store = agent.memories[device]->store();
   const std::string member = store.member();
@@ -341,8 +341,7 @@ void Checker::LookAtRest() {
                    geometry.page_bytes() +
                layout::RoundUp(geometry.proto().dense_bytes(), geometry.page_bytes());
       }
-      // A rank that was let go of beside another one of its pod keeps, as a source, what it
-      // verified.
+      // A released rank next to another one of its pod retains its verified pieces as a source.
       const bool kept = !in && agent->memories.size() > 1;
       if (figures.mapped != want && !kept) {
         Wrong("MEMORY", fmt::format("{} rests on {} bytes, its layout takes {}", member,

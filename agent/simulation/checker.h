@@ -1,6 +1,6 @@
-// What must hold in every history (tests/model/README.md, "Claims and rules"; docs/architecture.md,
-// 4.2), looked at from outside of the code that is played: what gates show, what engines emit, what
-// calls are answered, what the records say, what memory holds.
+// The claims that every history must fulfil (tests/model/README.md, "Claims and rules";
+// docs/architecture.md, 4.2). They are checked from outside: states of gates, steps of engines,
+// replies to calls, records, memory.
 #pragma once
 
 #include <cstdint>
@@ -22,44 +22,44 @@ class World;
 class Engine;
 class Agent;
 
-// How a rank came to flip.
+// The way in which a rank flipped.
 enum class How : uint8_t { kEngine, kWords, kFence };
 
 class Checker {
  public:
   explicit Checker(World* world) : shown(world), world_(world) {}
 
-  // An attempt that is proposed: whom it binds.
+  // An attempt is proposed, with the members that it binds.
   void Proposed(uint64_t attempt, attempt::Kind kind, uint64_t epoch, const std::string& hash,
                 const Members& before, const Members& after);
-  // The flip with this place in the run of that attempt, from 1: it binds the same members.
+  // Flip number `place` (from 1) of that attempt's run; it binds the same members.
   void Follows(uint64_t first, size_t place, const std::string& hash);
   void AbortAnswered(uint64_t attempt, bool flipped);
-  // An agent was told to go no further in a run, and has answered just now.
+  // An agent has just replied to the abort of a run.
   void RunEnded(uint64_t first, uint64_t last, const Agent& agent);
-  // Ranks of the world are let go of: what they were in is over for them.
+  // Ranks of the world are released, which ends their attempts.
   void Released() { ++releases_; }
 
-  // Of engines.
+  // Called by engines.
   void Contributes(const Engine& engine, uint64_t step);
   void Emits(const Engine& engine, uint64_t step);
   void Told(const Engine& engine, const char* what, std::initializer_list<bool> how);
 
-  // One failure, for which a fence may leave these pods out.
+  // One failure, because of which a fence may remove these pods.
   void Failed(std::set<std::string> pods) { failures_.push_back(std::move(pods)); }
 
-  // After each turn: what the gates show now.
+  // After each turn: checks the states of the gates.
   void Look();
-  // At rest: nobody is at work on anything.
+  // At rest: no work is in progress.
   void LookAtRest();
   void Wrong(const std::string& claim, const std::string& why);
 
   void Trace(const std::string& line);
-  std::vector<std::string> wrong;  // claims that do not hold
+  std::vector<std::string> wrong;  // violated claims
   std::vector<std::string> trace;
   bool tracing = false;
   Shown shown;
-  // What was reached, for whoever asks whether histories are worth anything.
+  // Counts of reached situations, so that a test can require them.
   std::map<std::string, uint64_t> reached;
 
  private:
@@ -68,10 +68,10 @@ class Checker {
     uint64_t epoch = 0;
     std::string hash;
     Members before, after;
-    bool back = false, went = false;  // an abort was answered so
-    size_t fences = 0;                // written before it was proposed
+    bool back = false, went = false;  // replies of aborts
+    size_t fences = 0;                // number before its proposal
     size_t releases = 0;
-    bool follows = false;  // a flip of a run, and nobody has armed it
+    bool follows = false;  // a flip of a run that no rank has armed
     bool by_agents() const {
       return kind == attempt::Kind::kFirst || kind == attempt::Kind::kRepair;
     }
@@ -98,14 +98,14 @@ class Checker {
   World* const world_;
   std::map<uint64_t, Attempt> attempts_;
   std::map<std::string, size_t> generations_;    // of a layout: fences before it was proposed
-  std::vector<std::set<std::string>> failures_;  // by the pods that each may cost
+  std::vector<std::set<std::string>> failures_;  // the pods that each failure may remove
   std::vector<Fence> fences_;
   std::map<std::pair<int, uint32_t>, Gate> gates_;  // by pod and device
   std::map<std::pair<std::string, uint64_t>, Stepping> steps_;
-  Membership known_;  // the record, as it was seen last
+  Membership known_;  // the last seen record
   uint64_t version_ = 0;
   size_t releases_ = 0;
-  size_t top_ = 0;  // the newest generation in which a step was complete
+  size_t top_ = 0;  // the newest generation with a complete step
 };
 
 }  // namespace tangram::simulation

@@ -83,7 +83,7 @@ std::optional<Truth> Driver::Observe() {
   const Record<Membership> record = Load(world_->records.membership);
   Statuses statuses = AskAll();
   for (size_t i = 0; i < statuses.size(); ++i) {
-    // Whoever runs the pods tells which are over: nobody is there.
+    // The pods' supervisor reports dead pods, so their statuses are known to be empty.
     if (!At(i)->alive) statuses[i] = v1::StatusResponse();
   }
   Truth truth(record, std::move(statuses));
@@ -129,13 +129,13 @@ void Driver::Keep() {
   }
 }
 
-// Something else is wanted, as the dice fall.
+// Randomly changes the desired state.
 bool Driver::Change(const Truth& truth) {
   Dice& dice = world_->dice();
   if (settled_) return false;
   std::vector<v1::Member> free;  // ranks that could join
   for (size_t a = 0; a < truth.statuses().size(); ++a) {
-    if (!truth.statuses()[a]) return false;  // who is silent may be asked yet
+    if (!truth.statuses()[a]) return false;  // an agent without a reply may still answer
     std::vector<v1::Member> ranks;
     for (const v1::RankStatus& rank : truth.statuses()[a]->ranks()) {
       const auto& fence = truth.record().value.fence;
@@ -152,7 +152,7 @@ bool Driver::Change(const Truth& truth) {
   if (now == nullptr) {
     for (const auto& status : truth.statuses()) {
       for (const v1::RankStatus& rank : status->ranks()) {
-        if (rank.in_world()) return false;  // of a world that is over, and not released yet
+        if (rank.in_world()) return false;  // of an ended world, and not released yet
       }
     }
     if (free.size() < 2) return false;
@@ -171,7 +171,7 @@ bool Driver::Change(const Truth& truth) {
     case 0:
       if (free.empty()) break;
       if (dice.OneIn(2)) free.resize(1);
-      // All ranks of a pod, or none: they have one agent.
+      // All ranks of a pod or none: they share an agent.
       if (world_->ranks_per_pod() > 1 && free.size() % world_->ranks_per_pod() != 0) break;
       return Run(truth, {attempt::Kind::kJoin, planner.Joined(*now, free)});
     case 1:

@@ -1,6 +1,6 @@
-// A driver of the simulated world, after operator/internal/driver: takes it from layout to layout,
-// aborts, ends what another left, fences and repairs. Runs in fibers of a process that may die at
-// any point; another one may run beside it.
+// A driver of the simulated world, after operator/internal/driver: moves the world from layout to
+// layout, aborts, ends attempts of other drivers, fences and repairs. Its fibers may die at any
+// point; two drivers may run concurrently.
 #pragma once
 
 #include <functional>
@@ -26,11 +26,10 @@ class Driver {
  public:
   explicit Driver(World* world);
 
-  void Start();  // and keeps the world until it is killed
+  void Start();  // and drives the world until it is killed
   void Kill();
   int process() const { return process_; }
-  // Nothing new is begun any more, but for one last flip that leaves each rank with what its
-  // layout gives it.
+  // Begins nothing new, except one last flip after which each rank holds only its layout's pieces.
   void Settle() { settling_ = true; }
   bool settled() const { return settled_; }
 
@@ -65,11 +64,11 @@ class Driver {
   bool UntilFlipped(const Truth& truth, const Flip& flip);
   bool RetireAll(const Flip& flip, const std::vector<size_t>& agents);
   void End(const Leftover& left);
-  // Members first; true: some agent flipped. None: it is not known.
+  // Members first. True: some agent flipped. None: unknown.
   std::optional<bool> AbortInOrder(const Truth& truth, const std::vector<size_t>& agents,
                                    const v1::Header& header);
   bool Broken(const Flip& flip, const Statuses& statuses) const;
-  // `first`: the hash of a first layout that was not to be; else empty.
+  // `first`: the hash of an aborted first layout; else empty.
   bool Burn(uint64_t attempt, const std::string& first);
   bool Unfound(uint64_t attempt, const std::string& hash);
 
@@ -87,7 +86,7 @@ class Driver {
   bool Resolve(const Truth& truth, const Fence& fence);
   void Hold(const Truth& truth, const Ruling& ruling);
   void EndWorld(const Truth& truth, const Members& lost);
-  bool Release(const Truth& truth, bool ends);  // true: there was somebody to release
+  bool Release(const Truth& truth, bool ends);  // true: some rank was released
 
   // Records, over the network.
   template <typename Value>
@@ -95,7 +94,7 @@ class Driver {
   template <typename Value>
   bool Save(Record<Value>* record, uint64_t version, const Value& next);
 
-  // One call to each, side by side; what became of each.
+  // One call to each, concurrently; returns the results.
   std::vector<Call> Each(const std::vector<size_t>& agents, const char* name,
                          const std::function<Status(Executor&, size_t)>& call);
   Status One(size_t agent, const char* name, const std::function<Status(Executor&)>& call);

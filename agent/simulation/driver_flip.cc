@@ -21,7 +21,7 @@ static_assert(static_cast<int>(attempt::Kind::kRepair) == v1::FLIP_KIND_REPAIR);
 
 }  // namespace
 
-// True: it was retired.
+// True: the flip was retired.
 bool Driver::Run(const Truth& truth, Flip flip) {
   flip.hash = layout::HashOf(flip.target);
   flip.before = flip.repairs() ? Members{} : truth.MembersOf(truth.layout());
@@ -38,7 +38,7 @@ bool Driver::Run(const Truth& truth, Flip flip) {
   intent.from_epoch = truth.epoch();
   if (!flip.follow.empty()) intent.last = intent.attempt + flip.follow.size();
   intent.state = Intent::State::kProposed;
-  // Before it is written: who loses the answer leaves it to others, who burn it.
+  // Set before the write: if the reply is lost, another driver aborts the attempt.
   if (!Save(&world_->records.intent, was.version, intent)) return false;
   const uint64_t version = was.version + 1;
   world_->checker.Proposed(intent.attempt, flip.kind, flip.target.epoch(), flip.hash,
@@ -58,7 +58,7 @@ bool Driver::Run(const Truth& truth, Flip flip) {
   }
   intent.state = Intent::State::kPermitted;
   if (!Save(&world_->records.intent, version, intent)) {
-    // Whether it is written or not: nobody was told of it.
+    // Whether or not it was written, no agent received the permit.
     const auto flipped = AbortInOrder(truth, flip.agents, flip.header);
     if (flipped && !*flipped) (void)Burn(intent.attempt, truth.epoch() == 0 ? flip.hash : "");
     return false;
@@ -88,7 +88,7 @@ bool Driver::UntilStaged(const Truth& truth, const Flip& flip) {
   const Inventories held = truth.Held();
   const Planner planner{Model::Get().checkpoint->geometry(), Model::Get().banks, held,
                         world_->dice()};
-  // Who is killed leaves calls behind.
+  // Shared, because calls outlive a killed driver.
   const auto requests = std::make_shared<std::map<size_t, v1::PrepareRequest>>();
   for (const size_t agent : flip.agents) {
     v1::PrepareRequest& request = (*requests)[agent];
@@ -187,7 +187,7 @@ bool Driver::UntilFlipped(const Truth& truth, const Flip& flip) {
       for (int i = 0; status && i < status->ranks_size(); ++i) {
         const v1::TransitionStatus& t = status->ranks(i).transition();
         if (!Contains(flip.members, status->ranks(i).member().id())) continue;
-        // Who is beyond it has gone on in the run.
+        // A rank with a later attempt has continued in the run.
         flipped += t.attempt() == flip.header.attempt() ? t.phase() == v1::PHASE_FLIPPED
                                                         : t.attempt() > flip.header.attempt();
       }
@@ -284,11 +284,11 @@ bool Driver::Burn(uint64_t attempt, const std::string& first) {
   return Save(&world_->records.intent, now.version, next);
 }
 
-// A first layout that was not to be is not in the record either.
+// Removes an aborted first layout from the record.
 bool Driver::Unfound(uint64_t attempt, const std::string& hash) {
   const Record<Membership> now = Load(world_->records.membership);
   if (now.value.epoch != 1 || now.value.hash != hash) return true;
-  // A later attempt may have the same target; it found the record empty, so it would be its.
+  // A later attempt may have the same target. It found the record empty, so the entry is its own.
   if (Load(world_->records.intent).value.attempt != attempt) return true;
   Membership next = now.value;
   next.epoch = 0;
@@ -297,7 +297,7 @@ bool Driver::Unfound(uint64_t attempt, const std::string& hash) {
   return Save(&world_->records.membership, now.version, next);
 }
 
-// What another driver left: forward what flipped, back everything else.
+// Ends an attempt of another driver: forward if some rank flipped, otherwise an abort.
 void Driver::End(const Leftover& left) {
   if (world_->checker.tracing) {
     world_->checker.Trace(fmt::format("driver {}: ends attempt {} of agents {}{}", process_,
@@ -309,15 +309,15 @@ void Driver::End(const Leftover& left) {
   header.set_epoch(left.target_epoch - 1);
   header.set_attempt(left.attempt);
   if (!left.any_flipped) {
-    // Whoever proposed it may live, and permit it while the abort is on its way: then it takes a
-    // joiner back from members that are asked by nobody.
+    // Its driver may live and permit it during the abort. The abort would then reach a joiner after
+    // the members had the permit.
     const Record<Intent> intent = Load(world_->records.intent);
     if (intent.value.state == Intent::State::kProposed) {
       Intent burned = intent.value;
       burned.state = Intent::State::kAborted;
       if (!Save(&world_->records.intent, intent.version, burned)) return;
     }
-    const std::optional<Truth> now = Observe();  // what was permitted by then is seen by now
+    const std::optional<Truth> now = Observe();  // earlier permits are visible now
     const auto still = now ? now->Left() : std::nullopt;
     if (!still || still->attempt != left.attempt || still->any_flipped) return;
     const auto flipped = AbortInOrder(*now, still->agents, header);

@@ -1,4 +1,4 @@
-// The driver's reads and writes of the records: they take time, and an answer may be lost.
+// The driver's reads and writes of the records: they take time, and a reply may be lost.
 #pragma once
 
 #include "agent/simulation/driver.h"
@@ -15,7 +15,7 @@ Record<Value> Driver::Load(const Record<Value>& record) {
 template <typename Value>
 bool Driver::Save(Record<Value>* record, uint64_t version, const Value& next) {
   world_->time().Sleep(world_->dice().Between(0, 5 * kMillisecond));
-  if (world_->Fails(60)) return false;  // it never arrived
+  if (world_->Fails(60)) return false;  // the request was lost
   if (record->version != version) return false;
   record->value = next;
   ++record->version;

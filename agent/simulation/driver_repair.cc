@@ -1,4 +1,4 @@
-// When members are lost (operator/internal/driver: repair.go, fence.go, resolve.go).
+// Repairs after a loss of members (operator/internal/driver: repair.go, fence.go, resolve.go).
 #include <algorithm>
 #include <utility>
 
@@ -11,8 +11,8 @@ namespace tangram::simulation {
 namespace {
 
 constexpr Nanos kLookEvery = 40 * kMillisecond;
-constexpr Nanos kSettles = 400 * kMillisecond;   // what engines reach
-constexpr Nanos kReattach = 500 * kMillisecond;  // an engine that is gone may come back
+constexpr Nanos kSettles = 400 * kMillisecond;   // for connections that engines report
+constexpr Nanos kReattach = 500 * kMillisecond;  // a lost engine may come back
 constexpr Nanos kPatience = 6 * kSecond;
 
 v1::Header HeaderOf(const v1::TransitionStatus& t) {
@@ -25,7 +25,7 @@ v1::Header HeaderOf(const v1::TransitionStatus& t) {
 
 }  // namespace
 
-// Waits until a ruling may be acted on, or nothing is wrong any more.
+// Waits until a ruling may be acted on, or the trouble has ended.
 std::optional<std::pair<Truth, Ruling>> Driver::Still() {
   Scheduler& time = world_->time();
   const Nanos began = time.now();
@@ -60,7 +60,7 @@ std::optional<std::pair<Truth, Ruling>> Driver::Still() {
     ready &= apart.empty() || time.now() - apart_since >= kSettles;
     ready &= !ruling.survivors.empty() || !ruling.unknown;
     if (ready && truth->Open(ruling)) {
-      Hold(*truth, ruling);  // then only another look tells what had flipped by then
+      Hold(*truth, ruling);  // flips until then are visible only afterwards
       ready = false;
     }
     if (ready) return std::pair(std::move(*truth), std::move(ruling));
@@ -74,7 +74,7 @@ std::optional<std::pair<Truth, Ruling>> Driver::Still() {
 
 void Driver::Repair() {
   if (const auto first = Still(); !first || !first->first.Trouble()) return;
-  // No proposal from before this fence shall be permitted after it.
+  // After this fence, no earlier proposal may be permitted.
   const Record<Intent> intent = Load(world_->records.intent);
   if (intent.value.state == Intent::State::kProposed) {
     Intent next = intent.value;
@@ -119,7 +119,7 @@ bool Driver::Resolve(const Truth& truth, const Fence& fence) {
   std::map<size_t, v1::ResolveRequest> requests;
   for (const std::string& id : fence.survivors) {
     const Truth::Rank* rank = truth.RankOf(id);
-    // Of an agent whose ranks are not at one point, one that is unfinished counts.
+    // If an agent's ranks differ, an unfinished one counts.
     if (rank == nullptr || !Unfinished(*rank->status)) continue;
     if (!told.insert(rank->agent).second) continue;
     v1::ResolveRequest& request = requests[rank->agent];
@@ -144,7 +144,7 @@ bool Driver::Resolve(const Truth& truth, const Fence& fence) {
     agents = std::move(rest);
     world_->time().Sleep(kLookEvery);
   }
-  // Who is outside of the world, a joiner, hears that it is over.
+  // Aborts the attempt on agents outside the world (joiners).
   for (size_t a = 0; a < truth.statuses().size(); ++a) {
     if (!truth.statuses()[a] || told.contains(a)) continue;
     bool left = false;

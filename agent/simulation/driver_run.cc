@@ -1,4 +1,4 @@
-// A run: flips under one permit, which the agents take one after the other
+// A run: consecutive flips under one permit, done by the agents themselves
 // (operator/internal/driver: run.go).
 #include <algorithm>
 #include <memory>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr Nanos kLookEvery = 40 * kMillisecond;
 
-// What the members of a layout hold once it is in force and nothing else.
+// The members' inventories after a layout's old places are retired.
 std::map<std::string, v1::Inventory> HeldIn(const v1::Layout& layout) {
   std::map<std::string, v1::Inventory> out;
   for (int rank = 0; rank < layout.members_size(); ++rank) {
@@ -48,8 +48,8 @@ v1::Header Driver::HeaderIn(const Flip& flip, size_t place) {
   return header;
 }
 
-// Further flips behind one that deals experts anew, each from where the one before leaves the
-// world.
+// Further flips after one that deals experts. Each starts from the state that the previous one
+// leaves.
 std::vector<v1::Layout> Driver::Onward(const v1::Layout& first, size_t flips) {
   std::vector<v1::Layout> out;
   const std::vector<bool> active(static_cast<size_t>(first.members_size()), true);
@@ -90,7 +90,7 @@ void Driver::AddRun(const Truth& truth, const Flip& flip,
   }
 }
 
-// Until the last flip is done by all. False: the run was ended before, or is left to a repair.
+// Waits until all have done the last flip. False: the run ended earlier, or needs a repair.
 bool Driver::Walk(const Flip& flip) {
   const bool hasty = world_->Fails(4);
   const Nanos until =
@@ -118,7 +118,7 @@ bool Driver::Walk(const Flip& flip) {
   return false;
 }
 
-// All of these go no further. What they have begun is then left like any attempt.
+// Ends the run on all these agents. Flips in progress are then handled like any attempt.
 bool Driver::EndRun(const std::vector<size_t>& agents, const v1::Header& first,
                     const v1::Header& last) {
   ++world_->checker.reached["run ended"];
@@ -143,7 +143,7 @@ bool Driver::EndRun(const std::vector<size_t>& agents, const v1::Header& first,
   return Burn(first.attempt(), "");
 }
 
-// Runs of which an earlier driver died. True: there were some.
+// Ends runs of dead drivers. True: there were some.
 bool Driver::EndRuns(const Truth& truth) {
   std::map<uint64_t, std::vector<size_t>> runs;
   for (size_t agent = 0; agent < truth.statuses().size(); ++agent) {

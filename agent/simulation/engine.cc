@@ -12,10 +12,10 @@ namespace tangram::simulation {
 namespace {
 
 constexpr Nanos kTurn = 60 * kMillisecond;
-constexpr Nanos kPatience = 1'000 * kMillisecond;  // with one that is silent in an exchange
-constexpr Nanos kLong = 5'000 * kMillisecond;      // with one that is in no step
+constexpr Nanos kPatience = 1'000 * kMillisecond;  // for an unresponsive peer in an exchange
+constexpr Nanos kLong = 5'000 * kMillisecond;      // for a peer that does not step
 constexpr Nanos kAnswers = 1'000 * kMillisecond;
-constexpr Nanos kForAnswers = 30 * kSecond;  // the library waits for its agent's word
+constexpr Nanos kForAnswers = 30 * kSecond;  // the library's timeout for its agent's reply
 
 v1::Header HeaderFor(uint64_t epoch, uint64_t attempt) {
   v1::Header header;
@@ -58,8 +58,7 @@ void Engine::Die() {
   heard_.clear();
   apart_.clear();
   if (was) agent_->EngineGone(device_);
-  // Who runs the pod starts it again, now and then before its agent is through with the one that
-  // died.
+  // The pod's supervisor restarts it, sometimes before its agent has handled the death.
   world_->time().Spawn(kNature, "restart", [this] {
     const bool at_once = world_->dice().OneIn(3);
     world_->time().Sleep(at_once ? world_->dice().Between(0, 3 * kMillisecond)
@@ -86,7 +85,7 @@ bool Engine::Ask(const std::function<Status(Engine&)>& what, Status* answer) {
 void Engine::Tell(std::function<void(Engine&)> what) { asked_.push_back(std::move(what)); }
 
 Status Engine::Prepared(const v1::EnginePrepare& prepare) {
-  Follow();  // what was flipped before this was asked
+  Follow();  // handle earlier flips first
   if (world_->Fails(40)) return {Code::kEngine, "it says no"};
   Preparation next;
   next.attempt = prepare.header().attempt();
@@ -128,12 +127,12 @@ void Engine::Attach() {
         agent_->number, agent_, "attach", kForAnswers,
         [this, process = process_](Executor& executor) {
           auto attached = executor.Attach(device_);
-          if (attached.ok() && process_ == process) {  // from now on its agent counts on it
+          if (attached.ok() && process_ == process) {  // the agent relies on it from now on
             attached_ = true;
             ++incarnation_;
             asked_.clear();
             member_ = attached->message.member().id();
-            // Of a rank that a repair goes on without: it is to be released.
+            // Without a layout, its rank was removed by a repair and will be released.
             if (!attached->message.has_layout()) left_ = agent_->page(device_)->epoch.load();
           }
           return attached;
@@ -179,12 +178,12 @@ void Engine::Enter(LayoutPtr layout, std::string hash) {
   std::erase_if(heard_, [&](const auto& entry) { return std::get<0>(entry.first) != hash_; });
 }
 
-// Flips that its agent made without its go: a first layout, a repair, forward after a fence.
+// Flips that its agent made without its go: a first layout, a repair, or forward after a fence.
 void Engine::Follow() {
   const uint64_t now = agent_->page(device_)->epoch.load();
   if (now == epoch() || (now != 0 && now == left_)) return;
   if (now == 0) {
-    dismissed_ = true;  // the rank was released: it will hear so
+    dismissed_ = true;  // the rank was released; the agent will report it
     return;
   }
   if (!preparation_ || preparation_->target->epoch() != now) {
@@ -201,7 +200,7 @@ void Engine::Follow() {
   Enter(preparation_->target, preparation_->hash);
 }
 
-// A joiner has no word of its own: it follows members that flipped.
+// A joiner has no vote: it follows members that flipped.
 void Engine::Join() {
   if (!preparation_ || preparation_->kind != v1::FLIP_KIND_JOIN) return;
   bool flipped = false;
@@ -231,13 +230,13 @@ bool Engine::Commit() {
       agent_->number, agent_, "flip", kForAnswers,
       [device = device_, flip](Executor& executor) { return executor.Flip(device, flip); },
       Status{Code::kUnavailable, "away"});
-  if (!preparation_) preparation_ = kept;  // an abort may have been told meanwhile
+  if (!preparation_) preparation_ = kept;  // an abort may have arrived meanwhile
   return done.ok();
 }
 
 bool Engine::Lost(const Engine* other, Nanos since) const {
   if (other == nullptr || !other->lives() || !other->attached_) return true;
-  if (other->hash_ == hash_ && other->stopped_) return true;  // it hung up
+  if (other->hash_ == hash_ && other->stopped_) return true;  // it disconnected
   const bool silent = other->hangs() || world_->Cut(agent_->number, other->agent_->number);
   return world_->time().now() - since > (silent ? kPatience : kLong);
 }
@@ -252,7 +251,7 @@ bool Engine::Trade(Exchange exchange, const Said& mine, std::map<std::string, Sa
       Engine* other = world_->EngineOfMember(to);
       while (other != nullptr && hash_ == std::get<0>(key) && !stopped_ &&
              world_->Cut(agent_->number, other->agent_->number)) {
-        world_->time().Sleep(50 * kMillisecond);  // it comes when the cut heals
+        world_->time().Sleep(50 * kMillisecond);  // the message arrives when the cut heals
         other = world_->EngineOfMember(to);
       }
       if (other != nullptr) other->heard_[key][me] = mine;
@@ -264,7 +263,7 @@ bool Engine::Trade(Exchange exchange, const Said& mine, std::map<std::string, Sa
     for (const v1::Member& member : layout_->members()) {
       if (heard_[key].contains(member.id())) continue;
       if (Lost(world_->EngineOfMember(member.id()), began)) {
-        // What had come in before the line broke is still read.
+        // Messages that arrived before the connection broke are still read.
         Breathe(world_->dice().Between(0, 5 * kMillisecond));
         if (heard_[key].contains(member.id())) continue;
         const Engine* other = world_->EngineOfMember(member.id());
@@ -275,7 +274,7 @@ bool Engine::Trade(Exchange exchange, const Said& mine, std::map<std::string, Sa
     }
     (void)world_->time().Wait(&heard_, world_->time().now() + 30 * kMillisecond);
     Breathe(0);
-    if (world_->Fails(4'000)) {  // a line breaks for nothing
+    if (world_->Fails(4'000)) {  // a connection breaks without a cause
       world_->checker.shown.Disturbed(world_->time().now());
       return false;
     }
@@ -322,7 +321,7 @@ void Engine::Flip() {
   preparation_ = target;
   if (Commit()) return Enter(target.target, target.hash);
   if (gate_.stopped() || stopped_) return GiveUp(true, "fenced");
-  dismissed_ = true;  // it cannot go on without its agent's answer
+  dismissed_ = true;  // it cannot continue without its agent's reply
   world_->checker.Failed({agent_->pod});
 }
 

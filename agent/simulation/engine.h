@@ -1,5 +1,5 @@
-// A simulated engine: the shipping gate's side of it (EngineGate) over the shipping control page,
-// stepped as agent/engine steps, without a model and without KV.
+// A simulated engine: the shipping EngineGate over the shipping control page. It steps as
+// agent/engine does, without a model or KV.
 #pragma once
 
 #include <deque>
@@ -18,17 +18,17 @@ namespace tangram::simulation {
 class World;
 class Agent;
 
-// The engine of one device: one process after another.
+// The engine of one device: a sequence of processes.
 class Engine {
  public:
   Engine(World* world, Agent* agent, uint32_t device);
 
   void Start();  // a process, which attaches when it can
-  void Kill();   // at the end of the turn it is gone; its agent hears of it
+  void Kill();   // ends with the turn; its agent is notified
   void Hang(Nanos until) { hung_until_ = until; }
   bool hangs() const;
 
-  // What its agent asks of it; false: it is away, or does not answer in time.
+  // A request of its agent; false: unreachable, or no reply in time.
   bool Ask(const std::function<Status(Engine&)>& what, Status* answer);
   void Tell(std::function<void(Engine&)> what);
   Status Prepared(const v1::EnginePrepare& prepare);
@@ -42,7 +42,7 @@ class Engine {
   const std::string& member() const { return member_; }
   const std::string& hash() const { return hash_; }
   uint64_t epoch() const { return layout_ == nullptr ? 0 : layout_->epoch(); }
-  uint64_t steps() const { return steps_; }  // that it emitted, since ever
+  uint64_t steps() const { return steps_; }  // emitted steps in total
   int process() const { return process_; }
   Agent& agent() const { return *agent_; }
   uint32_t device() const { return device_; }
@@ -56,7 +56,7 @@ class Engine {
     std::string hash;
     bool by_agents() const { return kind == v1::FLIP_KIND_FIRST || kind == v1::FLIP_KIND_REPAIR; }
   };
-  // Of one exchange: what members said.
+  // A member's message in an exchange.
   struct Said {
     GateVote word;
     bool pulled = true;
@@ -66,9 +66,9 @@ class Engine {
 
   void Live();
   void Attach();
-  void Breathe(Nanos pause);  // and hangs, if it is to
-  void Serve();               // what its agent asks
-  void Follow();              // what its agent flipped meanwhile
+  void Breathe(Nanos pause);  // and stays unresponsive while it hangs
+  void Serve();               // requests of its agent
+  void Follow();              // flips of its agent
   void Join();
   void StandStill();
   void Step();
@@ -78,7 +78,7 @@ class Engine {
   void GiveUp(bool pulled, const char* why);
   void Enter(LayoutPtr layout, std::string hash);
   void Die();
-  // False: it broke.
+  // False: the exchange broke.
   bool Trade(Exchange exchange, const Said& mine, std::map<std::string, Said>* all);
   bool Lost(const Engine* other, Nanos since) const;
 
@@ -88,7 +88,7 @@ class Engine {
   int process_ = 0;
   bool attached_ = false, dismissed_ = false, stopped_ = false, pending_ = false;
   uint64_t incarnation_ = 0, steps_ = 0, step_ = 0;
-  uint64_t left_ = 0;  // epoch by which its rank left; its agent is in it until that is retired
+  uint64_t left_ = 0;  // epoch of its removed rank; the agent keeps it until the flip retires
   Nanos hung_until_ = 0;
   EngineGate gate_;
   std::string member_, hash_;
@@ -96,7 +96,7 @@ class Engine {
   std::optional<Preparation> preparation_;
   std::deque<std::function<void(Engine&)>> asked_;
   std::map<Key, std::map<std::string, Said>> heard_;
-  std::map<uint32_t, Nanos> apart_;  // ranks that it has no connection with
+  std::map<uint32_t, Nanos> apart_;  // ranks without a connection
 };
 
 }  // namespace tangram::simulation

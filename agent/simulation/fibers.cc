@@ -15,10 +15,10 @@ namespace {
 constexpr size_t kStackBytes = 256 << 10;
 
 Scheduler* active = nullptr;
-// Where a turn goes back to.
+// Where control returns at the end of a turn.
 jmp_buf turn_ends;
 
-// Stacks of fibers that ended, for others: a history needs hundreds.
+// Stacks of ended fibers, for reuse: a history needs hundreds.
 std::vector<void*>& FreeStacks() {
   static std::vector<void*> stacks;
   return stacks;
@@ -47,7 +47,7 @@ struct Scheduler::Fiber {
   ucontext_t start{};
   jmp_buf resume{};
   bool begun = false, waits = false, timed_out = false, killed = false, ended = false;
-  bool thread = false;  // of shipping code: stays until it is joined
+  bool thread = false;  // of shipping code: kept until it is joined
   const void* key = nullptr;
   Nanos deadline = kForever;
 };

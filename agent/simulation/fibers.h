@@ -1,6 +1,6 @@
-// Threads of a simulated world: fibers that take turns in one real thread, in an order and at times
-// that a seed decides. Shipping code needs no change: threads.cc gives it these for std::thread,
-// std::mutex, std::condition_variable and the clocks.
+// Threads of a simulated world: fibers that take turns in one real thread. A seed decides order and
+// times. Shipping code is unchanged: threads.cc provides fibers for std::thread, std::mutex,
+// std::condition_variable and the clocks.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace tangram::simulation {
 
-using Nanos = int64_t;  // since the history began
+using Nanos = int64_t;  // since the history's start
 inline constexpr Nanos kForever = INT64_MAX;
 inline constexpr Nanos kMillisecond = 1'000'000;
 inline constexpr Nanos kSecond = 1'000 * kMillisecond;
 
-// Numbers that are the same everywhere for one seed.
+// Random numbers that depend only on the seed.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15 + 1) {}
@@ -32,10 +32,10 @@ class Dice {
   uint64_t state_;
 };
 
-// Thrown out of a wait of simulated code whose process was killed; shipping code never sees it.
+// Thrown in a wait of simulated code whose process was killed. Shipping code never sees it.
 struct Killed {};
 
-// Only one at a time in a process.
+// At most one per process at a time.
 class Scheduler {
  public:
   struct Fiber;
@@ -47,17 +47,17 @@ class Scheduler {
 
   static Scheduler* Active();  // null: none
 
-  // `owner`: the process that it is of. `tag`: what it does, for traces; threads that it starts
-  // have it too.
+  // `owner`: the process of the fiber. `tag`: its task, for traces; inherited by threads that it
+  // starts.
   Fiber* Spawn(int owner, std::string tag, std::function<void()> work);
-  // A thread of who runs now.
+  // A thread of the running fiber.
   Fiber* SpawnHere(std::function<void()> work);
 
-  // Turns until `over`, asked before each; false: nothing is left that could ever run.
+  // Takes turns until `over`, which is called before each; false: no fiber can ever run.
   bool Run(const std::function<bool()>& over);
-  // Fibers of this owner alone, in a time of their own that nobody else sees pass.
+  // Runs only fibers of this owner, in a separate time that other fibers do not see.
   bool RunAlone(int owner, const std::function<bool()>& over);
-  // Called after each turn, but not of those alone.
+  // Called after each turn, except in RunAlone.
   std::function<void()> after_turn;
 
   Nanos now() const { return now_; }
@@ -65,20 +65,20 @@ class Scheduler {
   uint64_t turns() const { return turns_; }
   bool InFiber() const { return running_ != nullptr; }
   const std::string& tag() const;  // of the last turn
-  int owner() const;               // of who runs
+  int owner() const;               // of the running fiber
 
-  // Of simulated code: true when woken, false when the time came. Throws Killed.
+  // For simulated code. True: woken; false: deadline reached. Throws Killed.
   bool Wait(const void* key, Nanos deadline);
   void Sleep(Nanos pause) { (void)Wait(nullptr, now_ + pause); }
   void Wake(const void* key, bool all = true);
-  // All fibers of the owner, which wait in simulated code, end by Killed.
+  // All fibers of the owner that wait in simulated code end by Killed.
   void Kill(int owner);
   size_t Count(int owner) const;
 
-  // For threads.cc: the same for shipping code, which nobody kills.
+  // For threads.cc: the same for shipping code, which cannot be killed.
   bool Block(const void* key, Nanos deadline);
   static bool Ended(const Fiber* fiber);
-  void Forget(Fiber* fiber, bool joined);  // it is joined, or is not going to be
+  void Forget(Fiber* fiber, bool joined);  // it is joined, or never will be
 
  private:
   bool Turn(int only);

@@ -90,14 +90,14 @@ class History {
     if (!last.settled()) {
       return world_->checker.Wrong("NEVER_STUCK", "the world does not come to rest as wanted");
     }
-    time_.Sleep(kSecond);  // a call of one that died may have come late: it is ended, too
+    time_.Sleep(kSecond);  // delayed calls of dead drivers end, too
     last.Kill();
     time_.Sleep(2 * kSecond);
     world_->checker.LookAtRest();
     LookAtSteps();
   }
 
-  // Whoever is in the layout steps.
+  // All engines in a layout must step.
   void LookAtSteps() {
     std::map<Engine*, uint64_t> before;
     for (const auto& agent : world_->agents) {
@@ -121,7 +121,7 @@ class History {
     return out;
   }
 
-  // One thing goes wrong, and heals after a while.
+  // One fault, which heals after a while.
   void Fault() {
     const std::vector<Agent*> living = Living();
     Agent* one = living[dice().Below(living.size())];
@@ -169,7 +169,7 @@ class History {
         if (running_.empty()) return;
         note("a driver does not see:", one->pod);
         world_->checker.shown.Disturbed(time_.now() + lasts);
-        world_->checker.Failed({one->pod});  // it takes the pod for dead
+        world_->checker.Failed({one->pod});  // the driver takes the pod for dead
         world_->SetHidden(one->number, running_.back()->process(), true);
         return later([this, one, driver = running_.back()->process()] {
           world_->SetHidden(one->number, driver, false);

@@ -1,6 +1,5 @@
-// Histories: most are always the same; others are of SEED (1 unless the environment says
-// otherwise), so that a commit plays the same ones unless another seed is asked for. There are more
-// of them by night (TIER=nightly), or as many as SIMULATE_COUNT says.
+// Most histories are fixed; the others use SEED (default 1), so that a commit's result is
+// reproducible. TIER=nightly runs more, and SIMULATE_COUNT sets their number.
 #include "agent/simulation/history.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +38,7 @@ std::map<std::string, uint64_t> PlayAll(uint64_t first, uint64_t count) {
 
 TEST(Simulation, HoldsItsClaimsInFixedHistories) {
   const auto reached = PlayAll(1, 1350);
-  // Histories that reach nothing would prove nothing.
+  // Histories that never reach these situations would prove nothing.
   for (const char* what :
        {"retired FLIP_KIND_FIRST", "retired FLIP_KIND_JOIN", "retired FLIP_KIND_LAYOUT",
         "retired FLIP_KIND_LEAVE", "retired FLIP_KIND_REPAIR", "flip", "flip by words",

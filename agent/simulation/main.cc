@@ -1,5 +1,5 @@
-// tangram-simulate-agents: plays histories of a simulated world (README.md). It ends with 1 at the
-// first in which a claim does not hold, and tells its seed and its trace.
+// tangram-simulate-agents: runs histories of a simulated world (README.md). At the first violated
+// claim it prints the seed and the trace, and exits with 1.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kDenseParts = 16;
 
-// Slots of a bank that a member holds something in.
+// Slots of a bank in which a member holds something.
 std::set<uint32_t> SlotsIn(const v1::Inventory* held, uint32_t bank) {
   std::set<uint32_t> out;
   for (int i = 0; held != nullptr && i < held->layer_size(); ++i) {
@@ -170,7 +170,7 @@ v1::Layout Planner::Left(const v1::Layout& from) const {
 v1::Layout Planner::Repaired(const v1::Layout& from,
                              const std::vector<std::string>& survivors) const {
   v1::Layout out;
-  std::map<uint32_t, uint32_t> now;  // rank by the rank before
+  std::map<uint32_t, uint32_t> now;  // rank by previous rank
   for (const std::string& id : survivors) {
     const auto before = static_cast<uint32_t>(layout::RankOf(from, id));
     now[before] = static_cast<uint32_t>(out.members_size());
@@ -202,7 +202,7 @@ v1::RankPart Planner::PartOf(const std::string& member, const v1::Layout* from,
   v1::RankPart part;
   part.set_member(member);
   part.set_rank(static_cast<uint32_t>(rank >= 0 ? rank : layout::RankOf(*from, member)));
-  part.set_peak_bytes(uint64_t{1} << 60);  // what it takes; the pool has room
+  part.set_peak_bytes(uint64_t{1} << 60);  // unlimited: the pool has room
   if (rank < 0) return part;
   const auto holder = [&](uint32_t layer, uint32_t expert) -> uint32_t {
     std::vector<uint32_t> sources;

@@ -1,5 +1,5 @@
-// Layouts and plans of a simulated world, in the plainest way that is valid: every layer has g = 1,
-// and what a rank holds already decides where its pieces lie (docs/architecture.md, section 8).
+// Simple valid layouts and plans of a simulated world: every layer has g = 1, and new pieces are
+// placed around resident ones (docs/architecture.md, section 8).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace tangram::simulation {
 
 inline constexpr const char* kWorld = "sim";
 
-// What each member holds, as its agent says.
+// Each member's pieces, as its agent reports them.
 using Inventories = std::map<std::string, const v1::Inventory*>;
 
 struct Planner {
@@ -27,16 +27,16 @@ struct Planner {
 
   // The first layout of these members.
   v1::Layout First(const std::vector<v1::Member>& members) const;
-  // The same ranks; experts are dealt anew to those that are `active`, in this bank or another.
+  // The same ranks. Experts are dealt again to the `active` ranks, in this bank or another.
   v1::Layout Dealt(const v1::Layout& from, const std::vector<bool>& active) const;
-  // These members more, which own nothing yet.
+  // With these additional members, which own nothing yet.
   v1::Layout Joined(const v1::Layout& from, const std::vector<v1::Member>& members) const;
-  // Without the ranks that own nothing.
+  // Without the ranks that own no expert.
   v1::Layout Left(const v1::Layout& from) const;
-  // Of the survivors, in their order; what is lost goes to those with the fewest.
+  // The survivors, in their order. Lost experts go to the ranks with the fewest.
   v1::Layout Repaired(const v1::Layout& from, const std::vector<std::string>& survivors) const;
 
-  // What one member does for the target. `from`: the layout in force; null: none.
+  // One member's part for the target. `from`: the active layout; null: none.
   v1::RankPart PartOf(const std::string& member, const v1::Layout* from,
                       const v1::Layout& target) const;
 

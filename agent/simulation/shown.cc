@@ -85,7 +85,7 @@ void Shown::Proposed(attempt::Kind kind, uint64_t epoch, const Members& before,
   if (!going_) return;
   if (kind == attempt::Kind::kRepair && fences_ > 0) return;
   const uint64_t t = epoch - base_;
-  // The model has no plan after a fence, and whoever joins does so first.
+  // The model has no plan after a fence, and its joins come first.
   if (kind == attempt::Kind::kRepair || fences_ > 0 || t < 1 || t >= kRanks ||
       (kind == attempt::Kind::kJoin && t != 1) || !Take(after) ||
       MaskOf(before) != members_[t - 1]) {
@@ -127,10 +127,10 @@ uint32_t Shown::Of(size_t k) {
     armed_[t] = true;
     rank.gone = (members_[t] >> k & 1) == 0;  // it left
   }
-  // A joiner has no word, so that it latches says nothing to the others.
+  // A joiner's latch is not shown, because it has no vote.
   const bool joins = fences_ == 0 && t < kRanks && (members_[t] >> k & 1) == 0;
   peopled_ |= !joins;
-  // Another driver, which does not know of the plan, may release it before it joins.
+  // Another driver that does not know the plan may release it before it joins.
   if (joins && !armed && page.stopped.load() != 0) return kUnseen;
   const bool latched = state == GateState::kLatched && !joins;
   return static_cast<uint32_t>(t) | (armed ? kArmed : 0) | (latched ? kLatched : 0) |
@@ -153,7 +153,7 @@ void Shown::Look() {
   for (const Rank& rank : ranks_) {
     if (rank.gone || !rank.agent->alive) continue;
     const Engine& engine = *rank.agent->engines[0];
-    // Its engine died, or it was let go of.
+    // Its engine died, or it was released.
     if (!engine.attached() || engine.incarnation() != rank.incarnation ||
         rank.agent->memories[0]->store().member() != rank.member) {
       return End();
@@ -162,7 +162,7 @@ void Shown::Look() {
   const Line line = Now();
   if (deaths_ > 1) return End();
   if (lines_.empty() || lines_.back() != line) lines_.push_back(line);
-  if (!peopled_) End();  // no member is left: the world is over
+  if (!peopled_) End();  // no member is left: the world ended
 }
 
 void Shown::End() {

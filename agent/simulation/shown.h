@@ -1,5 +1,5 @@
-// What the ranks of a history showed, turn by turn, as tests/model/follow.pml reads it: the model
-// must have a run that shows the same (tests/model/README.md, "Follow").
+// States that the ranks of a history showed, turn by turn, in the format of tests/model/follow.pml.
+// The model must have a run that shows the same (tests/model/README.md, "Follow").
 #pragma once
 
 #include <array>
@@ -18,18 +18,18 @@ class World;
 class Agent;
 class Engine;
 
-// A history is cut into parts that are of the model's size: from a world at rest, of pods with a
-// rank each, on to the first thing that the model has not (its README, "What is modelled").
+// Cuts a history into parts of the model's size. A part begins at a world at rest with one rank per
+// pod, and ends at the first event that the model lacks (its README, "What is modelled").
 class Shown {
  public:
   explicit Shown(World* world) : world_(world) {}
 
   void Proposed(attempt::Kind kind, uint64_t epoch, const Members& before, const Members& after);
   void Fenced(const Members& survivors);
-  // Some rank may hear nothing of another, or a driver nothing of it, until then.
+  // Until then, some rank may receive nothing from another, or a driver nothing from it.
   void Disturbed(Nanos until);
   void Look();
-  // A part is over: all there are so far, the last one, too.
+  // Ends all parts so far, including the last.
   void End();
 
   bool wanted = false;
@@ -43,7 +43,7 @@ class Shown {
     std::string member;
     Agent* agent = nullptr;
     uint64_t incarnation = 0;  // of its engine
-    bool gone = false;         // dead, left out, or it left: what it does binds nobody
+    bool gone = false;         // dead, removed, or it left: its actions bind no rank
   };
 
   bool AtRest() const;
@@ -57,10 +57,10 @@ class Shown {
   bool going_ = false;
   uint64_t base_ = 0;  // epoch
   std::vector<Rank> ranks_;
-  std::array<uint32_t, kRanks> members_{};  // by epoch from base_ on; 0: none is proposed
-  std::array<bool, kRanks> armed_{};        // a rank had the permit for it
-  size_t attempts_ = 0;                     // that some rank had a permit for
-  bool fresh_ = false;                      // the last one that was proposed is none of them yet
+  std::array<uint32_t, kRanks> members_{};  // by epoch from base_ on; 0: not proposed
+  std::array<bool, kRanks> armed_{};        // a rank had its permit
+  size_t attempts_ = 0;                     // attempts that were permitted to some rank
+  bool fresh_ = false;                      // the last proposal is not counted in attempts_ yet
   size_t deaths_ = 0, fences_ = 0;
   uint32_t survivors_ = 0;
   bool disturbed_ = false;

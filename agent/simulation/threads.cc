@@ -1,6 +1,5 @@
-// What shipping code takes for threads, locks and clocks while a simulated world runs: this
-// program's own definitions stand before those of the C library. Outside of a world they are the
-// C library's.
+// Threads, locks and clocks of shipping code while a simulated world runs. These definitions
+// override those of the C library. Outside of a world they forward to the C library.
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -30,15 +29,15 @@ Nanos At(const timespec* when) {
   return Nanos{when->tv_sec} * tangram::simulation::kSecond + when->tv_nsec;
 }
 
-// Nobody takes a turn while the world itself looks at it: then no lock is held.
+// Simulated calls need a fiber: when the world itself reads shipping code's state, no lock is held.
 void MustBeInFiber(const char* what) {
   if (Scheduler::Active()->InFiber()) return;
   std::fprintf(stderr, "simulation: %s outside of a fiber\n", what);
   std::abort();
 }
 
-// The first word of the C library's mutex says whether it is held; a fiber's lock says it there as
-// well.
+// The first word of the C library's mutex states whether it is held. A fiber's lock uses the same
+// word.
 int& Held(pthread_mutex_t* mutex) { return mutex->__data.__lock; }
 
 int WaitOn(pthread_cond_t* condition, pthread_mutex_t* mutex, Nanos deadline) {
@@ -183,7 +182,7 @@ int clock_gettime(clockid_t clock, timespec* out) {
   return 0;
 }
 
-// One thread stands for all: none of them may be told to stand behind the others.
+// All threads are one real thread, whose priority must not change.
 int setpriority(__priority_which_t which, id_t who, int value) noexcept {
   if (Scheduler::Active() != nullptr) return 0;
   static auto* real = Real<int(__priority_which_t, id_t, int)>("setpriority");

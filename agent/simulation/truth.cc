@@ -20,7 +20,7 @@ bool Lost(const std::optional<Fence>& fence, const std::string& id) {
   return fence && Contains(fence->lost, id);
 }
 
-// The largest set of members without a pair that is cut; of equals the first in order.
+// The largest set of members without a disconnected pair; of equal ones, the first in order.
 Members LargestWhole(const Members& fit,
                      const std::function<bool(const std::string&, const std::string&)>& cut) {
   Members best;
@@ -171,8 +171,8 @@ bool Truth::Trouble() const {
   return false;
 }
 
-// Its place has another member by now, or nobody is left who could have it: whoever runs the pods
-// knows them all.
+// Its place has another member now, or all agents reply and none has it: the pods' supervisor knows
+// all of them.
 bool Truth::Gone(const std::string& member) const {
   const std::string place = member.substr(0, member.rfind('/'));
   bool unanswered = false;
@@ -328,7 +328,7 @@ Ruling Truth::Rule() const {
       return r;
     }
   }
-  if (ruled_forward || left != 0) return r;  // and nobody can
+  if (ruled_forward || left != 0) return r;  // and no survivor can
   r.stand_on = scene.epoch - 1;
   choose(scene.older, [&](const Evidence& e) { return e.epoch == scene.epoch - 1; });
   return r;
@@ -414,10 +414,10 @@ Members Truth::MustGo(size_t agent) const {
       continue;
     }
     if (layout_ != nullptr && layout::RankOf(*layout_, id) >= 0) continue;
-    // The world has gone on from where its attempt led, without it.
+    // The world has passed its attempt's target without it.
     const bool late =
         !rank.in_world() && Unfinished(rank) && rank.transition().target_epoch() < epoch();
-    // Left out by a fence before the last, and not let go of yet: its agent went on without it.
+    // Removed by an earlier fence and not released yet: its agent continued without it.
     const bool behind = !rank.in_world() && rank.engine().stopped();
     if (Lost(record_.value.fence, id) || late || behind ||
         (rank.in_world() && (!believed_[agent] || rank.engine().stopped() || !Unfinished(rank)))) {

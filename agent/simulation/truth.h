@@ -1,6 +1,6 @@
-// What the agents that answer say together, read against the record, and what follows from it: who
-// survives, and what became of an unfinished attempt. Pure; after operator/internal/driver
-// (truth.go, scene.go, survivors.go, verdict.go) and docs/architecture.md, section 8, "Fence".
+// Combines the agents' replies with the record and draws conclusions: which members survive, and
+// the outcome of an unfinished attempt. Pure; after operator/internal/driver (truth.go, scene.go,
+// survivors.go, verdict.go) and docs/architecture.md, section 8, "Fence".
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ struct Leftover {
 };
 
 struct Ruling {
-  bool running = false, unknown = false;  // somebody may be at work; is not known of
+  bool running = false, unknown = false;  // work may be in progress; an agent is unknown
   bool made = false, forward = false;
   uint64_t from_epoch = 0, stand_on = 0;
   Members survivors, lost;
@@ -52,23 +52,23 @@ class Truth {
   const Rank* RankOf(const std::string& member) const;
   uint64_t EpochOf(const Rank& rank) const;
   Members MembersOf(const v1::Layout* layout) const;
-  // Agents that have a member of one of these, by index; those without a rank in the layout in
-  // force come first.
+  // Indexes of the agents with a member of one of these layouts; those without a rank in the active
+  // layout come first.
   std::vector<size_t> AgentsOf(const std::vector<const v1::Layout*>& layouts) const;
   bool Joins(size_t agent) const;
   Inventories Held() const;
 
-  // Members of the layout in force are lost or stand still.
+  // Whether members of the active layout are lost or stopped.
   bool Trouble() const;
   Ruling Rule() const;
-  // Pairs of members that say that they are apart, for whoever waits until that is settled.
+  // Pairs of members that report no connection, for a caller that waits until this settles.
   std::set<std::string> Apart() const;
-  // An attempt that nobody ended.
+  // An unfinished attempt.
   std::optional<Leftover> Left() const;
-  // The attempt that a ruling is about, and whether a survivor may yet flip by others' words.
+  // The attempt that a ruling decides, and whether a survivor may still flip by other votes.
   uint64_t AttemptOf(const Ruling& ruling) const;
   bool Open(const Ruling& ruling) const;
-  // Of its agent some ranks have flipped, others have not.
+  // Whether some ranks of its agent have flipped and others have not.
   bool HalfFlipped(const Rank& rank) const;
   std::string HashOf(const Ruling& ruling) const;
   // Ranks of an agent that are to be released.
@@ -94,7 +94,7 @@ class Truth {
   bool Gone(const std::string& member) const;
 
   Record<Membership> record_;
-  std::shared_ptr<const Statuses> statuses_;  // what follows points into it
+  std::shared_ptr<const Statuses> statuses_;  // owns the layouts and statuses that others point to
   std::vector<bool> believed_;
   const v1::Layout* layout_ = nullptr;
   const v1::Layout* older_ = nullptr;

@@ -20,7 +20,7 @@ World::~World() {
   for (const auto& agent : agents) {
     if (agent->alive) agent->Die();
   }
-  // What is left of engines that were on their way out, and of what nature meant to do.
+  // Ends the fibers of dying engines and pending actions of Nature.
   const auto end = [&](int process) {
     scheduler_->Kill(process);
     (void)scheduler_->RunAlone(process, [&] { return scheduler_->Count(process) == 0; });

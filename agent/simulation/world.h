@@ -1,5 +1,5 @@
 // A simulated world: agents, engines, drivers, the API server's records, a network that loses and
-// delays, and what goes wrong (README.md).
+// delays messages, and faults (README.md).
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@
 
 namespace tangram::simulation {
 
-// Processes: pods have their number, their engines and drivers others.
+// Process numbers: a pod's own number; engines and drivers have others.
 inline constexpr int kNature = -1;
 inline constexpr int kFirstEngine = 1'000;
 inline constexpr int kFirstDriver = 100'000;
@@ -26,36 +26,36 @@ inline constexpr int kFirstDriver = 100'000;
 class World {
  public:
   World(Scheduler* scheduler, uint32_t ranks_per_pod);
-  ~World();  // all processes end
+  ~World();  // ends all processes
 
   uint32_t ranks_per_pod() const { return ranks_per_pod_; }
   Scheduler& time() { return *scheduler_; }
   Dice& dice() { return scheduler_->dice(); }
 
   Agent& AddPod();
-  void KillPod(Agent* agent);  // of Nature; at the end of the turn
-  // A chance of `one in`, while things may go wrong.
+  void KillPod(Agent* agent);  // from Nature; at the end of the turn
+  // True with a chance of one in `one_in`, while faults are on.
   bool Fails(uint64_t one_in) { return faulty && dice().OneIn(one_in); }
 
-  // What engines and agents of two pods see of each other, and a driver of a pod.
+  // Connections between engines and agents of two pods, and between a driver and a pod.
   bool Cut(int pod, int other) const;
   bool Hidden(int pod, int driver) const;
   void SetCut(int pod, int other, bool cut);
   void SetHidden(int pod, int driver, bool hidden);
   void Heal();
 
-  // A call over the network from a process to an agent, in a fiber of the caller; it may be lost,
-  // or its answer.
+  // A call over the network from a process to an agent, in a fiber of the caller. The request or
+  // the reply may be lost.
   template <typename Answer>
   Answer Call(int from, Agent* to, const char* name, Nanos limit,
               std::function<Answer(Executor&)> call, Answer away);
 
   Agent* AgentOf(const std::string& address) const;
-  Agent* AgentOfMember(const std::string& member) const;  // that lives, and has it now
+  Agent* AgentOfMember(const std::string& member) const;  // the living agent that has it now
   Engine* EngineOfMember(const std::string& member) const;
   int NextProcess() { return next_process_++; }
 
-  // After each turn: deaths that are due, then the checks.
+  // After each turn: applies pending deaths, then checks.
   void AfterTurn();
 
   bool faulty = true;
@@ -88,7 +88,7 @@ Answer World::Call(int from, Agent* to, const char* name, Nanos limit,
   time().Sleep(delay());
   const bool local = from == to->number;  // an engine's own agent: a socket in the pod
   if (!to->alive || !Reaches(from, *to) || (!local && Fails(80))) {
-    time().Sleep(dice().OneIn(3) ? limit : 2 * kMillisecond);  // silence, or a line that broke
+    time().Sleep(dice().OneIn(3) ? limit : 2 * kMillisecond);  // timeout, or a broken connection
     return away;
   }
   auto line = std::make_shared<Line>();
@@ -98,7 +98,7 @@ Answer World::Call(int from, Agent* to, const char* name, Nanos limit,
     Answer answer = call(*to->executor);
     --to->handlers;
     time().Wake(&to->handlers);
-    if (!to->alive) return;  // nobody hears it
+    if (!to->alive) return;  // the request is lost
     line->answer.emplace(std::move(answer));
     time().Wake(line.get());
   });

@@ -1,4 +1,4 @@
-// RankStore::Examine and Adopt: the memory of a rank outlives its agent in the hands of its engine.
+// RankStore::Examine and Adopt: an engine keeps a rank's memory when the agent dies.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,11 +12,11 @@ namespace {
 
 using Extents = google::protobuf::RepeatedPtrField<v1::Extent>;
 
-// The descriptors that an engine kept, told apart by what it says lies in them: in the order in
-// which a device that takes them over is given them.
+// The descriptors that an engine kept, by purpose, in the order in which the importing device gets
+// them.
 class Sorted {
  public:
-  // kInvalid: extents of one purpose name what was not passed, or is another's.
+  // kInvalid: an extent names a descriptor that was not passed, or that has another purpose.
   static Result<Sorted> Of(const v1::Resume& resume, const KeptFds& kept) {
     Sorted out;
     for (const v1::Mapping& mapping : resume.mappings()) {
@@ -37,7 +37,7 @@ class Sorted {
     };
     return std::equal(extents.begin(), extents.end(), all.extents.begin(), all.extents.end(), same);
   }
-  // What the device that took it over shows in its stead.
+  // The importing device's exports in their place.
   void Shown(const Extents& extents, const device::Device& device, ShownFds* out) const {
     for (const v1::Extent& extent : extents) {
       (*out)[extent.fd_index()] = device.Adopted(index_.at(extent.fd_index()));
@@ -67,10 +67,10 @@ class Sorted {
   }
 
   device::RankDescriptors descriptors_;
-  std::map<uint32_t, uint32_t> index_;  // by number, in its purpose's
+  std::map<uint32_t, uint32_t> index_;  // by number: index within its purpose
 };
 
-// What the engine has mapped, by address in the range of the banks.
+// The engine's mappings, by address in the range of the banks.
 class Mapped {
  public:
   Mapped(const memory::Banks& banks, const v1::Resume& resume, const Sorted& sorted) {
@@ -107,14 +107,14 @@ class Mapped {
   std::map<uint64_t, device::Extent> runs_;
 };
 
-// Memory that is to have the hashes that were noted: looked at many at a time, as each look at a
-// device's costs a wait.
+// Memory to compare with stored hashes. It is checked in large batches, because each read of a
+// device costs a wait.
 class Unchanged {
  public:
   Unchanged(device::Device* device, const std::stop_token& stop) : device_(device), stop_(stop) {}
 
-  // `name` names it in errors, also later ones. kInvalid: there is no hash; kCorrupt: one of those
-  // before has another; kUnavailable: stopped.
+  // `name` is for errors, also later ones. kInvalid: no hash is stored; kCorrupt: an earlier range
+  // has another hash; kUnavailable: stopped.
   Status Check(const device::Memory& memory, uint64_t hash, std::function<std::string()> name) {
     if (hash == 0) {
       return {Code::kInvalid, fmt::format("{}: no hash was recorded at the load", name())};
@@ -159,13 +159,13 @@ struct RankStore::Kept final : RankMemory::Adoption {
   std::vector<Piece> pieces;
   std::vector<uint64_t> dense_hashes;
   bool dense = false;
-  ShownFds shown;  // by the number of what was kept
+  ShownFds shown;  // by the kept descriptor's number
 
   ShownFds descriptors() override { return shown; }
   void* control() override { return device::View(memories.control.memory).data(); }
 };
 
-// Nobody writes there meanwhile: the agent that did is dead, and the engine only reads.
+// No process writes meanwhile: the agent that did is dead, and the engine only reads.
 Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& places,
                          const std::stop_token& stop) const {
   if (places.empty() && !kept->dense) return OkStatus();

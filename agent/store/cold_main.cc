@@ -1,8 +1,7 @@
-// tangram-cold-start: how fast a world's first layout comes from the checkpoint, over as many
+// tangram-cold-start: compares the speed of a world's first layout from the checkpoint with as many
 // threads that read the same files from the page cache and hash them. Ranks are RankStores, in one
-// agent or each in its own; what agents bring each other goes over TLS on loopback. What was read
-// of the files is counted by the loader, and by the kernel (/proc/self/io) beside it. One JSON
-// object per case, then the summary.
+// agent or each in its own; agents exchange bytes over TLS on loopback. The loader and the kernel
+// (/proc/self/io) count the bytes read from files. One JSON object per case, then the summary.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -70,7 +69,7 @@ double CpuSeconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-// Bytes that read calls of this process brought, from files and sockets alike.
+// Bytes returned by read calls of this process, from files and sockets alike.
 uint64_t KernelReads() {
   std::ifstream file("/proc/self/io");
   std::string word;
@@ -98,7 +97,7 @@ ModelShape Shape(bool quick) {
   return shape;
 }
 
-// Every page of the files in the page cache, or none.
+// Brings every page of the files into the page cache, or drops all.
 void Cache(const std::vector<std::string>& files, bool warm) {
   std::vector<char> buffer(4 * kMiB);
   for (const std::string& path : files) {
@@ -114,7 +113,7 @@ void Cache(const std::vector<std::string>& files, bool warm) {
 // --- the ceiling ---------------------------------------------------------------------------------
 
 struct Times {
-  double seconds = 0, cpu = 0;  // the processor's, of all threads
+  double seconds = 0, cpu = 0;  // CPU time, of all threads
 };
 
 Times Timed(const std::function<void()>& work) {
@@ -125,8 +124,8 @@ Times Timed(const std::function<void()>& work) {
   return {std::chrono::duration<double>(end - begin).count(), CpuSeconds() - cpu};
 }
 
-// Threads that read the files from end to end into memory that is there, and hash what came, in
-// pieces that the caches hold.
+// Threads that read the files from end to end into existing memory, and hash the bytes in blocks
+// that fit the caches.
 class Ceiling {
  public:
   explicit Ceiling(std::vector<std::string> files) : files_(std::move(files)) {
@@ -235,8 +234,8 @@ v1::Layout LayoutOf(const layout::GeometryView& geometry, bool tensor) {
   return out;
 }
 
-// As the planner's first flip: every piece from the checkpoint, of the dense weights a part by one
-// rank each, in turn.
+// As in the planner's first flip: every piece comes from the checkpoint; each part of the dense
+// weights is read by one rank, in turn.
 v1::RankPart PartOf(const layout::GeometryView& geometry, const v1::Layout& to, uint32_t rank) {
   v1::RankPart part;
   part.set_rank(rank);
@@ -266,7 +265,7 @@ struct Agent {
   std::shared_ptr<mover::Transports> transports;
   std::shared_ptr<loader::SharedReads> reads;
   std::vector<std::unique_ptr<RankStore>> stores;
-  std::unique_ptr<mover::DataServer> server;  // before the memory it reads
+  std::unique_ptr<mover::DataServer> server;  // destroyed before the memory that it reads
 };
 
 class World {
@@ -324,7 +323,7 @@ class World {
     uint64_t read = 0, calls = 0, kernel = 0, from_peers = 0;
   };
 
-  // The first layout, and back to nothing.
+  // Loads the first layout, and releases everything.
   Figures Load(bool check) {
     ++attempt_;
     Figures out;
@@ -337,7 +336,7 @@ class World {
       peer.set_member(layout_.members(static_cast<int>(r)).id());
       peer.set_data(fmt::format("127.0.0.1:{}", AgentOf(r).server->port()));
     }
-    // Maps the ranks' pages, too.
+    // Also maps the ranks' pages.
     out.preparing = Timed([&] {
       for (uint32_t r = 0; r < kRanks; ++r) {
         Must(StoreOf(r).Prepare(attempt_, layout_, static_cast<int32_t>(r), parts_[r]));
@@ -362,7 +361,7 @@ class World {
     return out;
   }
 
-  // What is in the files besides headers.
+  // Bytes of the files without headers.
   uint64_t TensorBytes() const {
     const v1::Geometry& g = geometry().proto();
     uint64_t bytes = uint64_t{geometry().moe_layers()} * g.experts() * geometry().expert_bytes();
@@ -387,8 +386,8 @@ class World {
     return out;
   }
 
-  // Granules drawn by chance lie where they should, once in the world (that what the loader gives
-  // is what the files say is for its tests).
+  // Checks that random granules are at their places, each once in the world. (Tests of the loader
+  // check that it reads the files correctly.)
   void Check() {
     std::mt19937_64 random(attempt_);
     const v1::Geometry& g = geometry().proto();
@@ -422,7 +421,7 @@ class World {
 };
 
 int Main() {
-  spdlog::set_level(spdlog::level::err);  // stdout is for figures
+  spdlog::set_level(spdlog::level::err);  // stdout is for the figures
   const bool quick = std::getenv("QUICK") != nullptr && *std::getenv("QUICK") != '\0';
   const int rounds = quick ? 3 : 15;
   const loader::testing::TempDir directory;
@@ -447,7 +446,7 @@ int Main() {
       const Times plain = ceiling.Run(kRanks);
       if (c.cold) Cache(files, false);
       last = world.Load(round == 0);
-      // Bytes that came to the ranks, over bytes that were read.
+      // Bytes received by the ranks per byte read.
       const double bytes =
           static_cast<double>(last.read + last.from_peers) / static_cast<double>(ceiling.bytes());
       work.push_back(bytes * plain.cpu / last.times.cpu);

@@ -1,8 +1,8 @@
-// tangram-rank-cost: what a rank with the most pieces there are costs beside its bytes.
-// DeepSeek-V3's 58 layers of 256 experts in Tensor mode over 8 ranks: 14,848 pieces, of a few pages
-// each, over a checkpoint that is a hole with a header. Prepare, the commit under its lock, the
-// looks of a status and retire, each over a sort of one key per piece; the heap over an empty rank.
-// One JSON object per flip, then the summary.
+// tangram-rank-cost: cost of a rank with the largest number of pieces, without its bytes.
+// DeepSeek-V3's 58 layers of 256 experts in Tensor mode over 8 ranks: 14,848 pieces of a few pages,
+// with a checkpoint that is a sparse file with a header. Prepare, the commit under its lock, status
+// reads and retire are ratios to a sort of one key per piece; the heap is compared with an empty
+// rank. One JSON object per flip, then the summary.
 #include <fmt/format.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ void Must(const Status& status) {
   std::exit(1);
 }
 
-// A whole checkpoint by its header; all of its bytes are zero, and none is on the disk.
+// A complete checkpoint by its header; all its bytes are zero, and none is on the disk.
 void WriteHollow(const std::string& directory, const loader::testing::ModelShape& shape) {
   loader::testing::WriteFile(directory + "/config.json", loader::testing::ConfigJson(shape));
   nlohmann::json header;
@@ -67,7 +67,7 @@ void WriteHollow(const std::string& directory, const loader::testing::ModelShape
   if (truncate(path.c_str(), static_cast<off_t>(front.size() + next)) != 0) std::exit(1);
 }
 
-// Every expert over all ranks; the banks of the first `moved` layers are the spare ones.
+// Every expert over all ranks; the first `moved` layers use the spare banks.
 v1::Layout Tensor(const layout::GeometryView& geometry, uint64_t epoch, uint32_t moved) {
   v1::Layout out;
   out.set_world("cost");
@@ -95,7 +95,7 @@ v1::Layout Tensor(const layout::GeometryView& geometry, uint64_t epoch, uint32_t
   return out;
 }
 
-// What rank 0 does to come from one layout to the next: the first is read, pieces whose bank
+// Rank 0's part from one layout to the next. Pieces of the first layout are read, pieces whose bank
 // changes are copied.
 v1::RankPart PartOf(const layout::GeometryView& geometry, const v1::Layout* from,
                     const v1::Layout& to) {
@@ -127,7 +127,7 @@ v1::RankPart PartOf(const layout::GeometryView& geometry, const v1::Layout* from
   return part;
 }
 
-// Bytes that are allocated now; the arenas are shared memory and no part of it.
+// Currently allocated bytes, without the arenas, which are shared memory.
 uint64_t Heap() { return mallinfo2().uordblks; }
 
 struct Figures {
@@ -210,7 +210,7 @@ int Main() {
   };
   (void)told("first", {Flip(store->get(), geometry, nullptr, now)});
   const uint64_t full = Heap();
-  nlohmann::json worst;  // the last flip's figures, but the longest commit of all
+  nlohmann::json worst;  // the last flip's figures, with the longest commit of all
   double commit = 0;
   for (const auto& [what, layers] :
        {std::pair{"one layer", 1U}, std::pair{"every layer", shape.layers}}) {

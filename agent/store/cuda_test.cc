@@ -1,6 +1,5 @@
-// Whole transitions where the CPU reaches no weights and no KV: platform `cuda` over the recording
-// driver, which runs no copy before somebody waits for it and has a handle and a descriptor for
-// each page.
+// Whole transitions where the CPU cannot access weights and KV: platform `cuda` over the recording
+// driver. It runs no copy before a wait for it, and has a handle and a descriptor per page.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +27,7 @@ class CudaWorld : public StoreTest, public ::testing::WithParamInterface<v1::Sla
     StoreTest::TearDown();
   }
   static void PullKvFromAll(const World::Options& options);
-  // Bytes of weights that came from other ranks in the last Stage.
+  // Bytes of weights from other ranks in the last Stage, by transport.
   static std::map<std::string, uint64_t> Ways(const World& world) {
     std::map<std::string, uint64_t> out;
     for (const auto& [member, progress] : world.progress) {
@@ -63,7 +62,7 @@ TEST_P(CudaWorld, WalksFromExpertsToSlicesAndBackWithEveryByteRight) {
   EXPECT_EQ(FakeCuda::Waiting(), 0U);
 }
 
-// Agents that bring from each other by NCCL, weights of both slab formats.
+// Agents that fetch from each other by NCCL, with weights of both slab formats.
 TEST_P(CudaWorld, WalksByNcclWithEveryByteRight) {
   FakeNccl::Become({});
   {
@@ -88,8 +87,8 @@ TEST_P(CudaWorld, WalksByNcclWithEveryByteRight) {
   EXPECT_LE(FakeNccl::MostAtOnce(), 4U) << "two of an end that sends, two of one that receives";
 }
 
-// Agents of one node: each maps the handles of the others and copies from them, weights of both
-// slab formats, in one pass.
+// Agents of one node: each maps the handles of the others and copies from them, with weights of
+// both slab formats, in one pass.
 TEST_P(CudaWorld, WalksByPeersMemoryWithEveryByteRight) {
   World::Options options = Options(37);
   options.shared_memory = true;
@@ -104,7 +103,7 @@ TEST_P(CudaWorld, WalksByPeersMemoryWithEveryByteRight) {
   world.transports->EndAttempt();
 }
 
-// A GPU that does not reach the others' memory, whichever call says so: bytes come over the
+// A GPU that cannot access the others' memory, whichever call reports it: bytes come over the
 // network.
 TEST_P(CudaWorld, WhoReachesNoMemoryOfAPeerBringsItOverTheNetwork) {
   World::Options options = Options(38);
@@ -144,8 +143,8 @@ TEST_P(CudaWorld, AnAbortLeavesWhatWas) {
   ASSERT_OK(world.Check());
 }
 
-// Wherever it fails, a transition aborts with the reason or goes through by another way; nothing is
-// left of it, and the next one goes through.
+// Whichever call fails, a transition aborts with the reason or uses another transport. Nothing is
+// left of it, and the next one succeeds.
 TEST_P(CudaWorld, WhicheverCallOfTheDriverFailsNothingIsLeftOfTheAttempt) {
   World world(Options(36));
   Begin(world, 3, 1);
@@ -174,8 +173,8 @@ TEST_P(CudaWorld, WhicheverCallOfTheDriverFailsNothingIsLeftOfTheAttempt) {
   EXPECT_GT(aborted, 15);
 }
 
-// A handle's export takes a descriptor of the process: with none left an engine would be told of
-// places with nothing behind them.
+// The export of a handle takes a descriptor of the process. With none left, an engine would get
+// places without memory.
 TEST_P(CudaWorld, MemoryThatCannotBeExportedIsNotMappedAsNothing) {
   World world(Options(39));
   Begin(world, 3, 1);
@@ -192,7 +191,7 @@ TEST_P(CudaWorld, MemoryThatCannotBeExportedIsNotMappedAsNothing) {
   ASSERT_OK(world.CommitAndRetire(target));
   ASSERT_OK(world.Check());
 
-  // KV and control are exported when the rank is made: its agent does not start without them.
+  // KV and control are exported when the rank is created: without them its agent does not start.
   FakeCuda::Fail(call, CUDA_ERROR_OUT_OF_MEMORY, 0, 1 << 20);
   const Status made = world.Replace(world.at(0));
   FakeCuda::Fail(call, CUDA_SUCCESS, 0, 0);
@@ -211,7 +210,7 @@ TEST_P(CudaWorld, AnAgentThatDiesLeavesItsMemoryToTheNext) {
 }
 
 #ifdef TANGRAM_CUDA  // without kernels the host hashes one after another
-// The bytes of a granule are few beside what a call of the driver costs.
+// The bytes of a granule are few compared with the cost of a driver call.
 TEST_P(CudaWorld, ATransitionAsksTheDriverForBatchesOfGranules) {
   World::Options options = Options(35);
   options.shape.moe_inner = 512;  // 64 granules an expert
@@ -247,7 +246,7 @@ TEST_P(CudaWorld, ATransitionAsksTheDriverForBatchesOfGranules) {
 
 #endif
 
-// A rank's KV as its engine has it.
+// A rank's KV, as its engine accesses it.
 class EngineKv {
  public:
   EngineKv(const World& world, RankStore& store) : devices_(world.platform->Importers()) {
@@ -278,10 +277,10 @@ class EngineKv {
   std::vector<device::Mapping> mapped_;
 };
 
-// From a sibling (0 and 2 share an agent), from another agent, within the rank itself.
+// From a sibling (0 and 2 share an agent), from another agent, and within the rank.
 TEST_P(CudaWorld, KvComesFromEveryKindOfSource) {
   World::Options options = Options(34);
-  options.kv_bytes = 8 << 20;  // the other agent sends in several turns
+  options.kv_bytes = 8 << 20;  // the other agent needs several sends
   for (const bool one_node : {false, true}) {
     SCOPED_TRACE(one_node);
     options.shared_memory = one_node;
@@ -315,7 +314,7 @@ void CudaWorld::PullKvFromAll(const World::Options& options) {
     std::copy_n(kv[i % 3].begin() + static_cast<int64_t>(from), length,
                 want.begin() + static_cast<int64_t>(to));
   }
-  // Also with a byte that comes wrong on the way: its ranges are asked for again.
+  // Also with a corrupted byte: its ranges are fetched again.
   for (const char* fault : {"", "kv.before_pull=corrupt"}) {
     ASSERT_OK(fault::Arm(fault));
     engines[0]->Write(kv[0]);

@@ -12,7 +12,7 @@
 namespace tangram::store {
 namespace {
 
-constexpr uint64_t kHeader = SHA256_DIGEST_LENGTH;  // of what the table is for
+constexpr uint64_t kHeader = SHA256_DIGEST_LENGTH;  // identifies the table's subject
 
 uint64_t IndexOf(const layout::GeometryView& geometry, uint32_t layer, uint32_t expert) {
   return static_cast<uint64_t>(geometry.ordinal(layer)) * geometry.experts() + expert;
@@ -77,7 +77,7 @@ Result<std::unique_ptr<HashFile>> HashFile::Open(const std::string& path,
       std::memcmp(want, have, kHeader) == 0) {
     return file;
   }
-  // The header comes last: a file that is half made is no file.
+  // The header is written last: an incomplete file is invalid.
   if (ftruncate(fd, 0) != 0) return Failed("truncate", path, Code::kInvalid);
   if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0) {
     errno = error;

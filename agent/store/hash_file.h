@@ -1,6 +1,5 @@
-// What granules, tails and dense tensors hashed to when they were verified at the load, in a file
-// that outlives the agent: who comes after it holds the memory that an engine kept to this, and
-// never to what the memory says of itself.
+// Load-time hashes of granules, tails and dense tensors, in a file that survives the agent. A
+// restarted agent verifies the engine's memory against it, because memory cannot vouch for itself.
 #pragma once
 
 #include <memory>
@@ -14,34 +13,33 @@
 
 namespace tangram::store {
 
-// The hash of a granule is that of its content alone, wherever it lies, so the file is a table of
-// 8 bytes for each (MoE layer, expert, granule), then for each (MoE layer, expert) if experts have
-// a tail, and then for each dense tensor; 0: never verified here. It is made whole at once, so that
-// no disk that fills up takes a hash away. Written with plain writes: the page cache keeps them
-// when the process dies (a machine that dies takes the engine's memory with it), and a file that
-// somebody cuts short is an error, not a SIGBUS.
+// A granule's hash depends only on its content, so the file is a table: 8 bytes per (MoE layer,
+// expert, granule), then per (MoE layer, expert) if experts have a tail, then per dense tensor; 0:
+// never verified here. It is created at full size, so that a full disk loses no hash. Plain writes:
+// the page cache keeps them if the process dies (if the machine dies, the engine's memory is lost,
+// too), and a truncated file is an error, not a SIGBUS.
 class HashFile {
  public:
-  // Opens the file, or makes it anew (mode 0600) if it is not there or is of another revision,
-  // geometry or number of tensors. kInvalid: it cannot be written.
+  // Opens the file, or creates it (mode 0600) if it is missing or for another revision, geometry or
+  // number of tensors. kInvalid: it cannot be written.
   static Result<std::unique_ptr<HashFile>> Open(const std::string& path,
                                                 const std::string& revision,
                                                 const layout::GeometryView& geometry,
                                                 size_t dense_tensors);
 
-  // Thread-safe. `start` is the first granule's number. kInternal: the file cannot be written.
+  // Thread-safe. `start` is the first granule's index. kInternal: the file cannot be written.
   Status Note(uint32_t layer, uint32_t expert, uint32_t start, std::span<const uint64_t> hashes);
   Status NoteTail(uint32_t layer, uint32_t expert, uint64_t hash);
   Status NoteDense(size_t tensor, uint64_t hash);
 
-  // All that was noted. kInternal: the file cannot be read.
+  // All stored hashes. kInternal: the file cannot be read.
   struct Noted {
     std::vector<uint64_t> granules, tails, dense;
     const layout::GeometryView* geometry = nullptr;  // the HashFile's
 
-    // 0: never noted.
+    // 0: not stored.
     uint64_t Granule(uint32_t layer, uint32_t expert, uint32_t granule) const;
-    uint64_t Tail(uint32_t layer, uint32_t expert) const;  // the geometry has tails
+    uint64_t Tail(uint32_t layer, uint32_t expert) const;  // requires a geometry with tails
   };
   Result<Noted> Read() const;
 

@@ -29,7 +29,7 @@ TEST_F(HashFileTest, WhatWasNotedIsThereForTheNext) {
     auto file = Open("r1");
     ASSERT_TRUE(file.ok()) << file.status().message();
     const std::vector<uint64_t> hashes{7, 8, 9};
-    ASSERT_TRUE((*file)->Note(1, 3, 3, hashes).ok());  // the last granules of all
+    ASSERT_TRUE((*file)->Note(1, 3, 3, hashes).ok());  // the very last granules
     ASSERT_TRUE((*file)->NoteDense(1, 11).ok());
   }
   const auto next = Open("r1");

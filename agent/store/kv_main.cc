@@ -1,9 +1,9 @@
-// tangram-kv-move: KV of one layer of Qwen3-30B-A3B between attention by data and heads split over
-// 8 ranks (4 KV heads, each then on two of them), and back: 256 requests with the lengths of a
-// trace, scaled to memory, moved by the plan that engines make. Each rank is an agent of its own on
-// one node (agent/mover, `node`); all pull at once. Beside it plain copies of the same ranges, by
-// 1, 2 and 8 threads, and of as many bytes that lie side by side. Bytes are those that the agents
-// pulled, over the fewest that the shapes allow.
+// tangram-kv-move: moves KV of one layer of Qwen3-30B-A3B between data-parallel attention and heads
+// split over 8 ranks (4 KV heads, each then on two ranks), and back. 256 requests with the lengths
+// of a trace, scaled to memory, move by the engines' plan. Each rank is an agent on the same node
+// (agent/mover, `node`); all pull concurrently. Compared with plain copies of the same ranges by 1,
+// 2 and 8 threads, and with a copy of as many consecutive bytes. Pulled bytes are compared with the
+// minimum that the shapes allow.
 //
 //   tangram-kv-move TRACE.jsonl
 //
@@ -55,8 +55,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Prompt and answer of the requests of a trace, from the start again when it ends, scaled to so
-// many tokens in all.
+// Prompt and answer lengths of a trace's requests, repeated as needed, scaled to `tokens` in all.
 std::vector<uint32_t> Lengths(const char* trace, uint64_t tokens) {
   std::ifstream file(trace);
   std::vector<uint64_t> all;
@@ -88,8 +87,8 @@ std::vector<kv::LayerGroups> GroupsOf(uint32_t t) {
   return {groups};
 }
 
-// Attention by data, as a world comes to it: requests grow side by side, each takes the next free
-// block when it needs one. Homes are the ranks with the fewest tokens.
+// Data-parallel attention as in a running world: requests grow in parallel, each takes the next
+// free block on demand. Homes are the ranks with the fewest tokens.
 kv::Input Data(const std::vector<uint32_t>& lengths, uint32_t pages) {
   kv::Input in;
   in.shape = kShape;
@@ -125,9 +124,8 @@ kv::Input Data(const std::vector<uint32_t>& lengths, uint32_t pages) {
   return in;
 }
 
-// The fewest bytes that must come from another rank. Heads of attention that was by data: a rank
-// needs one head of every request that it was not the home of. And back: a home lacks all heads but
-// one.
+// The minimum bytes from other ranks. To heads: a rank needs one head of every request of which it
+// was not the home. Back: a home lacks all heads except one.
 uint64_t Fewest(const kv::Input& in, const kv::Plan& plan, bool to_heads) {
   uint64_t out = 0;
   for (const kv::Request& q : in.requests) {
@@ -137,10 +135,10 @@ uint64_t Fewest(const kv::Input& in, const kv::Plan& plan, bool to_heads) {
   return plan.requests.size() == in.requests.size() ? out : 0;
 }
 
-// What one rank brings: pages that arrive take the first ones that are free.
+// One rank's fetches: incoming pages take the first free ones.
 struct Part {
-  v1::KvPull pull;               // from other ranks, what lies side by side as one
-  std::vector<kv::Strip> after;  // of its manifest then
+  v1::KvPull pull;               // from other ranks, consecutive ranges merged
+  std::vector<kv::Strip> after;  // of its later manifest
 };
 
 Part PartOf(const kv::Input& in, const kv::RankPlan& plan, uint32_t rank) {
@@ -190,7 +188,7 @@ class Bench {
     target_ = world_.First(1);
   }
 
-  // The world after it.
+  // Moves the KV; returns the world afterwards.
   kv::Input Play(const char* name, const kv::Input& in, bool to_heads) {
     const kv::Plan plan = Must(kv::MakePlan(in));
     std::vector<Part> parts;
@@ -303,7 +301,7 @@ class Bench {
                   world_.members[(r + 1) % kRanks]->store->kv().data(), part);
       bytes -= part;
     }
-    // What is moved next lies there no more, which the plain copies do not mind.
+    // The next moved data is no longer there, which does not matter to plain copies.
   }
   void Check(const std::vector<Part>& parts) {
     (void)Pull(parts);
@@ -322,11 +320,11 @@ class Bench {
 
 int Main(const char* trace) {
   spdlog::set_level(
-      spdlog::level::err);  // the certificates' files are gone, which is said each second
+      spdlog::level::err);  // the certificates' files are gone, which would log an error per second
   const bool quick = std::getenv("QUICK") != nullptr && *std::getenv("QUICK") != '\0';
   const uint64_t tokens = quick ? 64 << 10 : 512 << 10;
   const std::vector<uint32_t> lengths = Lengths(trace, tokens);
-  // Pages of both sides of a flip: by data a rank has an eighth of all, by heads a quarter of them.
+  // Pages of both sides of a flip: by data a rank has an eighth of all, by heads a quarter.
   const auto pages = static_cast<uint32_t>((tokens / kBlock + kRequests) * 7 / 4);
   Bench bench(pages * kPage, quick ? 3 : 9);
   kv::Input back = bench.Play("data to heads", Data(lengths, pages), true);

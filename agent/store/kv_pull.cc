@@ -1,4 +1,4 @@
-// RankStore::KvPull: KV that a flip brings, as a job for the mover.
+// RankStore::KvPull: fetches the KV of a flip as a mover job.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -11,7 +11,7 @@
 namespace tangram::store {
 namespace {
 
-// Moves that come together, and come again together if they must.
+// Moves that are fetched together, and again together after an error.
 constexpr size_t kTogether = 256;
 constexpr uint64_t kBytesTogether = 2 << 20;
 
@@ -57,8 +57,8 @@ mover::KvLink& RankStore::LinkTo(const v1::Header& header, const v1::PeerAddress
   return *link;
 }
 
-// Never under mu_: who holds kv_mu_ may be waiting for another rank's mu_ (its OpenPull), and
-// that rank may be closing its own links.
+// Never under mu_: a thread with kv_mu_ may wait for another rank's mu_ (its OpenPull), while that
+// rank closes its own connections.
 void RankStore::CloseLinks() {
   options_.transports->EndAttempt();
   {
@@ -81,7 +81,7 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
   const std::scoped_lock lock(kv_mu_);
   mover::KvOffsets offsets;
   std::vector<std::unique_ptr<mover::Source>> all;
-  std::map<const mover::Source*, const mover::KvLink*> links;  // of those of other processes
+  std::map<const mover::Source*, const mover::KvLink*> links;  // of sources in other processes
   std::map<uint32_t, uint32_t> by_rank;
   for (const v1::PeerAddress& peer : peers) {
     by_rank[peer.rank()] = static_cast<uint32_t>(all.size());
@@ -101,7 +101,7 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
     size_t range = 0;
     uint64_t bytes = 0;
   };
-  std::vector<Group> groups(all.size());  // that grow, by source
+  std::vector<Group> groups(all.size());  // by source: the group that is being filled
   for (int i = 0; i < pull.source_rank_size(); ++i) {
     const auto source = by_rank.find(pull.source_rank(i));
     const uint64_t to = pull.target_offset(i);
@@ -132,7 +132,7 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
     spdlog::warn("KV source failed attempt={} source=\"{}\" error=\"{}\"", pull.header().attempt(),
                  source.name(), status.message());
   };
-  // A flip waits for it, also for what comes ahead when the flip comes.
+  // A flip waits for it, also for a pull ahead that is open when the flip comes.
   const mover::Limits limits{.workers = pull.ahead() ? 1U : 4U,
                              .failures = limits::kKvFailures,
                              .after_failure = limits::kKvRetry,

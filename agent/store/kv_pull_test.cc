@@ -16,7 +16,7 @@ namespace {
 
 using testing::World;
 
-// Also where the other agent's memory may be mapped.
+// With and without mapping the other agent's memory.
 class KvPullTest : public ::testing::TestWithParam<bool> {
  protected:
   KvPullTest() : world_(OptionsOf(GetParam())) {
@@ -57,15 +57,14 @@ TEST_P(KvPullTest, PullsFromSiblingsFromAnotherAgentAndWithinItself) {
   std::vector<std::byte> want = before;
   for (uint32_t i = 0; i < 60; ++i) {
     const uint32_t rank = i % 3;
-    const uint64_t from = 32768 + uint64_t{i} * 500;  // targets lie below: no hazard
+    const uint64_t from = 32768 + uint64_t{i} * 500;  // targets are below: no hazard
     Add(&pull, rank, from, uint64_t{i} * 512, 512 - i);
     const auto kv = world_.members[rank]->store->kv();
     std::copy_n(kv.begin() + static_cast<int64_t>(from), 512 - i, want.begin() + int64_t{i} * 512);
   }
   uint64_t sum = 0;
   for (const uint32_t length : pull.length()) sum += length;
-  // As it is, and with a byte that comes wrong on the way, if there is one: that is asked for
-  // again.
+  // Without a fault, and with a corrupted byte, which is fetched again.
   for (const char* fault : {"", "kv.before_pull=corrupt"}) {
     ASSERT_TRUE(fault::Arm(fault).ok());
     std::copy(before.begin(), before.end(), store.kv().begin());
@@ -77,7 +76,7 @@ TEST_P(KvPullTest, PullsFromSiblingsFromAnotherAgentAndWithinItself) {
   }
 }
 
-// Pages are for others after an abort: who has a connection open reads nothing more over it.
+// After an abort, pages belong to others: an open connection must return nothing more.
 TEST_P(KvPullTest, AConnectionThatIsOpenGivesNothingAfterTheAbortOfItsSource) {
   ASSERT_TRUE(world_.Prepare(target_).ok());
   ASSERT_TRUE(world_.Stage(target_).ok());
@@ -89,18 +88,18 @@ TEST_P(KvPullTest, AConnectionThatIsOpenGivesNothingAfterTheAbortOfItsSource) {
   };
   const auto first = pull(0);
   ASSERT_TRUE(first.ok()) << first.status().message();
-  world_.unreachable.insert(world_.members[1]->id);  // nobody gets another token
+  world_.unreachable.insert(world_.members[1]->id);  // no new tokens
   const auto second = pull(512);
   ASSERT_TRUE(second.ok()) << "over the same connection: " << second.status().message();
   world_.members[1]->store->Abort();
   const std::vector<std::byte> before(store.kv().begin(), store.kv().end());
   EXPECT_FALSE(pull(1024).ok());
-  // On one node bytes are copied first, and count only if the source then says that they were good.
+  // On one node bytes are copied first, and count only if the source then confirms them.
   const bool same = std::equal(before.begin(), before.end(), store.kv().begin());
   EXPECT_TRUE(same || GetParam());
 }
 
-// A driver that dies leaves an attempt that one agent has and the next never hears of.
+// A driver that dies may leave an attempt that one agent has and another never learns of.
 TEST_P(KvPullTest, WhoWaitsForASourceThatNeverHearsOfTheAttemptIsStopped) {
   RankStore& store = *world_.members[0]->store;
   world_.unheard.insert(world_.members[1]->id);
@@ -116,8 +115,8 @@ TEST_P(KvPullTest, WhoWaitsForASourceThatNeverHearsOfTheAttemptIsStopped) {
   store.Abort();  // waits for pulls
 }
 
-// Abort, Resolve and Release wait for the memory: a source that says nothing holds them up for no
-// longer than a stop takes. Nobody else stops the pull here.
+// Abort, Resolve and Release wait for the memory, but an unresponsive source delays them only by
+// the time that a stop takes. Nothing else stops the pull here.
 TEST_P(KvPullTest, AnAttemptThatEndsStopsItsPull) {
   struct End {
     const char* name;
@@ -152,7 +151,7 @@ TEST_P(KvPullTest, AnAttemptThatEndsStopsItsPull) {
       auto ended = std::async(std::launch::async, [&] { end.call(store); });
       const bool stopped = ended.wait_for(tangram::testing::kHang) == std::future_status::ready;
       EXPECT_TRUE(stopped) << "it waits for the pull";
-      if (!stopped) how.clear();  // else the test would never end
+      if (!stopped) how.clear();  // otherwise the test would never end
       const Status status = pulled.get().status();
       if (stopped) EXPECT_EQ(status.code(), Code::kUnavailable) << status.message();
       ended.get();

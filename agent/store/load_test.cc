@@ -1,5 +1,5 @@
-// How a first layout reads the checkpoint: each byte once for the world, and what becomes of it
-// when files or readers fail.
+// Reads of the checkpoint for a first layout: each byte once for the world, also when files or
+// readers fail.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -13,10 +13,10 @@
 #include "agent/store/testing/fixture.h"
 
 namespace {
-std::function<void()> first_read;  // of each thread, before it; set while nobody reads
+std::function<void()> first_read;  // before each thread's first read; set while no thread reads
 }
 
-// Stands before the C library's.
+// Overrides the C library's.
 extern "C" ssize_t preadv(int fd, const iovec* parts, int count, off_t offset) {
   thread_local bool read = false;
   if (first_read && !read) first_read();
@@ -38,7 +38,7 @@ uint64_t TensorBytes(const World& world) {
   return bytes;
 }
 
-// Ranks of one agent and of several, whole experts, groups and shards of all.
+// Ranks of one agent and of several; whole experts, groups, and shards over all ranks.
 TEST_F(StoreTest, AFirstLayoutReadsEveryTensorOfTheFilesOnce) {
   for (const uint32_t nodes : {1U, 2U, 4U}) {
     for (const uint32_t group : {1U, 2U, 4U}) {
@@ -59,7 +59,7 @@ TEST_F(StoreTest, AFirstLayoutReadsEveryTensorOfTheFilesOnce) {
   }
 }
 
-// At the pod's limit of processes: one thread reads what several would have.
+// At the pod's process limit, one thread reads everything.
 TEST_F(StoreTest, AFirstLayoutNeedsNoThreadsBesideItsOwn) {
   World::Options options = Small(false, 26);
   options.load_threads = 4;
@@ -87,7 +87,7 @@ TEST_F(StoreTest, RanksOfAnAgentReadShardsTogether) {
   const v1::Layout target = world.First(4);
   ASSERT_OK(world.Prepare(target));
   const auto before = world.checkpoint->reads();
-  // Each begins with dense weights that it reads for all, and has said by then what it wants.
+  // Each begins with dense weights that it reads for all; by then its other reads are registered.
   std::atomic<int> begun{0};
   first_read = [&] {
     ++begun;
@@ -125,7 +125,7 @@ TEST_F(StoreTest, AFileThatShrinksUnderTheLoadAbortsItWithTheReason) {
   }
 }
 
-// Who was to read some dense weights for all is away: the others read them themselves.
+// The reader of some dense weights is unreachable: the others read them themselves.
 TEST_F(StoreTest, AReaderThatIsAwayIsReplacedByTheCheckpoint) {
   World::Options options = Small(false, 23);
   options.nodes = 3;
@@ -136,7 +136,7 @@ TEST_F(StoreTest, AReaderThatIsAwayIsReplacedByTheCheckpoint) {
   world.unreachable.insert(world.members[1]->id);
   const auto before = world.checkpoint->reads();
   ASSERT_OK(world.Stage(target));
-  uint64_t again = 0;  // its parts, for each of the two others
+  uint64_t again = 0;  // its parts, read again by each of the two others
   for (size_t t = 0; t < world.checkpoint->dense().size(); ++t) {
     if (t % kDenseParts % 3 == 1) again += 2 * world.checkpoint->dense()[t].info.bytes;
   }
@@ -146,7 +146,7 @@ TEST_F(StoreTest, AReaderThatIsAwayIsReplacedByTheCheckpoint) {
   ASSERT_OK(world.Check());
 }
 
-// It stops with the attempt while others read: nobody writes to its pages any more.
+// It stops with its attempt while others read: no rank may write to its pages afterwards.
 TEST_F(StoreTest, ARankThatStopsLeavesTheOthersReading) {
   World::Options options = Small(false, 24);
   options.nodes = 1;

@@ -7,7 +7,7 @@
 namespace tangram::store {
 namespace {
 
-// No piece of an expert begins behind it.
+// A key after all pieces of an expert.
 constexpr layout::Run kBehindAll{UINT32_MAX, 0};
 
 bool Before(const Piece& a, const Piece& b) { return layout::InOrder(a.place, b.place); }

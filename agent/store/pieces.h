@@ -1,4 +1,4 @@
-// The pieces of one rank and what is verified of them, found by (layer, expert, first granule).
+// The pieces of one rank and their verified hashes, found by (layer, expert, first granule).
 #pragma once
 
 #include <cstdint>
@@ -8,28 +8,28 @@
 
 namespace tangram::store {
 
-// A piece in its place.
+// A piece at its place.
 struct Piece {
   // `tail`: the geometry's experts have one.
   Piece(const layout::PlacedPiece& at, bool tail)
       : place(at), hashes(at.run.count + (tail ? 1 : 0), 0) {}
 
-  bool Names(layout::Run run) const;  // all of it is the piece's
-  bool Has(layout::Run run) const;    // and verified
-  // The expert's tail in it; 0: not verified, or it has none.
+  bool Names(layout::Run run) const;  // all of it belongs to the piece
+  bool Has(layout::Run run) const;    // and is verified
+  // Hash of the expert's tail; 0: not verified, or no tail.
   uint64_t tail() const { return hashes.size() > place.run.count ? hashes.back() : 0; }
-  // Of the first granule that is not verified, or behind the last one, if the tail is not; -1: all
-  // are.
+  // The first unverified granule, or the index after the last one if only the tail is unverified;
+  // -1: none.
   int64_t Missing() const;
 
   layout::PlacedPiece place;
-  // By granule of the run, then of the tail if there is one; 0: not verified here (device::HashOf).
+  // By granule of the run, then the tail if there is one; 0: not verified here (device::HashOf).
   std::vector<uint64_t> hashes;
 };
 
-// In order of their key, as one flat array: 14,848 pieces (a rank of DeepSeek-V3 in Tensor mode)
-// are found, merged and walked without a node each. Two of one key may be there, while a repair
-// keeps what a flip would have given back.
+// A flat array in key order: 14,848 pieces (a rank of DeepSeek-V3 in Tensor mode) are found, merged
+// and walked without one node each. Two pieces may have the same key while a repair retains pieces
+// that a flip would have freed.
 class Pieces {
  public:
   Pieces() = default;
@@ -42,19 +42,19 @@ class Pieces {
   const Piece& operator[](size_t i) const { return pieces_[i]; }
   std::vector<layout::PlacedPiece> Places() const;
 
-  // One that has all of the run, verified; null: none. log n, and what there is of the expert.
+  // A piece with all of the run verified; null: none. log n, plus the pieces of the expert.
   const Piece* Find(uint32_t layer, uint32_t expert, layout::Run run) const;
-  // Whether one is to have all of the run, verified or not yet.
+  // Whether a piece contains all of the run, verified or not.
   bool Names(uint32_t layer, uint32_t expert, layout::Run run) const;
-  // The same for the expert's tail, which every piece of it has.
+  // The same for the expert's tail, which is in each of its pieces.
   const Piece* FindTail(uint32_t layer, uint32_t expert) const;
   bool NamesTail(uint32_t layer, uint32_t expert) const;
-  // The one that begins there; null: none.
+  // The piece that begins there; null: none.
   Piece* At(const layout::PieceKey& key);
 
-  // Takes these in. Linear in both.
+  // Merges these pieces. Linear in both.
   void Add(Pieces more);
-  // Keeps those of which `stays` (by index) is true, gives the others. Linear.
+  // Keeps the pieces for which `stays` (by index) is true, returns the others. Linear.
   Pieces Split(const std::vector<bool>& stays);
 
  private:

@@ -1,5 +1,5 @@
-// The index of a rank's pieces, of one layer of 256 experts and of 58, beside a std::map of the
-// same keys. An item is a lookup, or a piece that is merged.
+// The index of a rank's pieces, for one layer of 256 experts and for 58, compared with a std::map
+// of the same keys. An item is a lookup, or a merged piece.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ void FindInAMap(benchmark::State& state) {
 }
 BENCHMARK(FindInAMap)->Arg(1)->Arg(58);
 
-// What a commit does under its lock: half of the pieces go, as many come.
+// A commit's work under its lock: half of the pieces go, as many are added.
 void SplitAndAdd(benchmark::State& state) {
   const Pieces all(PiecesOf(static_cast<uint32_t>(state.range(0))));
   std::vector<bool> stays(all.size());

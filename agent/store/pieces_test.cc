@@ -29,7 +29,7 @@ std::vector<Piece> RandomPieces(std::mt19937_64& random) {
   return out;
 }
 
-// Looked for one by one, granule by granule.
+// Searched piece by piece.
 bool SomeoneHas(const std::vector<Piece>& pieces, uint32_t layer, uint32_t expert, Run run) {
   return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
     if (piece.place.layer != layer || piece.place.expert != expert) return false;

@@ -1,5 +1,5 @@
-// What the executor needs of one rank's memory. RankStore (rank_store.h) is the one
-// implementation; the tests of the protocol bring a small one of their own.
+// The executor's interface to one rank's memory. RankStore (rank_store.h) is the one
+// implementation; protocol tests have a small one of their own.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace tangram {
 
-// Bytes by the way that they came: a name of the way, and how many. Thread-safe.
+// Bytes by transport name. Thread-safe.
 class BytesByTransport {
  public:
   void Add(const std::string& way, uint64_t bytes) {
@@ -38,24 +38,24 @@ class BytesByTransport {
   std::map<std::string, uint64_t> bytes_;
 };
 
-// The way from a rank of this process; all others are transports (agent/mover).
+// The transport name within this process; all others are in agent/mover.
 inline constexpr const char* kWithinProcess = "process";
 
-// Bytes of one attempt, written while it stages, read at any time.
+// Bytes of one attempt, written during staging, readable at any time.
 struct StageProgress {
   std::atomic<uint64_t> total{0}, done{0};
   std::atomic<uint64_t> local{0}, shared{0}, tcp{0}, wire{0}, checkpoint{0};
   BytesByTransport weights_by_way, kv_by_way;  // from other ranks
-  std::atomic<uint64_t> peak{0};               // of the pool, in use when all is there
-  std::atomic<uint64_t> corrupt{0};  // pulls that broke off at bytes that differ from their hash
+  std::atomic<uint64_t> peak{0};               // of the pool, when all pieces are resident
+  std::atomic<uint64_t> corrupt{0};            // pulls that ended at bytes with a wrong hash
 };
 
-// Who may have what an attempt brings.
+// Possible sources of an attempt's pieces.
 struct Origins {
-  std::vector<v1::PeerAddress> peers;        // ranks are the target's
-  std::shared_ptr<const v1::Layout> before;  // in force; null: none
-  bool serving = false;                      // engines take steps meanwhile
-  // Then: how much of its time a worker may move bytes. None: all of it.
+  std::vector<v1::PeerAddress> peers;        // with ranks of the target
+  std::shared_ptr<const v1::Layout> before;  // active layout; null: none
+  bool serving = false;                      // engines step meanwhile
+  // If serving: share of its time in which a worker may move bytes. None: all.
   std::function<double()> share;
 };
 
@@ -64,7 +64,7 @@ struct MemoryFigures {
   device::PlatformInfo info;
 };
 
-// What an engine maps, and what it is to know of it.
+// Memory that an engine maps, and its description.
 struct EngineRegions {
   device::Export kv, control;
   std::string platform;  // how weights and KV are mapped (agent/device/platform.h)
@@ -75,19 +75,19 @@ struct EngineRegions {
   void* control_page = nullptr;  // the agent's own mapping of the control region
 };
 
-// Places of weights and what an engine maps there: `fd_index` of an extent is one of `descriptors`.
+// Places of weights and their mappings: `fd_index` of an extent is an index into `descriptors`.
 struct EngineMappings {
   std::vector<v1::Mapping> mappings;
   std::vector<SharedFd> descriptors;
 };
 
-// Descriptors that an engine kept, each under the number by which extents of its Resume name it.
+// Descriptors that an engine kept, by the number that extents of its Resume use.
 using KeptFds = std::map<uint32_t, UniqueFd>;
-// What the rank shows instead of them.
+// The rank's exported descriptors that replace them.
 using ShownFds = std::map<uint32_t, SharedFd>;
 
-// Order of calls: Prepare, Stage, then Commit and Retire, or Abort. Stage blocks in its own
-// thread; OpenPull, KvPull and the getters may run beside everything.
+// Order of calls: Prepare, Stage, then Commit and Retire, or Abort. Stage blocks in its own thread;
+// OpenPull, KvPull and the getters may run in parallel with all others.
 class RankMemory {
  public:
   virtual ~RankMemory() = default;
@@ -95,58 +95,58 @@ class RankMemory {
   virtual EngineRegions Regions() = 0;
   virtual MemoryFigures Memory() = 0;
   virtual v1::Inventory Held() = 0;
-  // Another one whenever Held is, also after the agent's death. Waits for nobody.
+  // Changes whenever Held changes, also after the agent's death. Never blocks.
   virtual uint64_t HeldVersion() = 0;
 
-  // Proves the part, checks its peak against the pool, backs the pages. An error leaves nothing.
-  // rank = -1: leaves with this flip. kBadPlan, kNoMemory.
+  // Proves the part, checks its peak against the pool, backs the pages. An error undoes all. rank =
+  // -1: the rank leaves with this flip. kBadPlan, kNoMemory.
   virtual Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
                          const v1::RankPart& part) = 0;
-  // Brings and verifies every piece of the part.
+  // Fetches and verifies every piece of the part.
   virtual Status Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
                        std::stop_token stop) = 0;
   // May be repeated while the rank's gate has not flipped.
   virtual Status Commit() = 0;
-  // Gives back what the attempt brought, also if it was committed: then its gate did not flip.
+  // Frees the attempt's pieces, even if they were committed, because the gate did not flip.
   virtual void Abort() = 0;
   virtual Status Retire() = 0;
-  // Ends a staged or committed attempt and gives nothing back: what is verified stays held, as
-  // a source for a repair, until a later flip's target does not name it. What was granted to others
-  // in the attempt ends with it, as it does by Abort and Retire.
+  // Ends a staged or committed attempt without freeing verified pieces: they are sources for a
+  // repair until a later flip's target does not name them. Its grants to others end, as with Abort
+  // and Retire.
   virtual void Keep() = 0;
-  // What an engine kept of a rank whose agent died, mapped and verified beside the rank, which
-  // knows nothing of it yet.
+  // Memory that an engine kept after its agent's death. It is mapped and verified next to the rank,
+  // which does not use it yet.
   class Adoption {
    public:
     virtual ~Adoption() = default;
     virtual void* control() = 0;  // the agent's own mapping of the control region in it
     virtual ShownFds descriptors() = 0;
   };
-  // The layout tells the places, the mappings the pages; every granule is hashed, and must be
-  // what it was when it was loaded. `rank` = -1: it was in no layout. Takes as long as reading
-  // all of it; runs beside everything, waits for nobody, changes nothing. kInvalid: it is not
-  // what it should be; kCorrupt: some bytes are not; kUnavailable: stopped.
+  // The layout gives the places, the mappings the pages. Every granule is hashed and compared with
+  // its load-time hash. `rank` = -1: it was in no layout. Takes as long as reading all of it. May
+  // run in parallel with everything, never blocks on others, changes nothing. kInvalid: it is
+  // malformed; kCorrupt: some bytes are wrong; kUnavailable: stopped.
   virtual Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
                                                     KeptFds kept, std::stop_token stop) = 0;
-  // The rank goes on with it from now on, and what it had before goes with `adoption`.
-  // kWrongPhase, and nothing has changed: the rank holds pieces of its own.
+  // The rank uses it from now on, and its previous memory is destroyed with `adoption`.
+  // kWrongPhase, without a change: the rank holds pieces of its own.
   virtual Status Adopt(Adoption* adoption) = 0;
-  // Drops everything; the rank goes on under another member id.
+  // Frees everything; the rank continues under another member id.
   virtual void Reset(const std::string& member) = 0;
 
-  // An error, here and below: the memory cannot be exported (descriptors are used up, say).
+  // Errors, here and below: the memory cannot be exported (for example, no descriptors are left).
   virtual Result<EngineMappings> CurrentMappings() = 0;
   virtual Result<EngineMappings> NewMappings() = 0;  // of the attempt, after Prepare
-  // By Retire, after Commit: places whose extents have lengths alone.
+  // Places that Retire will free after Commit; their extents have only lengths.
   virtual std::vector<v1::Mapping> DroppedMappings() = 0;
 
-  // `pod`: who asks, by its certificate; nobody else gets the bytes. Empty: a rank of this process.
+  // `pod`: of the caller's certificate; only it may read the bytes. Empty: a rank of this process.
   virtual Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                                 const std::string& pod) = 0;
-  // Moves KV of ranks of the layout before the flip into this rank's. Answers the bytes; wrong ones
-  // that came and were asked for again are counted in `progress`. Waits for a source that has not
-  // heard of the attempt, which may never come. `stop`, Abort, Retire, Keep and Reset end it, with
-  // kUnavailable; these wait for its end, for limits::kStopLook or so.
+  // Moves KV of ranks of the previous layout into this rank's. Returns the bytes; counts wrong
+  // bytes that were fetched again in `progress`. Waits for a source that does not know the attempt
+  // yet, and may never learn of it. `stop`, Abort, Retire, Keep and Reset end it with kUnavailable;
+  // these calls wait for its end, for about limits::kStopLook.
   virtual Result<uint64_t> KvPull(const v1::KvPull& pull, const std::vector<v1::PeerAddress>& peers,
                                   StageProgress* progress, std::stop_token stop) = 0;
 };

@@ -154,8 +154,8 @@ Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t ra
                           const v1::RankPart& part) {
   std::vector<device::Memory> fresh;
   TANGRAM_RETURN_IF_ERROR(BackAttempt(attempt, target, rank, part, &fresh));
-  // Not under the lock: with small pages this takes as long as a copy. Whoever aborts meanwhile
-  // takes the pages away.
+  // Not under the lock: with small pages this takes as long as a copy. A concurrent abort frees the
+  // pages.
   for (const device::Memory& memory : fresh) memory.device->Enter(memory);
   return OkStatus();
 }
@@ -207,8 +207,8 @@ Status RankStore::BackAttempt(uint64_t attempt, const v1::Layout& target, int32_
 }
 
 void RankStore::EndAttemptLocked() {
-  // A sibling may be copying out of these pages, a peer's connection may be sending them: the step
-  // that either is at is waited for (it waits for nobody), and none follows.
+  // A sibling may be copying from these pages, a connection may be sending them. This waits for the
+  // current step of either (which waits for nothing itself); no step follows.
   options_.grants->Revoke(this);
   lease_->End();
   lease_ = std::make_shared<mover::Lease>();
@@ -256,7 +256,7 @@ Status RankStore::Commit() {
 }
 
 void RankStore::UndoCommitLocked() {
-  std::set<std::pair<uint32_t, uint64_t>> brought;  // no two pieces lie in one place
+  std::set<std::pair<uint32_t, uint64_t>> brought;  // no two pieces have the same place
   for (const PlacedPiece& place : attempt_->proof.incoming) {
     brought.emplace(place.bank, place.offset);
   }
@@ -310,8 +310,8 @@ void RankStore::KeepLocked() {
   const bool half_dense =
       !attempt_->committed && !attempt_->dense_source.empty() &&
       std::find(dense_here_.begin(), dense_here_.end(), false) != dense_here_.end();
-  // Also if all is kept: KV pages will be other requests', and pieces are granted anew to the
-  // attempt that comes next.
+  // Needed even if all pieces are retained: KV pages will belong to other requests, and the next
+  // attempt grants pieces again.
   EndAttemptLocked();
   ReleaseLocked(unfinished, half_dense);
 }
@@ -328,7 +328,7 @@ void RankStore::Reset(const std::string& member) {
   {
     const std::scoped_lock lock(mu_);
     KeepLocked();
-    EndAttemptLocked();  // what was granted under none
+    EndAttemptLocked();  // ends grants outside of attempts
     ReleaseLocked(current_.Places(), true);
     current_ = {};
     ++held_version_;
@@ -345,11 +345,11 @@ std::string RankStore::member() {
 EngineMappings RankStore::ToProto(const std::vector<memory::BackedRange>& ranges) const {
   EngineMappings all;
   std::vector<v1::Mapping>& out = all.mappings;
-  std::map<SharedFd, uint32_t> known;  // which of all.descriptors
+  std::map<SharedFd, uint32_t> known;  // index in all.descriptors
   uint64_t end = 0;                    // of the last mapping, in its bank
   for (const memory::BackedRange& range : ranges) {
-    // The engine maps between two steps, so what lies side by side goes as one: in the
-    // bank, and where the pool allows it in the descriptor too.
+    // The engine maps between two steps, so consecutive ranges are merged: in the bank, and if the
+    // pool allows it also in the descriptor.
     if (out.empty() || out.back().dense() != range.dense || out.back().bank() != range.bank ||
         end != range.offset) {
       v1::Mapping& mapping = out.emplace_back();
@@ -392,7 +392,7 @@ Result<EngineMappings> RankStore::CurrentMappings() {
 Result<EngineMappings> RankStore::NewMappings() {
   const std::scoped_lock lock(mu_);
   if (!attempt_) return EngineMappings();
-  // What a neighbour touches too is mapped already.
+  // Pages shared with a neighbour are mapped already.
   const auto ranges =
       memories_.banks->RangesOnlyOf(attempt_->incoming.Places(), !attempt_->dense_source.empty());
   if (!ranges.ok()) return ranges.status();

@@ -1,5 +1,5 @@
-// One rank's memory through a transition: what it holds, what an attempt brings, what
-// falls away. The one implementation of RankMemory.
+// One rank's memory through a transition: its resident pieces, an attempt's new pieces, and the
+// freed ones. The one implementation of RankMemory.
 #pragma once
 
 #include <array>
@@ -33,24 +33,24 @@ constexpr uint32_t kDenseParts = 16;
 class RankStore final : public RankMemory {
  public:
   struct Options {
-    std::string member;  // id; names its arenas in /proc too
+    std::string member;  // id; also in the names of its arenas in /proc
     std::shared_ptr<const loader::Checkpoint> checkpoint;
     std::string revision;  // of the checkpoint
     std::shared_ptr<const device::Platform> platform;
     uint32_t banks = 0;  // MoE layers + spare
     uint64_t pool_bytes = 0, kv_bytes = 0, control_bytes = 0;
-    // Where the hashes outlive this process; empty: they do not, and nothing is taken over.
+    // File of the hashes that survive this process; empty: none, and no engine can resume.
     std::string hashes_file;
     mover::Grants* grants = nullptr;
     mover::Opener opener;
-    // Of all ranks of the process: how bytes of other agents come.
+    // Of all ranks of the process: transports to other agents.
     std::shared_ptr<mover::Transports> transports;
-    // Where this rank is, as peers say where they are: who is near is asked first.
+    // This rank's location, as in the peers' addresses: near peers are queried first.
     std::string node, fabric, rail;
-    // Through which the ranks of the process read the checkpoint; null: this rank alone.
+    // Reads of the checkpoint shared by the ranks of the process; null: this rank reads alone.
     std::shared_ptr<loader::SharedReads> reads;
-    size_t load_threads = 1;   // that read the checkpoint for this rank at once
-    double staging_share = 1;  // of its time that a worker moves bytes while engines serve
+    size_t load_threads = 1;   // that read the checkpoint concurrently for this rank
+    double staging_share = 1;  // of its time in which a worker moves bytes while engines serve
     // As mover::Limits::after_failure.
     std::chrono::milliseconds after_failure = mover::Limits().after_failure;
     // The store of another member in this process, or null.
@@ -84,12 +84,12 @@ class RankStore final : public RankMemory {
 
   std::string member();
 
-  // pool + mapped = total, every page is owned by exactly the pieces that are held, and these are
-  // what they were under the same version.
+  // Checks that pool + mapped = total, that exactly the held pieces own every page, and that these
+  // are unchanged under the same version.
   Status Audit();
-  // For tests: where the CPU reaches it.
+  // For tests, if the CPU can access it.
   std::span<std::byte> kv() const { return device::View(memories_.kv.memory); }
-  // Where a verified granule, or a tail, lies, for tests; of 0 bytes if it is not held.
+  // Location of a verified granule or tail, for tests; 0 bytes if it is not held.
   device::Memory Granule(uint32_t layer, uint32_t expert, uint32_t granule);
   device::Memory Tail(uint32_t layer, uint32_t expert);
 
@@ -100,26 +100,26 @@ class RankStore final : public RankMemory {
     bool committed = false;
     layout::PartProof proof;
     Pieces incoming;
-    std::vector<uint32_t> dense_source;  // by part; empty: nothing to bring
+    std::vector<uint32_t> dense_source;  // by part; empty: nothing to fetch
   };
   explicit RankStore(Options options)
       : options_(std::move(options)), shapes_(options_.checkpoint->geometry()) {}
-  // A device as one piece of memory.
+  // A device as one range of memory.
   struct Region {
     device::Mapping mapping;
     device::Memory memory;
     device::Export exported;  // for engines
   };
-  // The memory of a rank, and what is mapped of it.
+  // The memory of a rank and its mappings.
   struct Memories {
     device::RankDevices devices;
     Region kv, control;
     std::unique_ptr<memory::Banks> banks;
-    // What agents of this node are shown; made when one first asks.
+    // Exports to agents of this node; created on the first request.
     std::shared_ptr<const mover::Window> weights_window, kv_window;
   };
   struct Kept;                     // adopt.cc
-  static uint64_t FreshVersion();  // that no other store has had
+  static uint64_t FreshVersion();  // used by no other store
   Status Open();
   device::RankBytes Bytes() const {
     return {options_.pool_bytes, options_.kv_bytes, options_.control_bytes};
@@ -129,28 +129,28 @@ class RankStore final : public RankMemory {
                 const std::stop_token& stop) const;
   const layout::GeometryView& geometry() const { return options_.checkpoint->geometry(); }
   device::Memory BytesOf(const layout::PlacedPiece& place, uint32_t granule, uint32_t count) const;
-  // The same where the slab is `slab`.
+  // The same if the slab is `slab`.
   device::Memory GranulesIn(const device::Memory& slab, layout::Run run, uint32_t granule,
                             uint32_t count) const;
-  device::Memory TailOf(const layout::PlacedPiece& place) const;  // of 0 bytes: there are none
+  device::Memory TailOf(const layout::PlacedPiece& place) const;  // 0 bytes: none
   device::Memory DenseBytes(size_t tensor) const;
   EngineMappings ToProto(const std::vector<memory::BackedRange>& ranges) const;
-  // Prepare, but for what takes long: memory that the attempt will write, in `fresh`.
+  // Prepare without its slow part. `fresh` receives the memory that the attempt will write.
   Status BackAttempt(uint64_t attempt, const v1::Layout& target, int32_t rank,
                      const v1::RankPart& part, std::vector<device::Memory>* fresh);
-  // The attempt, if there is one, and all that was granted.
+  // Ends the attempt, if there is one, and all grants.
   void EndAttemptLocked();
   void KeepLocked();
   void UndoCommitLocked();  // its gate did not flip
-  // Places that nobody reads any more: EndAttemptLocked came before.
+  // Frees places that no other rank reads: call EndAttemptLocked before.
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
   v1::Inventory HeldLocked() const;
-  // The link to a rank of another agent, for this attempt; kv_mu_ is held.
+  // The connection to a rank of another agent, for this attempt; requires kv_mu_.
   mover::KvLink& LinkTo(const v1::Header& header, const v1::PeerAddress& peer);
-  // The attempt is over: stops what pulls KV, waits for its end (some limits::kStopLook) and closes
-  // the links.
+  // The attempt has ended: stops its KV pulls, waits for their end (about limits::kStopLook) and
+  // closes the connections.
   void CloseLinks();
-  std::stop_token KvEnds();  // of the pulls of now, by CloseLinks
+  std::stop_token KvEnds();  // of the current pulls, by CloseLinks
 
   friend class CheckpointSource;
   friend class HeldSource;
@@ -159,21 +159,21 @@ class RankStore final : public RankMemory {
   // serving.cc
   const Piece* FindLocked(uint32_t layer, uint32_t expert, layout::Run run) const;
   const Piece* FindTailLocked(uint32_t layer, uint32_t expert) const;
-  // The granules and tails that are asked for, and their hashes.
+  // Grants the requested granules and tails, and returns their hashes.
   Status GrantPiecesLocked(const v1::OpenPullRequest& request, mover::Grant* grant,
                            v1::OpenPullResponse* out) const;
-  // Where what the grant opens lies, for who is on this node.
+  // Locations of the granted memory, for a reader on this node.
   Result<mover::Shown> ShowLocked(const mover::Grant& grant);
   Status CopyOut(const std::string& token, std::span<const mover::Target> targets,
                  const std::function<void(uint64_t)>& done, const std::stop_token& stop);
 
-  // stage.cc: peers in the order in which they are asked. Not under mu_.
+  // stage.cc: peers in query order. Not under mu_.
   std::vector<uint32_t> PeersInOrder(const std::vector<v1::PeerAddress>& peers,
                                      uint32_t mine) const;
   void MarkVerified(const layout::PartProof::Move& move, const std::vector<uint64_t>& hashes);
   void MarkDense(uint32_t part, const std::vector<uint64_t>& hashes);
   void WarnOnce(const Status& status);
-  // Everything that the attempt brings is here and verified; kWrongPhase names what is not.
+  // Ok if all pieces of the attempt are resident and verified; kWrongPhase names a missing one.
   Status CheckVerifiedLocked() const;
 
   const Options options_;
@@ -183,22 +183,22 @@ class RankStore final : public RankMemory {
   // Set by Open, and by Adopt before the rank is in any world.
   Memories memories_;
 
-  std::mutex mu_;  // everything below
+  std::mutex mu_;  // guards everything below
   std::string member_;
-  // Of current_, old_ and dense_here_; grows under mu_ after they changed, read without it.
+  // Version of current_, old_ and dense_here_; grows under mu_ after a change, read without it.
   std::atomic<uint64_t> held_version_ = FreshVersion();
-  Pieces current_;  // of the layout in force, and what Keep() kept
-  Pieces old_;      // of the one before, until Retire
+  Pieces current_;  // of the active layout, and pieces that Keep() retained
+  Pieces old_;      // of the previous layout, until Retire
   std::array<bool, kDenseParts> dense_here_{};
   std::vector<uint64_t> dense_hashes_;
   bool dense_backed_ = false;
   std::optional<Attempt> attempt_;
-  uint64_t over_ = 0;  // the last attempt that ended here; nothing is granted to it any more
-  std::optional<std::pair<uint64_t, std::string>> audited_;  // a version, and what was held then
-  // Of what OpenPull granted; ends, and a new one begins, before pages go.
+  uint64_t over_ = 0;  // the last attempt that ended here; it gets no more grants
+  std::optional<std::pair<uint64_t, std::string>> audited_;  // a version, and the pieces held then
+  // Lease of OpenPull's grants; before pages are freed it ends, and a new one begins.
   std::shared_ptr<mover::Lease> lease_ = std::make_shared<mover::Lease>();
   std::mutex kv_stop_mu_;
-  std::stop_source kv_stop_;                                     // of what pulls now
+  std::stop_source kv_stop_;                                     // of the current pulls
   std::mutex kv_mu_;                                             // links_; never taken under mu_
   std::map<std::string, std::unique_ptr<mover::KvLink>> links_;  // by member
 };

@@ -1,4 +1,4 @@
-// What a rank gives to others: pulls are opened, shown and, within this process, copied.
+// A rank's side of other ranks' pulls: grants, exports and, within this process, copies.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,10 +13,10 @@ using layout::Run;
 
 namespace {
 
-// By one batch of a device, under one use of a lease: whoever ends it waits for so much.
+// Bytes per batch of a device within one use of a lease: the lease's end waits for at most this.
 constexpr uint64_t kCopiedTogether = 16 << 20;
 
-// A fault: the first byte is another.
+// A fault: changes the first byte.
 Status Spoil(const device::Memory& memory) {
   std::byte byte{};
   const device::Memory first = device::FirstByte(memory);
@@ -49,7 +49,7 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
   v1::OpenPullResponse out;
   mover::Grant grant;
   grant.attempt = request.header().attempt();
-  // It was under way when the call was checked.
+  // The attempt was in progress when the call was checked.
   if (grant.attempt > 0 && grant.attempt <= over_) {
     return Status(Code::kUnavailable,
                   fmt::format("attempt {} has ended on this agent", grant.attempt));
@@ -58,7 +58,7 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
   grant.owner = this;
   grant.lease = lease_;
   TANGRAM_RETURN_IF_ERROR(GrantPiecesLocked(request, &grant, &out));
-  // Who would wait for what never comes waits for the end of the attempt.
+  // A caller that waits for a part that never comes would wait until the attempt ends.
   const bool mine = attempt_ && attempt_->id == grant.attempt;
   for (const uint32_t part : request.dense_parts()) {
     if (part >= kDenseParts || !dense_here_[part]) {
@@ -90,15 +90,15 @@ Status RankStore::GrantPiecesLocked(const v1::OpenPullRequest& request, mover::G
       wanted.granule_count_size() != n) {
     return {Code::kInvalid, "pull has columns of different lengths"};
   }
-  // A plan may be older than this agent, which has taken over what is in force and nothing that it
-  // had kept besides: that never comes.
+  // A plan may be older than this agent, which has resumed only the active layout. Other pieces
+  // that the previous agent retained never come.
   const bool mine = attempt_ && attempt_->id == grant->attempt;
   const auto lacking = [](bool comes, const std::string& what) -> Status {
     return {comes ? Code::kNotHeld : Code::kUnavailable,
             fmt::format("{} not {} on this agent", what,
                         comes ? "verified" : "resident and will not be fetched")};
   };
-  int tails = 0;  // given so far
+  int tails = 0;  // granted so far
   for (int i = 0; i < n; ++i) {
     const uint32_t layer = wanted.layer(i), expert = wanted.expert(i);
     const Run run{wanted.granule_start(i), wanted.granule_count(i)};
@@ -150,7 +150,7 @@ Result<mover::Shown> RankStore::ShowLocked(const mover::Grant& grant) {
   mover::Shown out{window, {}};
   if (kv) out.extents.push_back({0, grant.kv.bytes});  // mapped as a whole
   for (const device::Memory& piece : grant.pieces) {
-    // Of a slab whose granules are interleaved all is shown: the reader knows how they lie.
+    // Of an interleaved slab everything is exported: the reader knows its layout.
     const uint64_t bytes =
         piece.shape == nullptr ? piece.bytes : piece.shape->units * piece.shape->unit_bytes();
     auto extents = memories_.banks->ExtentsOf({piece.device, piece.address, bytes});
@@ -175,12 +175,12 @@ Status RankStore::CopyOut(const std::string& token, std::span<const mover::Targe
   if (!grant) return gone;
   std::vector<device::CopyOp> copies;
   std::vector<uint64_t> hashes(targets.size());
-  size_t at = 0;  // of the first target in `copies`
+  size_t at = 0;  // index of the first target in `copies`
   uint64_t bytes = 0;
   const auto copy = [&]() -> Status {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
     Status copied;
-    // The pages stay while we read; whoever hears of the bytes may wait for others.
+    // The pages stay while we read. `done` is called later, because it may wait for others.
     const bool there =
         grant->lease->Use([&] { copied = memories_.devices.weights->Copy(copies).Wait(); });
     if (!there) return gone;
@@ -202,7 +202,7 @@ Status RankStore::CopyOut(const std::string& token, std::span<const mover::Targe
     return OkStatus();
   };
   for (device::Memory from : grant->pieces) {
-    // Memory of the grant is a run of granules; the targets are single ones.
+    // The grant's memory is a run of granules; targets are single granules.
     while (from.bytes > 0) {
       const size_t next = at + copies.size();
       if (next >= targets.size() || targets[next].to.bytes > from.bytes) {

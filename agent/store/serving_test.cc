@@ -1,4 +1,4 @@
-// What a rank's memory gives to others, and when it gives no more.
+// Grants of a rank's memory to others, and their end.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -48,7 +48,7 @@ TEST_F(StoreTest, OnlyWhatIsVerifiedIsServed) {
               device::HashOf(device::View(store.Granule(0, 0, 1 + i))));
   }
   EXPECT_TRUE(store.OpenPull(dense, "pod").ok());
-  // What is neither here nor to come nobody shall wait for.
+  // Callers must not wait for pieces that are neither resident nor planned.
   dense.set_dense_parts(0, 16);
   EXPECT_EQ(store.OpenPull(dense, "pod").status().code(), Code::kUnavailable);
   for (const layout::Run bad : {layout::Run{3, 3}, layout::Run{5, 1}, layout::Run{~0U, 2}}) {
@@ -76,8 +76,8 @@ TEST_F(StoreTest, TokensEndWithTheAttempt) {
   EXPECT_EQ(world.nodes[0]->grants.open(), 0U);
 }
 
-// A repair keeps all that is verified. What peers were granted in the attempt before ends all the
-// same: KV pages will be other requests'.
+// A repair retains all verified pieces. Grants of the previous attempt end anyway: KV pages will
+// belong to other requests.
 TEST_F(StoreTest, TokensEndWithTheAttemptAlsoIfAllIsKept) {
   World world(Small(false, 18));
   world.AddMember();
@@ -98,7 +98,7 @@ TEST_F(StoreTest, TokensEndWithTheAttemptAlsoIfAllIsKept) {
   EXPECT_EQ(world.nodes[0]->grants.open(), 0U);
   EXPECT_TRUE(redeemed->lease->ended());
   EXPECT_GT(store.Held().layer_size(), 0) << "all was kept";
-  // A call that was checked before the end, and granted after it.
+  // Calls that were checked before the end, and granted after it.
   for (const v1::OpenPullRequest& late : {pull, kv}) {
     EXPECT_EQ(store.OpenPull(late, "pod").status().message(), "attempt 1 has ended on this agent");
   }
@@ -107,8 +107,8 @@ TEST_F(StoreTest, TokensEndWithTheAttemptAlsoIfAllIsKept) {
   EXPECT_TRUE(store.OpenPull(next, "pod").ok()) << "a source for the repair";
 }
 
-// Pages go while others read them: a reader may fail, it may never take wrong bytes for
-// right ones, and nobody crashes.
+// Pages are freed while others read them: a reader may fail, but never accepts wrong bytes, and no
+// process crashes.
 TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
   World world(Small(true, 17));
   world.AddMember();
@@ -148,7 +148,7 @@ TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
         }
       });
     }
-    // Not before a reader has read, however slow the machine is.
+    // Wait until a reader has read, however slow the machine is.
     EXPECT_TRUE(tangram::testing::Eventually([&] { return good + failed + wrong != seen; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(round));
     world.Abort(target);

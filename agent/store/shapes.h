@@ -1,4 +1,4 @@
-// How granules lie in slabs of every width, where slabs are row-major.
+// Layout of granules in row-major slabs of every width.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ class Shapes {
  public:
   explicit Shapes(const layout::GeometryView& geometry);
 
-  // Of a slab of so many granules, at most an expert's; null: they lie one after another. Lives as
-  // long as this.
+  // Shape of a slab of `granules` granules, at most an expert's; null: they are consecutive. Lives
+  // as long as this.
   const device::Shape* Of(uint32_t granules) const {
     return granules < by_width_.size() ? &by_width_[granules] : nullptr;
   }

@@ -21,7 +21,7 @@ bool HasBytes(const mover::Range& range) {
          range.units[0].device->has_bytes();
 }
 
-// Granules follow each other; the tail lies where the piece ends.
+// Granules are consecutive; the tail is at the end of the piece.
 loader::SharedReads::Want WantOf(const layout::PartProof::Move& move, const mover::Range& range) {
   loader::SharedReads::Want out{move.piece.layer, move.piece.expert, move.run, {}, {}};
   if (move.tail) out.tail = range.units.back();
@@ -54,7 +54,7 @@ Result<std::vector<uint64_t>> CheckpointSource::Dense(uint32_t part,
     TANGRAM_RETURN_IF_ERROR(device::Fill(to, [&](std::span<std::byte> bytes) {
       return checkpoint.ReadDense(t, bytes, &read[unit]);
     }));
-    // In the place itself it was hashed as it came.
+    // Bytes read directly into their place were hashed on arrival.
     if (HasBytes(range) && device::View(to).size() == to.bytes) {
       hashes[unit] = read[unit];
       continue;
@@ -86,7 +86,7 @@ Result<std::vector<uint64_t>> CheckpointSource::BringOne(size_t i,
 
 Status CheckpointSource::Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                                const Arrived& arrived, const std::stop_token& stop) {
-  std::mutex mu;  // what follows
+  std::mutex mu;  // guards everything below
   size_t next = 0;
   Status status;
   const auto work = [&] {
@@ -119,7 +119,7 @@ Status CheckpointSource::Bring(std::span<const mover::Range> job, std::span<cons
         YieldToServing();
         work();
       });
-      if (!other.ok()) break;  // then fewer read
+      if (!other.ok()) break;  // fewer threads read then
       others.push_back(std::move(other).value());
     }
     work();
@@ -129,7 +129,7 @@ Status CheckpointSource::Bring(std::span<const mover::Range> job, std::span<cons
 
 Status HeldSource::Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                          const Arrived& arrived, const std::stop_token& stop) {
-  // Some at a time: a range may be a granule, and a device waits as long for it as for many.
+  // In batches: a range may be one granule, and a device's wait is as long for one as for many.
   for (size_t begin = 0, end = 0; begin < ranges.size(); begin = end) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
     uint64_t bytes = 0;
@@ -194,7 +194,7 @@ Result<v1::OpenPullResponse> RankSource::Open(std::span<const size_t> ranges,
   request.set_rank(peer_.rank());
   request.set_member(peer_.member());
   request.set_by_descriptor(transport != nullptr && transport->capabilities().one_sided);
-  // Dense parts come behind all pieces, as the answer's hashes do.
+  // Dense parts come after all pieces, like the hashes in the reply.
   for (const size_t i : ranges) {
     if (const layout::PartProof::Move* move = (*wanted_)[i].move) {
       if (move->tail) request.add_tails(static_cast<uint32_t>(request.pieces().layer_size()));
@@ -209,7 +209,7 @@ Result<v1::OpenPullResponse> RankSource::Open(std::span<const size_t> ranges,
   if (fault::Hit("stage.before_fetch") == fault::Action::kError) {
     return Status{Code::kUnavailable, "fault point stage.before_fetch"};
   }
-  // Only the bytes of a rank of this process take a shorter way.
+  // Only bytes of a rank of this process take a shorter path.
   return transport == nullptr ? sibling_->OpenPull(request, "")
                               : store_->options_.opener(peer_.agent(), request, stop);
 }
@@ -261,12 +261,12 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
   };
   auto granules = all(opened->granule_hashes()), tails = all(opened->tail_hashes()),
        tensors = all(opened->dense_hashes());
-  int row = 0;         // of those that have granules
-  uint64_t shown = 0;  // bytes, to who reads them there
+  int row = 0;         // among rows with granules
+  uint64_t shown = 0;  // bytes so far in the source's address order
   for (const size_t i : order) {
     const layout::PartProof::Move* move = (*wanted_)[i].move;
     const uint32_t granules_of = move == nullptr ? 0 : move->run.count;
-    device::Memory slab;  // that the granules are in, if they are interleaved
+    device::Memory slab;  // contains the granules, if they are interleaved
     if (granules_of > 0 && store_->geometry().row_major()) {
       auto there = SlabOf(*opened, row++, move->run);
       if (!there.ok()) return there.status();
@@ -290,7 +290,7 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
       next = next.subspan(1);
     }
   }
-  // Units come in order; a range is there with its last one.
+  // Units arrive in order; a range is complete with its last one.
   size_t at = 0, unit = 0, target = 0;
   const auto ended = [&] {
     for (; at < order.size() && unit == job[order[at]].units.size(); ++at, unit = 0) {
@@ -299,7 +299,7 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
       arrived(order[at], std::move(hashes));
     }
   };
-  ended();  // a part of the dense tensors may have none
+  ended();  // a part of the dense tensors may be empty
   const auto done = [&](uint64_t) {
     ++target;
     ++unit;

@@ -1,4 +1,4 @@
-// Where a rank's pieces come from: the sources (agent/mover) that RankStore::Stage asks.
+// Sources (agent/mover) of a rank's pieces, for RankStore::Stage.
 #pragma once
 
 #include <atomic>
@@ -13,21 +13,21 @@
 
 namespace tangram::store {
 
-// What a range of the job is: a run of granules of an expert, and behind it the tail if the move
-// brings it, or (no move) a part of the dense tensors.
+// A range of the job: a run of granules of an expert, followed by the tail if the move brings it,
+// or (no move) a part of the dense tensors.
 struct Wanted {
   const layout::PartProof::Move* move = nullptr;
   uint32_t dense_part = 0;
 };
 
-// The checkpoint, which has all of this revision. What is to come from it in the first place is
-// enrolled before (loader::SharedReads), so that ranks of the process read it together; what others
-// failed to bring is read when it is asked for.
+// The checkpoint, which has everything of this revision. Ranges planned from it are registered in
+// advance (loader::SharedReads), so that ranks of the process read them together. Ranges that other
+// sources failed to deliver are read on request.
 class CheckpointSource final : public mover::Source {
  public:
   CheckpointSource(const RankStore* store, const std::vector<Wanted>* wanted)
       : store_(store), wanted_(wanted) {}
-  // Ranges of the job that have this source alone.
+  // Registers ranges of the job whose only source is the checkpoint.
   void Enrol(std::span<const mover::Range> job, std::span<const size_t> ranges);
   std::string name() const override { return "the checkpoint"; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
@@ -40,10 +40,10 @@ class CheckpointSource final : public mover::Source {
   const RankStore* const store_;
   const std::vector<Wanted>* const wanted_;
   std::unique_ptr<loader::SharedReads::List> list_;
-  std::vector<size_t> place_;  // by range: in the list, and one more; 0: not there
+  std::vector<size_t> place_;  // by range: index in the list plus 1; 0: not in it
 };
 
-// What the rank holds in another place.
+// Pieces that the rank holds in another place.
 class HeldSource final : public mover::Source {
  public:
   HeldSource(RankStore* store, const std::vector<Wanted>* wanted)
@@ -53,7 +53,7 @@ class HeldSource final : public mover::Source {
                const Arrived& arrived, const std::stop_token& stop) override;
 
  private:
-  static constexpr uint64_t kTogether = 16 << 20;  // bytes that are copied by one batch
+  static constexpr uint64_t kTogether = 16 << 20;  // bytes per batch of copies
 
   Status BringSome(std::span<const mover::Range> job, std::span<const size_t> ranges,
                    const Arrived& arrived);
@@ -62,7 +62,7 @@ class HeldSource final : public mover::Source {
   const std::vector<Wanted>* const wanted_;
 };
 
-// Another rank, of this process or not: both are asked in the same words, and give a token.
+// Another rank, of this process or not: the same request gives a token.
 class RankSource final : public mover::Source {
  public:
   RankSource(RankStore* store, const std::vector<Wanted>* wanted, v1::Header header,
@@ -73,23 +73,23 @@ class RankSource final : public mover::Source {
         peer_(std::move(peer)),
         sibling_(store->options_.sibling(peer_.member())) {}
   std::string name() const override { return peer_.member(); }
-  // One connection does not fill a network, nor one thread a memory.
+  // One connection does not saturate a network, nor one thread a memory.
   size_t lanes() const override { return 2; }
-  // How its bytes come: from memory of this machine, or over a network, by a communication library
-  // or by connections of our own.
+  // The kind of transport: memory of this machine, or a network with a communication library or
+  // with our own connections.
   enum class By { kMemory, kWire, kTcp };
   By by() const { return by_; }
-  // By which way the last ones came, as BytesByTransport names it.
+  // Transport of the last bytes, as BytesByTransport names it.
   const char* way() const { return way_; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                const Arrived& arrived, const std::stop_token& stop) override;
 
  private:
-  // By the transport; null: from a rank of this process.
+  // Uses the transport; null: a rank of this process.
   Result<v1::OpenPullResponse> Open(std::span<const size_t> ranges, const std::stop_token& stop,
                                     const mover::Transport* transport) const;
-  // Of row-major slabs: the granules `run`, of the pull's `row` of granules, in their slab at the
-  // source, which begins at address 0. kInvalid: the source does not say, or lies.
+  // For row-major slabs: the granules `run` of the pull's granule row `row`, in the source's slab,
+  // which begins at address 0. kInvalid: missing or wrong data of the source.
   Result<device::Memory> SlabOf(const v1::OpenPullResponse& opened, int row, layout::Run run) const;
   Status Pull(mover::Transport* transport, const std::string& token,
               std::span<const mover::Target> targets, const std::function<void(uint64_t)>& done,

@@ -1,4 +1,4 @@
-// Where what a rank lacks comes from when a source is away, lies or is waited for.
+// Sources of a rank's missing pieces if one is unreachable, returns wrong bytes, or is waited for.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class FaultyPull : public StoreTest {
  protected:
   void Run(const std::string& spec) {
     World::Options options = Small(false, 11);
-    options.nodes = 4;  // every pull goes over TCP
+    options.nodes = 4;  // every pull uses TCP
     World world(options);
     Begin(world, 4, 1);
     bool done = false;
@@ -37,7 +37,7 @@ class FaultyPull : public StoreTest {
     ASSERT_OK(world.CommitAndRetire(target));
     ASSERT_OK(world.Check());
   }
-  uint64_t corrupt_ = 0;  // pulls that were counted so
+  uint64_t corrupt_ = 0;  // counted pulls
 };
 
 TEST_F(FaultyPull, ACorruptedByteNeverReachesTheLayout) {
@@ -70,7 +70,7 @@ TEST_F(StoreTest, ASourceThatIsAwayIsReplacedByTheCheckpoint) {
   ASSERT_OK(world.Check());
 }
 
-// Who joins gets the dense weights of any member; nobody reads them again while one has them.
+// A joiner gets the dense weights from any member; they are not read again while a member has them.
 TEST_F(StoreTest, DenseWeightsComeFromAnotherMemberIfOneIsAway) {
   World::Options options = Small(false, 12);
   options.nodes = 4;
@@ -88,7 +88,7 @@ TEST_F(StoreTest, DenseWeightsComeFromAnotherMemberIfOneIsAway) {
   ASSERT_OK(world.Check());
 }
 
-// What a rank holds is a source like others: bytes in it that changed are brought from elsewhere.
+// A rank's own copy is a source like others: corrupted bytes in it are replaced from elsewhere.
 TEST_F(StoreTest, WhatChangedInARanksOwnCopyComesFromTheCheckpoint) {
   World world(Small(false, 12));
   Begin(world, 3, 1);
@@ -138,7 +138,7 @@ TEST_F(StoreTest, ARankThatWaitsForItsSourceCanBeStopped) {
   for (int i = 0; i < 2; ++i) world.AddMember();
   const v1::Layout target = world.First(2);
   ASSERT_OK(world.Prepare(target));
-  // Only rank 1 stages: what rank 0 should read never comes.
+  // Only rank 1 stages: the parts that rank 0 should read never come.
   std::stop_source stop;
   StageProgress progress;
   Status staged;
@@ -148,7 +148,7 @@ TEST_F(StoreTest, ARankThatWaitsForItsSourceCanBeStopped) {
   });
   EXPECT_TRUE(tangram::testing::Eventually([&] { return progress.checkpoint > 0; }));
   stop.request_stop();
-  stager.join();  // without the stop it would wait for ever
+  stager.join();  // without the stop it would wait forever
   EXPECT_EQ(staged.code(), Code::kUnavailable) << staged.message();
   world.Abort(target);
   for (const auto& member : world.members) {
@@ -156,7 +156,7 @@ TEST_F(StoreTest, ARankThatWaitsForItsSourceCanBeStopped) {
   }
 }
 
-// The world with one more copy of each expert that `from` holds, at `to`.
+// The world with another copy, at `to`, of each expert that `from` holds.
 v1::Layout Copied(const World& world, int from, int to) {
   v1::Layout out = world.layout;
   out.set_epoch(out.epoch() + 1);
@@ -168,8 +168,8 @@ v1::Layout Copied(const World& world, int from, int to) {
   return out;
 }
 
-// Who has had a copy of an expert since the layout in force stands in for the one that was
-// planned; the checkpoint is not read.
+// A rank with a copy of an expert in the active layout replaces the planned source; the checkpoint
+// is not read.
 TEST_F(StoreTest, AnotherCopyOfAnExpertStandsInForASourceThatIsAway) {
   World::Options options = Small(false, 12);
   options.nodes = 3;
@@ -193,7 +193,7 @@ TEST_F(StoreTest, AnotherCopyOfAnExpertStandsInForASourceThatIsAway) {
   ASSERT_OK(world.Check());
 }
 
-// Of those that have it the nearest is asked: here a rank of the same agent, by memory.
+// The nearest holder is used: here a rank of the same agent, by memory.
 TEST_F(StoreTest, TheNearestCopyStandsIn) {
   World world(Small(false, 12));  // ranks 0 and 2 in one agent, 1 and 3 in another
   Begin(world, 4, 1);
@@ -213,7 +213,7 @@ TEST_F(StoreTest, TheNearestCopyStandsIn) {
   world.unreachable.insert(world.at(0).id);
   ASSERT_OK(world.Stage(target));
   const StageProgress& progress = *world.progress.at(world.at(1).id);
-  // What 0 does not give comes from 3.
+  // Pieces of the missing rank 0 come from 3.
   EXPECT_EQ(progress.checkpoint, 0U);
   EXPECT_EQ(progress.tcp, planned[3]);
   EXPECT_EQ(progress.shared, planned[1] + planned[4]);
@@ -221,7 +221,7 @@ TEST_F(StoreTest, TheNearestCopyStandsIn) {
   ASSERT_OK(world.Check());
 }
 
-// Four agents of four nodes, of which 1 and 3 are in one NVLink domain, 0 and 2 in another.
+// Four agents on four nodes: 1 and 3 in one NVLink domain, 0 and 2 in another.
 TEST_F(StoreTest, OfCopiesOnOtherNodesThatOfTheSameNvLinkDomainStandsIn) {
   World::Options options = Small(false, 12);
   options.nodes = 4;

@@ -1,4 +1,4 @@
-// RankStore::Stage: what the attempt lacks, as a job for the mover.
+// RankStore::Stage: runs the attempt's missing pieces as a mover job.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -23,7 +23,7 @@ const fault::Point kBeforeVerify("stage.before_verify", fault::kErrors);
 }  // namespace
 
 void RankStore::MarkVerified(const PartProof::Move& move, const std::vector<uint64_t>& hashes) {
-  // Before the piece can be committed, so that no layout holds what the file does not know.
+  // Before the piece can be committed, so that the file knows everything that a layout holds.
   const std::span granules = std::span(hashes).first(move.run.count);
   if (hashes_) {
     const uint32_t layer = move.piece.layer, expert = move.piece.expert;
@@ -37,7 +37,7 @@ void RankStore::MarkVerified(const PartProof::Move& move, const std::vector<uint
   if (move.tail) piece->hashes.back() = hashes.back();
 }
 
-// What cannot be noted does not stop the world; the next agent will not take it over.
+// A failed write does not stop the world; the next agent cannot resume this memory.
 void RankStore::WarnOnce(const Status& status) {
   if (!status.ok() && !warned_.exchange(true)) {
     spdlog::error("hash not recorded, a restarted agent cannot resume this memory error=\"{}\"",
@@ -61,13 +61,13 @@ std::vector<uint32_t> RankStore::PeersInOrder(const std::vector<v1::PeerAddress>
                                               uint32_t mine) const {
   std::vector<uint32_t> out(peers.size());
   std::iota(out.begin(), out.end(), 0);
-  // Ranks of this pod first, then those whose memory is mapped, of this node, of this NVLink
-  // domain, on the same network of NICs, and those beyond. Of each kind a rank begins with those
-  // behind it, so that not all of them queue at one.
+  // Ranks of this pod first, then those with mapped memory, of this node, of this NVLink domain, on
+  // the same network of NICs, then others. Within each class a rank starts with those after it, so
+  // that not all of them queue at one.
   const auto same = [](const std::string& mine_is, const std::string& is) {
     return !is.empty() && is == mine_is;
   };
-  std::vector<std::pair<int, bool>> place;  // asked once: a sibling is found under locks
+  std::vector<std::pair<int, bool>> place;  // evaluated once: finding a sibling takes locks
   for (const v1::PeerAddress& peer : peers) {
     int distance = 0;
     if (options_.sibling(peer.member()) == nullptr) {
@@ -86,15 +86,15 @@ std::vector<uint32_t> RankStore::PeersInOrder(const std::vector<v1::PeerAddress>
 
 Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
                         std::stop_token stop) {
-  // attempt_ itself changes only by Commit and Abort, which the executor calls when this is over.
-  constexpr uint32_t kCheckpoint = 0, kHeld = 1, kRanks = 2;  // what comes first is asked first
+  // Only Commit and Abort change attempt_, and the executor calls them after this.
+  constexpr uint32_t kCheckpoint = 0, kHeld = 1, kRanks = 2;  // in query order
   std::vector<Wanted> wanted;
   std::vector<mover::Range> job;
   CheckpointSource checkpoint(this, &wanted);
   HeldSource held(this, &wanted);
   std::vector<std::unique_ptr<RankSource>> ranks;
   std::vector<mover::Source*> sources{&checkpoint, &held};
-  size_t copies = 0;  // the first so many ranges are here already, in other places
+  size_t copies = 0;  // the first `copies` ranges are resident in other places
   std::optional<layout::Owners> before;
   if (origins.before != nullptr) before.emplace(*origins.before, geometry());
   uint32_t mine = 0;
@@ -103,8 +103,8 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "no attempt is prepared"};
     mine = static_cast<uint32_t>(std::max(attempt_->rank, 0));
   }
-  // Not under mu_: a sibling is found by asking all ranks of the process, this one too, who they
-  // are.
+  // Not under mu_: finding a sibling checks the ids of all ranks of the process, including this
+  // one.
   std::map<uint32_t, uint32_t> by_rank;  // of the target
   std::map<std::string, uint32_t> by_member;
   for (const uint32_t p : PeersInOrder(origins.peers, mine)) {
@@ -113,7 +113,7 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     ranks.push_back(std::make_unique<RankSource>(this, &wanted, header, origins.peers[p]));
     sources.push_back(ranks.back().get());
   }
-  std::vector<uint32_t> dense_holders;  // of the layout in force, in the order of the sources
+  std::vector<uint32_t> dense_holders;  // of the active layout, in the order of the sources
   for (size_t i = 0; before && i < ranks.size(); ++i) {
     const int32_t rank = layout::RankOf(*origins.before, ranks[i]->name());
     if (rank < 0 || !layout::HoldsDense(*origins.before, static_cast<uint32_t>(rank))) continue;
@@ -130,14 +130,14 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
       wanted.push_back({&move, 0});
       if (first) range.sources.push_back(*first);
       if (first == kCheckpoint) return;
-      // Others that have had it since the layout in force stand in; the checkpoint has all.
+      // Other holders in the active layout are alternatives; the checkpoint has everything.
       if (before) {
         const auto planned = static_cast<std::ptrdiff_t>(range.sources.size());
         for (const uint32_t r : before->Holders(move.piece.layer, move.piece.expert, move.run)) {
           const auto it = by_member.find(origins.before->members(static_cast<int>(r)).id());
           if (it != by_member.end() && it->second != first) range.sources.push_back(it->second);
         }
-        std::sort(range.sources.begin() + planned, range.sources.end());  // the nearest first
+        std::sort(range.sources.begin() + planned, range.sources.end());  // nearest first
       }
       range.sources.push_back(kCheckpoint);
     };
@@ -152,7 +152,7 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     };
     for (const PartProof::Move& move : attempt_->proof.copies) add(move, kHeld);
     copies = job.size();
-    // The dense weights first: what one rank reads of them all others wait for.
+    // Dense weights first: all other ranks wait for each part's one reader.
     for (uint32_t part = 0; part < attempt_->dense_source.size(); ++part) {
       const auto source = planned(attempt_->dense_source[part]);
       if (!source) return unknown(attempt_->dense_source[part]);
@@ -170,8 +170,8 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
       progress->total += range.bytes();
       wanted.push_back({nullptr, part});
     }
-    // Each rank begins elsewhere: not all at one place of one file, and ranks of a process that
-    // share experts meet only when all of them are read.
+    // Each rank begins elsewhere, so that not all read the same place of one file, and ranks of a
+    // process that share experts meet only when all of them are read.
     const std::vector<PartProof::Move>& fetches = attempt_->proof.fetches;
     const size_t ranks = std::max<size_t>(origins.peers.size(), 1);
     const size_t begin = fetches.size() * (mine % ranks) / ranks;

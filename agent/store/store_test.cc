@@ -1,5 +1,5 @@
-// A rank's memory through transitions: several ranks in one process, in two agents with
-// TCP between them; every byte compared with the checkpoint.
+// A rank's memory through transitions: several ranks in one process, in two agents with TCP between
+// them; every byte is compared with the checkpoint.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ TEST_F(StoreTest, AnAgentThatDiesLeavesItsMemoryToTheNext) {
       ASSERT_OK(world.Check());
       const MemoryFigures memory = world.at(0).store->Memory();
       EXPECT_EQ(memory.total, memory.free + memory.mapped);
-      // What it took over it can move, read from and give back.
+      // Resumed memory can be moved, read from and freed.
       ASSERT_OK(world.Reshape(1, 2));
       ASSERT_OK(world.Check());
     }
@@ -96,7 +96,7 @@ void Damage(int kept, uint64_t at) {
   ASSERT_EQ(pwrite(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
 }
 
-// What a granule was when it was loaded stays the truth, whoever holds it meanwhile.
+// The load-time hash of a granule stays valid, whichever process holds the memory meanwhile.
 TEST_F(StoreTest, AByteThatChangedWhileTheAgentWasAwayIsNotTakenOver) {
   World world(Small(true, 14));
   Begin(world, 2, 1);
@@ -132,7 +132,7 @@ TEST_F(StoreTest, WithoutTheHashesOfTheLoadNothingIsTakenOver) {
   World world(Small(false, 15));
   Begin(world, 2, 1);
   const std::string path = world.HashesFile(world.at(0));
-  ASSERT_EQ(unlink(path.c_str()), 0);  // as when a machine took it
+  ASSERT_EQ(unlink(path.c_str()), 0);  // as if the machine had lost it
   const Status status = world.Restart(world.at(0));
   EXPECT_EQ(status.code(), Code::kInvalid);
   EXPECT_NE(status.message().find("no hash was recorded at the load"), std::string::npos)
@@ -157,7 +157,7 @@ TEST_F(StoreTest, WhatAFenceLeavesIsASourceUntilALaterFlipDropsIt) {
   EXPECT_EQ(world.at(1).store->Held().layer_size(), 0);
 }
 
-// Expert -> Tensor -> Expert, other placements, more ranks and fewer, mixed groups, at random.
+// Random: Expert -> Tensor -> Expert, other placements, more and fewer ranks, mixed groups.
 TEST_P(Walks, EveryByteEqualsTheCheckpointAfterEveryFlip) {
   World::Options options = Small(GetParam().paged, GetParam().seed);
   options.shared_memory = GetParam().shared_memory;
@@ -234,8 +234,8 @@ TEST_F(StoreTest, AWalkFetchesNothingFromTheCheckpoint) {
   }
 }
 
-// What an outsider can see of a rank: inventory, memory, mappings, all bytes of the arena that
-// are mapped.
+// The externally visible state of a rank: inventory, memory, mappings, all mapped bytes of the
+// arena.
 struct Snapshot {
   std::string inventory, mappings;
   uint64_t free = 0, mapped = 0;
@@ -309,7 +309,7 @@ uint64_t BytesEntered() {
   return out;
 }
 
-// The time that pages take goes where nobody waits.
+// Page faults happen where no other thread waits.
 TEST_F(StoreTest, WhatIsPreparedIsEntered) {
   World world(Small(true, 16));
   for (int i = 0; i < 2; ++i) world.AddMember();
@@ -356,8 +356,8 @@ TEST_F(StoreTest, AfterTheFlipOldPiecesAreSourcesUntilRetire) {
   EXPECT_LT(kept, world.geometry().granules());
 }
 
-// Memory was committed, and the gate did not flip (its page is the engine's to destroy): no outcome
-// of the attempt leaves it behind.
+// Memory was committed, and the gate did not flip (its engine can destroy the page). Every outcome
+// of the attempt cleans this up.
 TEST_F(StoreTest, ACommitIsRepeatedOrAbortedIfTheGateDoesNotFlip) {
   World world(Small(false, 10));
   Begin(world, 2, 1);
@@ -386,7 +386,7 @@ TEST_F(StoreTest, CallsOutOfOrderAreRefused) {
   EXPECT_EQ(store.Stage(world.HeaderOf(), {}, &progress, {}).code(), Code::kWrongPhase);
   EXPECT_EQ(store.Commit().code(), Code::kWrongPhase);
   EXPECT_EQ(store.Retire().code(), Code::kWrongPhase);
-  store.Abort();  // of nothing is nothing
+  store.Abort();  // without an attempt: no effect
   bool done = false;
   const v1::Layout target = world.Reshaped(2, 2, &done);
   ASSERT_OK(world.Prepare(target));
@@ -398,7 +398,7 @@ TEST_F(StoreTest, CallsOutOfOrderAreRefused) {
   ASSERT_OK(world.Check());
 }
 
-// Nothing may become the layout in force whose bytes were never brought.
+// No layout with unfetched bytes may become active.
 TEST_F(StoreTest, WhatIsNotVerifiedCannotBeCommitted) {
   World world(Small(false, 8));
   Begin(world, 2, 1);
@@ -410,7 +410,7 @@ TEST_F(StoreTest, WhatIsNotVerifiedCannotBeCommitted) {
   ASSERT_OK(world.Check());
 }
 
-// One page less than the walk's peak: enough for the layout before and the one after.
+// One page less than the walk's peak: enough for the layouts before and after.
 TEST_F(StoreTest, TooLittleMemoryForThePeakIsRefusedWithTheNumbers) {
   World::Options options = Small(false, 9);
   uint64_t peak = 0;

@@ -1,6 +1,5 @@
-// Experts of every family that the loader reads, in slabs of either format, through transitions:
-// what ranks hold is what the slow reference makes of the files, and they move no byte more than
-// the plan counts.
+// Experts of every family of the loader, in slabs of both formats, through transitions. Ranks hold
+// exactly the results of a slow reference reader, and move no byte more than the plan counts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,9 +25,9 @@ struct Bytes {
   bool operator==(const Bytes&) const = default;
 };
 
-// What the planner counts (operator/pkg/planner, `need`): granules by where they come from, and of
-// each piece that is not in place the tail: local if the rank holds anything of the expert, from
-// the checkpoint if a granule of the piece is, else from a rank.
+// The planner's counts (operator/pkg/planner, `need`): granules by source, and the tail of each
+// piece that is not in place: local if the rank holds anything of the expert, from the checkpoint
+// if a granule of the piece is, else from a rank.
 Bytes Planned(const World& world, const std::vector<PlacedPiece>& held,
               const std::vector<PlacedPiece>& wanted, const v1::RankPart& part) {
   Bytes out;
@@ -73,7 +72,7 @@ class Styles : public StoreTest,
     out.format = std::get<1>(GetParam());
     return out;
   }
-  // A flip whose bytes are those of its parts.
+  // A flip that moves exactly the bytes of its parts.
   static void FlipAsPlanned(World& world, const v1::Layout& target) {
     const auto pieces = [&](const v1::Layout& layout, const std::string& id) {
       const int32_t rank = layout::RankOf(layout, id);
@@ -99,7 +98,7 @@ class Styles : public StoreTest,
   }
 };
 
-// All widths, from and to: whole experts, groups, shards of one granule, and more ranks than that.
+// All widths, from and to: whole experts, groups, shards of one granule, and even more ranks.
 TEST_P(Styles, EveryWidthAndGroupHoldsWhatTheFilesHave) {
   for (const bool one_node : {false, true}) {
     World::Options options = Options(one_node ? 31 : 30);
@@ -115,7 +114,7 @@ TEST_P(Styles, EveryWidthAndGroupHoldsWhatTheFilesHave) {
   }
 }
 
-// Joins, leaves, switches and agents that die, as chance has it.
+// Random joins, leaves, switches and deaths of agents.
 TEST_P(Styles, WalksOfChance) {
   for (uint64_t seed = 40; seed < 46; ++seed) {
     SCOPED_TRACE(seed);

@@ -1,4 +1,4 @@
-// Tails of experts: verified wherever they come from, as granules are.
+// Tails of experts are verified whatever their source, as granules are.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -22,8 +22,8 @@ using testing::World;
 
 World::Options Tailed(uint64_t seed) { return Small(Family::kGptOss, seed); }
 
-// Flips a bit of every tail that the rank holds of layers of which the target keeps no piece; how
-// many.
+// Flips a bit of every tail of the rank in layers of which the target keeps no piece; returns the
+// number.
 int SpoilTails(World& world, uint32_t rank, const v1::Layout& target) {
   int spoiled = 0;
   for (int l = 0; l < target.layers_size(); ++l) {
@@ -51,8 +51,8 @@ Staged Sum(const World& world) {
   return out;
 }
 
-// Each unit of a pull in turn, so every tail too: between ranks of an agent, over TCP and by the
-// node's memory.
+// Corrupts each unit of a pull in turn, including tails: between ranks of an agent, over TCP, and
+// by the node's memory.
 TEST_F(StoreTest, AUnitThatIsSpoiledOnTheWayIsAskedForAgain) {
   for (const auto& [nodes, one_node] : {std::pair(1U, false), {3U, false}, {3U, true}}) {
     int hit = 0;
@@ -76,8 +76,8 @@ TEST_F(StoreTest, AUnitThatIsSpoiledOnTheWayIsAskedForAgain) {
   }
 }
 
-// At rest: in the rank itself, in another one, in all of them. Each is found out, and there is
-// another source.
+// Corrupted at rest: in the rank itself, in another one, in all. Each is detected, and another
+// source is used.
 TEST_F(StoreTest, ATailThatChangedWhereItLiesIsNotTaken) {
   for (const uint32_t nodes : {1U, 3U}) {
     for (const std::vector<uint32_t>& ranks :
@@ -101,8 +101,8 @@ TEST_F(StoreTest, ATailThatChangedWhereItLiesIsNotTaken) {
   }
 }
 
-// Two ranks change seats: neither has a granule that it needs, both have the tail. Where a rank's
-// own is spoiled the other one gives it, and the checkpoint is not read.
+// Two ranks exchange their shards: neither has a granule that it needs, both have the tail. If a
+// rank's own tail is corrupted, the other rank provides it, and the checkpoint is not read.
 TEST_F(StoreTest, TheTailOfAnotherShardIsATailToo) {
   for (const uint32_t nodes : {1U, 2U}) {
     for (const bool spoil : {false, true}) {
@@ -219,8 +219,8 @@ TEST_F(StoreTest, TailsAreOpenedByRowAndOnlyOnceVerified) {
       << "these experts have none";
 }
 
-// A shard's tail is asked for by each rank that reads a shard, and counted; ranks of one agent that
-// read together read it once.
+// Each rank that reads a shard requests and counts its tail; ranks of one agent that read together
+// read it once.
 TEST_F(StoreTest, RanksThatReadTogetherReadATailOnce) {
   World::Options options = Tailed(56);
   options.nodes = 1;

@@ -41,7 +41,7 @@ Core::Core(ExecutorOptions given, layout::GeometryView shape, std::vector<LocalR
 }
 
 StepPace* Core::PaceOf(const Job& job, uint32_t device) const {
-  // Where no step is computed none takes longer.
+  // If no step is computed, none can take longer.
   return job.by_agents() || job.request.pause_steps() ? nullptr : ranks[device].pace.get();
 }
 
@@ -51,7 +51,7 @@ void Core::Changed() {
 }
 
 void Core::Wake() {
-  const std::scoped_lock lock(mu);  // who is about to wait sees the reason, or this
+  const std::scoped_lock lock(mu);  // otherwise a thread that is about to wait could miss it
   changed.notify_all();
 }
 

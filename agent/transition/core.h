@@ -1,5 +1,5 @@
-// What the parts of the executor share: the machine of its attempts and the ranks, under one
-// lock. Nobody waits for anything else while it holds that.
+// State shared by the parts of the executor: the machine and the ranks, under one lock. A thread
+// that holds the lock waits for nothing else.
 #pragma once
 
 #include <atomic>
@@ -25,9 +25,9 @@
 
 namespace tangram {
 
-// What an attempt is carried out with; where it stands is the machine's.
+// The data of one attempt. The machine has its state.
 struct Job {
-  // What one rank does in it.
+  // One rank's part in it.
   struct Part {
     v1::RankPart part;
     int32_t target_rank = -1;
@@ -51,41 +51,41 @@ struct Job {
   const uint64_t id;
   const std::string request_hash;
   ExecutorClock::time_point begun = ExecutorClock::now();
-  std::stop_source stop;  // of what works on it beside the calls
+  std::stop_source stop;  // for its work outside calls
 
-  // Of the run that begins with it, the last attempt; 0: none does.
+  // Last attempt of the run that begins with this one; 0: no run.
   uint64_t run_last() const;
-  // A flip of a run after the first: its engines are asked while its bytes are staged. A refusal
-  // ends the run, and there is no call that it would have to answer.
+  // A later flip of a run: its engines are asked for consent while its bytes are staged. A refusal
+  // ends the run; no call waits for the reply.
   bool asks_when_staged = false;
-  // Bytes and seconds of the attempts of its run before it, by device; set before others see it.
+  // Bytes and seconds of earlier attempts of its run, by device; set before others see the job.
   std::map<uint32_t, v1::TransitionStatus> carried;
 
-  // Of the target, and the layout that it was built from; set before others see the job.
+  // The target, and the layout from which it was built; set before others see the job.
   std::shared_ptr<const v1::Layout> target, base;
   std::string target_wire, target_hash;
   std::optional<layout::Owners> owners;
   bool carries_kv = false;
   std::map<uint32_t, Part> parts;  // by device
 
-  // Under the core's lock.
+  // Under Core::mu.
   ExecutorClock::time_point permitted;
   double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
 };
 using JobPtr = std::shared_ptr<Job>;
 
 struct Core {
-  // A local rank, but for what the machine says of it.
+  // A local rank's state outside the machine.
   struct Rank {
     v1::Member member;
-    RankMemory* memory = nullptr;  // never another one
+    RankMemory* memory = nullptr;  // never replaced
     AgentGate gate;
-    std::unique_ptr<StepPace> pace;            // null: bytes may take what they want of steps
-    std::shared_ptr<const v1::Layout> layout;  // that it has places of; null: none
+    std::unique_ptr<StepPace> pace;            // null: no bound on step times
+    std::shared_ptr<const v1::Layout> layout;  // whose places it holds; null: none
     std::string layout_hash;
     bool fresh = false;      // its engine attached after the last flip
     bool awaited = false;    // its engine may resume
-    bool verifying = false;  // and what it kept is being looked at
+    bool verifying = false;  // its retained pieces are being verified
   };
 
   // Ranks are by device, from 0.
@@ -100,29 +100,29 @@ struct Core {
   std::mutex calls;  // one driver call at a time; taken before mu
 
   std::mutex mu;
-  // The rest is under mu.
+  // Everything below is under mu.
   std::condition_variable changed;
   uint64_t version = 1;
   attempt::Machine machine;
   std::vector<Rank> ranks;
   std::map<uint64_t, JobPtr> jobs;  // of the attempts that the machine knows
   v1::PeerAddress address;
-  std::vector<v1::PeerAddress> peers_now;  // of the layout in force
+  std::vector<v1::PeerAddress> peers_now;  // of the active layout
   std::string checkpoint_error;
   ExecutorTotals totals;
 
   void Changed();
-  // Who waits for a change looks again: something outside has one for it.
+  // Wakes all waiting threads after a change outside the core.
   void Wake();
   bool WaitChange(uint64_t* seen, std::chrono::milliseconds limit);  // takes mu
 
   attempt::Gates Looks() const;
-  // In force here for all ranks; null: none.
+  // The rank whose layout is active here for all ranks; null: none.
   const Rank* InForce() const;
-  // Of what moves bytes of the job for a rank; null: there is no bound. Needs no lock.
+  // Step pace for copies of the job to a rank; null: no bound. Needs no lock.
   StepPace* PaceOf(const Job& job, uint32_t device) const;
-  JobPtr JobOf(uint64_t attempt) const;  // null: it is over
-  // Of the attempt under way, or the one before; null: none.
+  JobPtr JobOf(uint64_t attempt) const;  // null: forgotten
+  // The attempt in progress, otherwise the last one; null: none.
   const attempt::Machine::Attempt* Shown() const;
 };
 

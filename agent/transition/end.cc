@@ -51,8 +51,8 @@ Status ReturnOldPlaces(Core* core, const Job& job) {
     for (v1::Mapping& m : memory.DroppedMappings()) *unmap.add_mappings() = std::move(m);
     if (unmap.mappings_size() > 0 && core->engines->Info(device).attached) {
       const Status status = core->engines->Unmap(device, unmap);
-      // An engine that is gone has no mappings; one that does not answer keeps read-only
-      // views of pages that it has no layout for, which harms nobody but its own reading.
+      // A detached engine has no mappings. An unresponsive one keeps read-only views of pages
+      // outside its layout, which affects only its own reads.
       if (!status.ok()) {
         spdlog::warn("engine did not unmap its old pieces device={} error=\"{}\"", device,
                      status.message());
@@ -71,8 +71,8 @@ std::set<std::string> OtherAgents(Core* core, const Job& job) {
   return agents;
 }
 
-// Burned: some other agent gave the attempt up without a flip. Its word is then lost to the step
-// that mine was for, so nobody can have gone. Flipped: so every word was given.
+// kBurned: another agent aborted without a flip. Its vote is missing in the step that ours was for,
+// so no rank can have a go. kFlipped: all ranks voted.
 attempt::PeersSaid AskPeersOf(Core* core, const Job& job, const std::stop_token& stop) {
   v1::QueryRequest query;
   *query.mutable_header() = job.request.header();

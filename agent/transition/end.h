@@ -1,4 +1,4 @@
-// What the end of an attempt does to memory and engines. Nothing here is under the core's lock.
+// Effects of an attempt's end on memory and engines. Nothing here is under the core's lock.
 #pragma once
 
 #include <set>
@@ -9,23 +9,23 @@
 
 namespace tangram {
 
-// The rank's memory goes over to the target. The gate follows.
+// Switches the rank's memory to the target. The gate flips afterwards.
 Status CommitMemory(Core* core, uint32_t device);
 
-// Nothing works on the attempt any more. Engines and memory forget it, or (`keep`) what is
-// verified stays, as a source for a repair.
+// Requires that no thread works on the attempt. Engines and memory discard it, or (`keep`) retain
+// its verified pieces as a source for a repair.
 void DropAttempt(Core* core, const Job& job, const std::string& reason, bool keep);
 
-// What a flip would give back stays, since a repair follows it at once.
+// Retains the pieces that retirement would free, because a repair follows directly.
 void KeepOldPlaces(Core* core, const Job& job);
 
-// Engines unmap them, and the pool has them back.
+// Engines unmap the old places, and they return to the pool.
 Status ReturnOldPlaces(Core* core, const Job& job);
 
-// Whom it is about, but for this agent.
+// The agents of the attempt, without this one.
 std::set<std::string> OtherAgents(Core* core, const Job& job);
 
-// What the other agents say of the attempt, and whose engine is gone.
+// The other agents' replies about the attempt, and the devices whose engine detached.
 attempt::PeersSaid AskPeersOf(Core* core, const Job& job, const std::stop_token& stop);
 
 }  // namespace tangram

@@ -1,4 +1,4 @@
-// What the executor needs of the engines that are attached to this agent, one per device.
+// The executor's interface to the attached engines, one per device.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,8 @@ struct EngineInfo {
   uint32_t kv_block_tokens = 0;
 };
 
-// Calls are answered by the engine's library; they block, bounded, and may be made from
-// any thread. kUnavailable: no engine, it left, it did not answer in time, or nobody wants the
-// answer any more (`stop`). kEngine: it said no.
+// The engine's library replies to calls. They block for a bounded time and may be made from any
+// thread. kUnavailable: no engine, it detached, it timed out, or `stop`. kEngine: it declined.
 class Engines {
  public:
   virtual ~Engines() = default;
@@ -32,9 +31,9 @@ class Engines {
   virtual Status Map(uint32_t device, const v1::Header& header, EngineMappings mappings,
                      std::stop_token stop) = 0;
   virtual Status Unmap(uint32_t device, const v1::EngineUnmap& unmap) = 0;
-  virtual void Abort(uint32_t device, const v1::EngineAbort& abort) = 0;  // no answer
-  // The engine's rank is no member any more: it is told and hung up on. Waits, bounded, until it
-  // is gone.
+  virtual void Abort(uint32_t device, const v1::EngineAbort& abort) = 0;  // no reply
+  // Evicts the engine of a released rank: sends the reason and disconnects. Waits, for a bounded
+  // time, until the engine has detached.
   virtual void Dismiss(uint32_t device, const std::string& reason) = 0;
 };
 

@@ -29,7 +29,7 @@ std::vector<std::string> ListOf(const Strings& strings) {
   return {strings.begin(), strings.end()};
 }
 
-// What the wire does not know is of no kind.
+// A kind that the wire does not define is invalid.
 attempt::Kind KindOf(v1::FlipKind kind) {
   return v1::FlipKind_IsValid(kind) ? static_cast<attempt::Kind>(kind)
                                     : static_cast<attempt::Kind>(UINT8_MAX);
@@ -40,7 +40,7 @@ attempt::Outcome OutcomeOf(v1::Outcome outcome) {
                                       : attempt::Outcome::kUnspecified;
 }
 
-// A call that did more than to say what is so passes the point; its answer is the point's then.
+// After a call that changed something, checks the fault point, whose error then is the reply.
 Status Passing(const attempt::Answer& answer, const char* point) {
   return answer.status.ok() && answer.acted ? fault::Check(point) : answer.status;
 }
@@ -48,7 +48,7 @@ Status Passing(const attempt::Answer& answer, const char* point) {
 }  // namespace
 
 struct Executor::Parts {
-  // Another attempt is to begin, so that a run before it is over; a repeated call is of its own.
+  // Another attempt begins, which ends an earlier run. A repeated call belongs to the run itself.
   void InterruptBefore(uint64_t attempt) {
     uint64_t last = 0;
     {
@@ -179,7 +179,7 @@ bool Executor::Resuming(std::string* why) { return parts_->resumption.Resuming(w
 Status Executor::Flip(uint32_t device, const v1::EngineFlip& flip) {
   const attempt::Answer answer =
       parts_->runner.Run(attempt::EngineFlip{HeaderOf(flip.header()), device, flip.target_hash()});
-  // The flip is the outcome by now: a fault here may only kill or delay.
+  // The flip is decided by now: a fault here may only kill or delay.
   if (answer.acted) (void)fault::Hit("flip.after_commit");
   return answer.status;
 }

@@ -1,12 +1,12 @@
-// Takes the ranks of one pod through flips, one attempt at a time (docs/architecture.md,
-// section 4): what follows from what is agent/attempt's to say, and is carried out here.
+// Takes the ranks of one pod through flips, one attempt at a time (docs/architecture.md, section
+// 4). agent/attempt decides the effects of each event; this folder carries them out.
 //
-// Prepare, Permit, Abort and Retire are answered when they are done and may be repeated
-// within their attempt; Stage begins and its progress is read from the status. A refusal
-// names what is current, and leaves everything as it was.
+// Prepare, Permit, Abort and Retire reply when they are done and may be repeated within their
+// attempt. Stage only begins; its progress is in the status. A rejection names the current state
+// and changes nothing.
 //
-// Threads: every public function may be called from any thread. Driver calls exclude each
-// other; the engines' calls and the peers' do not wait for them.
+// Threads: every public function may be called from any thread. Driver calls exclude each other;
+// calls of engines and peers do not wait for them.
 #pragma once
 
 #include <chrono>
@@ -36,32 +36,32 @@ class Executor {
            Engines* engines, Peers* peers);
   ~Executor();
 
-  // Where this agent's gRPC listens, host:port: known once it does.
+  // Sets the gRPC address of this agent, host:port, once it listens.
   void SetAddress(const std::string& agent);
-  // Why the checkpoint cannot be read any more; empty: it can.
+  // Sets why the checkpoint is no longer readable; empty: it is readable.
   void SetCheckpointError(const std::string& why);
 
   // From the driver.
-  // Undone, kUnavailable, if `stop` comes while an engine is waited for.
+  // kUnavailable, with everything undone, if `stop` is requested during the wait for an engine.
   Status Prepare(const v1::PrepareRequest& request, std::stop_token stop = {});
   Status Stage(const v1::Header& header);
   Status Permit(const v1::Header& header);
-  // kUnavailable: an engine gave its word and its outcome is not known yet; ask again.
-  // True: flipped. `stop`: nobody waits for an outcome that is open any more.
+  // kUnavailable: an engine has voted and the outcome is not known yet; retry. True: flipped.
+  // `stop`: the caller no longer waits for an unknown outcome.
   Result<bool> Abort(const v1::Header& header, const std::string& reason,
                      std::stop_token stop = {});
   Status Retire(const v1::Header& header);
-  // After a fence, from the driver: what became of an attempt, for ranks that all stand still
-  // (kWrongPhase: one does not). Repeated calls are answered alike.
+  // From the driver after a fence: the outcome of an attempt. All ranks must be stopped
+  // (kWrongPhase: one is not). Repeated calls get the same reply.
   Status Resolve(const v1::ResolveRequest& request);
-  // These members, or all when the world ends, are none any more: memory and engine go, the
-  // rank gets a new member id.
+  // Releases these members, or all when the world ends: frees memory, evicts engines, and gives the
+  // ranks new member ids.
   Status Release(const v1::ReleaseRequest& request);
-  // `asked`: with the layout and the inventories, but for what the caller knows; null: without.
+  // `asked`: with layout and inventories, except those the caller knows; null: without both.
   v1::StatusResponse GetStatus(const v1::StatusRequest* asked);
   // Waits until something changed since `seen` (updated), at most `limit`.
   bool WaitChange(uint64_t* seen, std::chrono::milliseconds limit);
-  // What a refusal tells: the world, the epoch, the highest attempt.
+  // For rejections: the world, the epoch, the highest attempt.
   v1::Header Current();
 
   // From other agents. `pod`: of the caller's certificate.
@@ -71,13 +71,13 @@ class Executor {
 
   // From the engine of a device.
   Result<Attachment> Attach(uint32_t device);
-  // From an engine whose agent died: it hands over what it kept. Verified without a lock, each
-  // rank in its caller's thread. kEngine: too late, or not so; kWrongPhase: another call is
-  // about it already; what RankMemory::Examine says. After an error the rank is as it was.
+  // From an engine whose agent died: it hands over its memory. Each rank is verified in its
+  // caller's thread, without a lock. kEngine: too late or invalid; kWrongPhase: another call
+  // verifies it; errors of RankMemory::Examine. After an error the rank is unchanged.
   Result<ShownFds> Resume(uint32_t device, const v1::Resume& resume, KeptFds kept,
                           std::stop_token stop);
-  // Ranks whose engines may yet resume, for resume_wait at most, or are being verified, for as
-  // long as that takes: until then nobody is told anything else. `why` (may be null) says it.
+  // Whether ranks wait for engines to resume (resume_wait at most) or are verified (any time). Then
+  // the driver gets no other reply. `why` (may be null) receives the reason.
   bool Resuming(std::string* why = nullptr);
   Status Flip(uint32_t device, const v1::EngineFlip& flip);
   // As KvPull in pulls.h.
@@ -89,7 +89,7 @@ class Executor {
 
   // Tokens of each expert that this device's engine routed or executed, [moe layers * experts].
   std::vector<uint64_t> Counters(uint32_t device, TokenCount what);
-  // How often the device's engine gave a step up for a rank, [GatePage::kCauses * kDoings].
+  // Steps that the device's engine abandoned because of a rank, [GatePage::kCauses * kDoings].
   std::vector<uint64_t> MissedRanks(uint32_t device);
   v1::ExpertLoadResponse GetLoad();
 

@@ -1,4 +1,4 @@
-// The executor over real stores, under calls that meet each other in unlucky ways.
+// The executor over real stores, with unfortunate interleavings of calls.
 #include "agent/transition/executor.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ namespace {
     ASSERT_TRUE(status_.ok()) << #expr << ": " << status_.message(); \
   } while (false)
 
-// The result of a call that may hang; a hang ends the program, since its threads cannot.
+// The result of a call that may block; if it does, abort(), since its threads cannot end.
 template <typename T>
 T Within(std::future<T> call, const char* what) {
   if (call.wait_for(std::chrono::minutes(1)) != std::future_status::ready) {
@@ -34,7 +34,7 @@ T Within(std::future<T> call, const char* what) {
   return call.get();
 }
 
-// The stager of the attempt before may still be asking a slow peer for a permit.
+// The stager of the previous attempt may still query a slow peer for a permit.
 TEST(Executor, ASlowPeerHoldsUpNobodyButTheNextStage) {
   OneAgent agent(1, std::chrono::milliseconds(1));
   agent.peers.Hang(true);
@@ -47,7 +47,7 @@ TEST(Executor, ASlowPeerHoldsUpNobodyButTheNextStage) {
   ASSERT_OK(agent.Retire(1));
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, agent.Again()));
   auto staged = std::async(std::launch::async, [&] { return agent.Stage(2); });
-  // Whether Stage has begun or not: nobody else waits for the peer.
+  // Whether or not Stage has begun, no other call waits for the peer.
   auto looked = std::async(std::launch::async, [&] {
     for (int i = 0; i < 1000; ++i) (void)agent.GetStatus();
     return true;
@@ -58,11 +58,11 @@ TEST(Executor, ASlowPeerHoldsUpNobodyButTheNextStage) {
   agent.AwaitPhase(v1::PHASE_STAGED);
 }
 
-// A release looks whether the attempt has flipped, and ends it: no flip comes between the two.
+// A release checks whether the attempt has flipped, and ends it. No flip may come between the two.
 TEST(Executor, AFlipDuringAReleaseIsSeen) {
   OneAgent agent(2);
   std::atomic<bool> over{false};
-  std::vector<std::jthread> lookers;  // so that who lets go of the lock does not get it again
+  std::vector<std::jthread> lookers;  // so that the thread that unlocks does not lock again first
   for (int i = 0; i < 2; ++i) {
     lookers.emplace_back([&] {
       while (!over) (void)agent.GetStatus();
@@ -87,16 +87,16 @@ TEST(Executor, AFlipDuringAReleaseIsSeen) {
   over = true;
 }
 
-// An agent died when only some had its word, and they flipped: who missed it learns so that all
-// words were given, and does not wait for it. (It did, for 10 s, while the driver waited for its
-// answer.)
+// An agent died after it had sent its vote to only some agents, and they flipped. An agent without
+// the vote learns from their flip that all voted. (Regression: it waited 10 s for the vote, and the
+// driver for its reply.)
 TEST(Executor, WhoMissedAWordFollowsOneThatFlipped) {
   OneAgent agent(2, std::chrono::hours(1), 1);
   const v1::Layout first = agent.First();
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, 1, first));
   ASSERT_OK(agent.Stage(1));
   {
-    // The other rank has what this one may have to wait for.
+    // The other rank has the pieces that this one may have to fetch.
     store::testing::Member& other = *agent.stores.members[1];
     ASSERT_OK(other.store->Prepare(1, first, 1, agent.stores.PartOf(other, first)));
     StageProgress progress;
@@ -112,7 +112,7 @@ TEST(Executor, WhoMissedAWordFollowsOneThatFlipped) {
   EXPECT_EQ(agent.executor->GetStatus(nullptr).epoch(), 1U);
 }
 
-// An engine that destroys its page between its flip and the agent's: the attempt ends, and the next
+// An engine destroys its page between its own flip and the agent's. The attempt ends, and the next
 // one begins.
 TEST(Executor, AGatePageThatIsDestroyedAtTheFlipHoldsUpNoLaterAttempt) {
   OneAgent agent(1);
@@ -130,14 +130,14 @@ TEST(Executor, AGatePageThatIsDestroyedAtTheFlipHoldsUpNoLaterAttempt) {
   agent.hooks.before_commit = [&] { agent.page(0)->state = 0; };
   EXPECT_EQ(agent.executor->Flip(0, flip).code(), Code::kWrongPhase);
   agent.hooks.before_commit = nullptr;
-  agent.peers.says.emplace().set_phase(v1::PHASE_IDLE);  // the others gave it up
+  agent.peers.says.emplace().set_phase(v1::PHASE_IDLE);  // the others aborted it
   const auto flipped = agent.executor->Abort(agent.Header(2), "a test");
   ASSERT_TRUE(flipped.ok()) << flipped.status().message();
   EXPECT_FALSE(*flipped);
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 3, target));
 }
 
-// The engines of a later flip of a run are asked when it is its turn: what is flipped stays.
+// Engines consent to a later flip of a run only in its turn. Completed flips stay.
 TEST(Executor, AnEngineThatRefusesALaterFlipEndsTheRun) {
   OneAgent agent(1);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
@@ -173,8 +173,8 @@ TEST(Executor, AnEngineThatRefusesALaterFlipEndsTheRun) {
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 4, agent.Again()));
 }
 
-// Whoever looks is answered while memory goes over to the target; whoever would end the attempt
-// waits until it has flipped.
+// While memory switches to the target, read calls are answered. Calls that would end the attempt
+// wait until it has flipped.
 TEST(Executor, AFlipThatTakesLongHoldsUpNobodyButWhoWouldEndIt) {
   OneAgent agent(2);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
@@ -223,7 +223,7 @@ TEST(Executor, AFlipThatTakesLongHoldsUpNobodyButWhoWouldEndIt) {
   EXPECT_EQ(agent.GetStatus().ranks(0).transition().phase(), v1::PHASE_FLIPPED);
 }
 
-// KV that goes ahead may wait for an agent that never hears of the attempt: its driver died.
+// A pull ahead may wait for an agent that never gets the attempt, because the driver died.
 TEST(Executor, AnAbortStopsThePullsOfItsAttempt) {
   OneAgent agent(2);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
@@ -248,8 +248,8 @@ TEST(Executor, AnAbortStopsThePullsOfItsAttempt) {
   (void)Within(std::move(pulled), "the pull's end");
 }
 
-// What cannot be exported cannot be mapped by an engine: the attempt fails before any engine steps
-// in the new layout.
+// An engine cannot map memory that cannot be exported. The attempt fails before any engine steps in
+// the new layout.
 TEST(Executor, MemoryThatCannotBeExportedFailsTheAttemptWithTheReason) {
   OneAgent agent(1);
   agent.hooks.before_new_mappings = [] {
@@ -262,8 +262,7 @@ TEST(Executor, MemoryThatCannotBeExportedFailsTheAttemptWithTheReason) {
   EXPECT_EQ(status.ranks(0).transition().error(), "device 0: no descriptors are left");
 }
 
-// At a pod's limit of processes no thread starts: calls are refused with the reason, and what was
-// begun ends.
+// At a pod's process limit no thread starts. Calls return the reason, and attempts end.
 TEST(Executor, ALackOfThreadsIsAnErrorAndEndsNoAgent) {
   OneAgent agent(1);
   const auto lacks = [](const std::string& text) {
@@ -279,7 +278,7 @@ TEST(Executor, ALackOfThreadsIsAnErrorAndEndsNoAgent) {
   ASSERT_OK(agent.Stage(2));
   agent.AwaitPhase(v1::PHASE_STAGED);
   WithoutThreads([&] { EXPECT_PRED1(lacks, agent.executor->Permit(agent.Header(2)).message()); });
-  agent.peers.says.emplace().set_phase(v1::PHASE_IDLE);  // no words came, and all gave it up
+  agent.peers.says.emplace().set_phase(v1::PHASE_IDLE);  // no votes came, and all aborted
   ASSERT_TRUE(agent.executor->Abort(agent.Header(2), "a test").ok());
   agent.peers.says.reset();
 
@@ -292,7 +291,7 @@ TEST(Executor, ALackOfThreadsIsAnErrorAndEndsNoAgent) {
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 4, agent.Again()));
 }
 
-// Who wants to know all pieces waits for memory by itself.
+// Only a status request with inventories waits for memory.
 TEST(Executor, AStatusThatTakesLongHoldsUpNobody) {
   OneAgent agent(1);
   std::latch telling(1), go(1);
@@ -309,7 +308,7 @@ TEST(Executor, AStatusThatTakesLongHoldsUpNobody) {
       << "what memory has now is no part of what was before";
 }
 
-// Heads shared by both ranks in the layer, or in none.
+// A layout whose heads are shared by both ranks in the layers for which `in` is true.
 v1::Layout SharedHeads(v1::Layout layout, uint32_t query_heads, bool (*in)(uint32_t layer)) {
   for (v1::LayerLayout& layer : *layout.mutable_layers()) {
     if (!in(layer.layer())) continue;
@@ -324,7 +323,7 @@ v1::Layout SharedHeads(v1::Layout layout, uint32_t query_heads, bool (*in)(uint3
   return layout;
 }
 
-// A status of many pieces is told once: who asks again with what it has gets what is new.
+// A large status is sent once: a caller that names what it knows gets only changes.
 TEST(Executor, WhatTheCallerKnowsIsNotToldAgain) {
   OneAgent agent(2);
   const auto known = [](const v1::StatusResponse& status) {
@@ -357,7 +356,7 @@ TEST(Executor, WhatTheCallerKnowsIsNotToldAgain) {
     EXPECT_FALSE(rank.has_inventory());
     EXPECT_NE(rank.inventory_version(), 0U);
   }
-  // Only the one that the caller does not know is told.
+  // Only the inventory that the caller does not know is sent.
   asked.mutable_known_inventories()->erase(status.ranks(1).member().id());
   const v1::StatusResponse one = agent.executor->GetStatus(&asked);
   EXPECT_FALSE(one.ranks(0).has_inventory());
@@ -365,7 +364,7 @@ TEST(Executor, WhatTheCallerKnowsIsNotToldAgain) {
             status.ranks(1).inventory().SerializeAsString());
 }
 
-// An engine that splits no request's heads is never given a layout that does.
+// An engine that does not split attention heads never gets a layout that does.
 TEST(Executor, AttentionOnSeveralRanksIsRefusedForAnEngineThatTakesOne) {
   OneAgent agent(2);
   agent.engines.capabilities.set_mixed_layouts(true);
@@ -394,8 +393,7 @@ TEST(Executor, AttentionOnSeveralRanksIsRefusedForAnEngineThatTakesOne) {
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 3, all));
 }
 
-// A layer without experts shards none: it is no other sharding than that of the layers that have
-// some.
+// A layer without experts has no expert sharding, so it does not make a layout mixed.
 TEST(Executor, LayersWithoutExpertsAreNoMixedLayout) {
   OneAgent agent(2, std::chrono::hours(1), 0, Small(1));
   ASSERT_EQ(agent.First().layers(0).expert_group_size(), 0U);
@@ -409,7 +407,7 @@ TEST(Executor, LayersWithoutExpertsAreNoMixedLayout) {
       << refused.message();
 }
 
-// What steps take is read from the page while bytes come, and whatever it says is a share.
+// Step times are read from the page during staging. Any value gives a valid share.
 TEST(Executor, WorkersAreHeldUpWhileStepsTakeTooLong) {
   using std::chrono::nanoseconds;
   OneAgent agent(1);
@@ -443,8 +441,8 @@ TEST(Executor, WorkersAreHeldUpWhileStepsTakeTooLong) {
   EXPECT_LT(shares[6], shares[5]);
 }
 
-// KV that goes ahead rests by the same bound; what comes in the flip, or while no step is computed,
-// does not.
+// Pulls of KV ahead rest by the same bound. Pulls in the flip, or while no step is computed, do
+// not.
 TEST(Executor, KvAheadIsPutOffWhileStepsTakeTooLong) {
   using std::chrono::milliseconds;
   OneAgent agent(1);
@@ -514,7 +512,7 @@ TEST_F(ResumeTest, ARankGoesOnWithWhatItsEngineKept) {
   for (const auto& member : agent_.stores.members) ASSERT_OK(member->store->Audit());
 }
 
-// The control page is the engine's to write: what it says there may refuse it, no more.
+// The engine writes the control page: its content may cause a rejection, but nothing worse.
 TEST_F(ResumeTest, AControlPageThatIsNotOneLeavesTheRankAsItWas) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   void* mapped =
@@ -534,7 +532,7 @@ TEST_F(ResumeTest, AControlPageThatIsNotOneLeavesTheRankAsItWas) {
   EXPECT_EQ(agent_.GetStatus().epoch(), 1u);
 }
 
-// Three ranks of gigabytes take a while; nobody else does, and no limit runs out over it.
+// Verifying three ranks of gigabytes takes a while. Meanwhile no call waits and no timeout expires.
 TEST(Resume, EveryCallIsAnsweredWhileAllRanksAreVerifiedAtOnce) {
   OneAgent agent(3);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
@@ -571,7 +569,7 @@ TEST(Resume, EveryCallIsAnsweredWhileAllRanksAreVerifiedAtOnce) {
   EXPECT_EQ(agent.GetStatus().epoch(), 1u);
 }
 
-// A member that lacks a piece of its layout cannot stay: it is refused, and is new in the end.
+// A member that lacks a piece of its layout cannot stay: it is rejected, and becomes a new member.
 TEST_F(ResumeTest, AByteThatChangedRefusesItsRankAlone) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   const std::string path =

@@ -19,7 +19,7 @@ void AskAll(Peers* peers, const std::set<std::string>& agents, const v1::QueryRe
       const std::scoped_lock lock(mu);
       if (!ended && answer.ok()) ended = enough(agent, *answer);
       --open;
-      changed.notify_all();  // with the lock: what is waited with ends right after it
+      changed.notify_all();  // under the lock: `changed` is destroyed soon after
     });
   }
   std::unique_lock lock(mu);

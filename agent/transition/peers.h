@@ -1,4 +1,4 @@
-// What the executor asks other agents.
+// The executor's calls to other agents.
 #pragma once
 
 #include <functional>
@@ -11,9 +11,9 @@
 
 namespace tangram {
 
-// Calls return at once, so that many peers are asked at the same time; each is answered once, in
-// another thread, after a few seconds at most. kUnavailable: the peer is away, or `stop` ended the
-// call. A refusal keeps its code.
+// Calls return immediately, so that many peers are queried concurrently. Each callback runs once,
+// in another thread, after a few seconds at most. kUnavailable: the peer is unreachable, or `stop`
+// ended the call. A rejection keeps its code.
 class Peers {
  public:
   using Answered = std::function<void(Result<v1::QueryResponse>)>;
@@ -26,8 +26,8 @@ class Peers {
                     Told told) = 0;
 };
 
-// Asks all these agents at once. `enough` sees the answers, one at a time and in no order; when it
-// has said true, or at `stop`, the others are let go. Returns when no call is under way.
+// Queries all these agents concurrently. `enough` receives the replies one at a time, in any order.
+// Once it returns true, or at `stop`, the other calls are cancelled. Returns when no call is open.
 void AskAll(Peers* peers, const std::set<std::string>& agents, const v1::QueryRequest& request,
             const std::stop_token& stop,
             const std::function<bool(const std::string& agent, const v1::QueryResponse&)>& enough);

@@ -22,7 +22,7 @@ v1::QueryResponse Says(v1::Phase phase) {
   return answer;
 }
 
-// Each agent answers after its time with its word, or is away; whoever is let go says so at once.
+// Each agent answers after its time with its phase, or is unreachable. Cancelled calls end early.
 class TimedPeers final : public Peers {
  public:
   struct Answer {
@@ -60,7 +60,7 @@ class TimedPeers final : public Peers {
 
 constexpr auto kForEver = std::chrono::hours(1);
 
-// Before, one was asked after the other: who hung kept the word of the next from being heard.
+// Regression: peers were queried in turn, so an unresponsive one hid the next one's reply.
 TEST(AskAll, WhoHangsKeepsNobodyFromBeingHeard) {
   TimedPeers peers({{"hangs", {kForEver, v1::PHASE_STAGED}},
                     {"is away", {}},
@@ -72,7 +72,7 @@ TEST(AskAll, WhoHangsKeepsNobodyFromBeingHeard) {
            return seen.phase() == v1::PHASE_PERMITTED;
          });
   EXPECT_EQ(heard, std::vector<std::string>{"knows"});
-  // "hangs", and on a busy machine maybe "is away", too.
+  // "hangs", and on a busy machine perhaps "is away".
   EXPECT_GE(peers.let_go, 1);
 }
 

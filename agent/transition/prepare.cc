@@ -14,7 +14,7 @@ namespace {
 
 const fault::Point kAfterMemory("prepare.after_memory", fault::kErrors);
 
-// Geometries are the same model's when they differ in the engine's declaration alone.
+// Hash of a geometry without the engine's declaration, which may differ for the same model.
 std::string ShapeHash(v1::Geometry geometry) {
   geometry.clear_even_shards_only();
   return layout::WireHash(geometry);
@@ -22,7 +22,7 @@ std::string ShapeHash(v1::Geometry geometry) {
 
 Status CheckEngine(const Core& core, const Job& job, uint32_t device, const EngineInfo& engine) {
   bool mixed = false;
-  uint32_t experts = 0;  // ranks that share an expert, in layers that have any
+  uint32_t experts = 0;  // ranks that share an expert, in layers that have experts
   const uint32_t granules = core.geometry.granules();
   for (const v1::LayerLayout& layer : job.target->layers()) {
     const uint32_t g = layer.expert_group_size();
@@ -68,7 +68,7 @@ Status CheckEngines(const Core& core, const Job& job) {
   return OkStatus();
 }
 
-// Those of all parts that have one.
+// Gets the consent of the engines of all parts.
 Status PrepareEngines(Core* core, Job* job, std::vector<uint32_t>* asked,
                       const std::stop_token& stop) {
   std::mutex error_mu;
@@ -78,7 +78,7 @@ Status PrepareEngines(Core* core, Job* job, std::vector<uint32_t>* asked,
     if (!status.ok() && error.ok()) error = std::move(status);
   };
   {
-    // Side by side: the engines of one pod may wait for each other's new communicator.
+    // Concurrently: the engines of one pod may wait for each other's new communicator.
     std::vector<std::jthread> calls;
     for (const auto& [device, part] : job->parts) {
       asked->push_back(device);
@@ -94,7 +94,7 @@ Status PrepareEngines(Core* core, Job* job, std::vector<uint32_t>* asked,
   return error;
 }
 
-// Flips of a run follow one another without a gap. Each is built when it is its turn.
+// Flips of a run follow one another without a gap. Each is built in its turn.
 Status CheckNext(const v1::PrepareRequest& request) {
   for (int i = 0; i < request.next_size(); ++i) {
     const v1::PrepareRequest& next = request.next(i);

@@ -1,4 +1,4 @@
-// Prepare: the target is built from the plan and checked, memory and engines agree, before a byte
+// Prepare: builds and checks the target, gets memory and the consent of engines, before a byte
 // moves. Nothing here is under the core's lock; driver calls exclude each other.
 #pragma once
 
@@ -16,18 +16,18 @@ Status CheckGeometry(const Core& core, const v1::PrepareRequest& request);
 // Validate.
 Status BuildTarget(const Core& core, Job* job, const std::shared_ptr<const v1::Layout>& base);
 
-// Builds the job's target if it is not built from `base` yet, and answers what the machine wants to
-// know of it, for the ranks with these members. Errors as of BuildTarget.
+// Builds the job's target unless it is built from `base`. Returns the machine's plan for the ranks
+// with these members. Errors as of BuildTarget.
 Result<attempt::Plan> Build(const Core& core, Job* job,
                             const std::shared_ptr<const v1::Layout>& base,
                             const std::vector<std::string>& members);
 
-// The consent of the device's engine, if it has one. What engines say, and kUnavailable: `stop`
-// came while it was waited for.
+// The consent of the device's engine, if it has one. Errors of the engine; kUnavailable: `stop` was
+// requested meanwhile.
 Status PrepareEngine(Core* core, Job* job, uint32_t device, const std::stop_token& stop);
 
-// Memory for every part, and the engines' consent unless that is asked for when bytes are staged:
-// all, or nothing is left of it. kEngine, kNoMemory, kBadPlan, and errors of PrepareEngine.
+// Reserves memory for every part and gets the engines' consent (except Job::asks_when_staged); on
+// error, undoes all. kEngine, kNoMemory, kBadPlan, and errors of PrepareEngine.
 Status Reserve(Core* core, Job* job, const std::stop_token& stop);
 
 }  // namespace tangram

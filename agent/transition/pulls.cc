@@ -10,7 +10,7 @@
 namespace tangram {
 namespace {
 
-// The attention of a layer in terms that outlive a renumbering: who computes which query heads.
+// A layer's attention by member ids, which survive a renumbering: the query heads of each member.
 std::vector<std::pair<std::vector<std::string>, std::vector<uint32_t>>> AttentionOf(
     const v1::Layout& layout, const v1::LayerLayout& layer) {
   std::vector<std::pair<std::vector<std::string>, std::vector<uint32_t>>> out;
@@ -34,11 +34,11 @@ bool SameAttention(const v1::LayerLayout& a, const v1::LayerLayout& b) {
                     b.attention().end(), same);
 }
 
-// An agent may read what the target gives to its own ranks, and nothing else. Which KV goes where
-// is decided at the flip, by engines: of that it may read all, in the attempts that carry any.
+// An agent may read only the pieces that the target assigns to its own ranks. Engines assign KV at
+// the flip, so in attempts that move KV it may read all KV.
 Status CheckPull(const v1::OpenPullRequest& request, const Job& job, const std::string& pod) {
   const v1::Layout& target = *job.target;
-  std::vector<bool> its;  // by rank of the target
+  std::vector<bool> its;  // ranks of the target that belong to `pod`
   for (const v1::Member& member : target.members()) its.push_back(member.pod() == pod);
   if (std::find(its.begin(), its.end(), true) == its.end()) {
     return {Code::kUnauthenticated,
@@ -49,7 +49,7 @@ Status CheckPull(const v1::OpenPullRequest& request, const Job& job, const std::
             fmt::format("attempt {} moves no KV, but pod '{}' requested KV", job.id, pod)};
   }
   const v1::Fetches& wanted = request.pieces();
-  // Columns of different length are the memory's to refuse.
+  // RankMemory rejects columns of different length.
   const int n = std::min({wanted.layer_size(), wanted.expert_size(), wanted.granule_start_size(),
                           wanted.granule_count_size()});
   for (int i = 0; i < n; ++i) {
@@ -65,7 +65,7 @@ Status CheckPull(const v1::OpenPullRequest& request, const Job& job, const std::
 
 }  // namespace
 
-// Requests stay at their homes, and their KV where it is, unless attention changes.
+// Unless attention changes, requests stay at their homes, and their KV stays in place.
 bool CarriesKv(const Job& job, const v1::Layout* base) {
   if (base == nullptr || job.by_agents()) return false;
   const v1::Layout& target = *job.target;
@@ -103,7 +103,7 @@ Result<std::optional<uint64_t>> KvPull(Core* core, uint32_t device, const v1::Kv
                                        std::stop_token stop) {
   JobPtr job;
   std::shared_ptr<const v1::Layout> base;
-  bool awaited = false;  // by the flip
+  bool awaited = false;  // the flip waits for it
   {
     const std::scoped_lock lock(core->mu);
     TANGRAM_RETURN_IF_ERROR(
@@ -117,7 +117,7 @@ Result<std::optional<uint64_t>> KvPull(Core* core, uint32_t device, const v1::Kv
     return Status{Code::kInvalid, "KV pull has columns of different lengths"};
   }
   if (!base) return Status{Code::kWrongPhase, "KV pull without an active layout"};
-  // Sources are ranks of the layout before the flip; the peers are named by the target's.
+  // Sources are ranks of the layout before the flip; `peers` has the ranks of the target.
   std::vector<v1::PeerAddress> peers;
   for (v1::PeerAddress peer : job->peers()) {
     const int32_t before = layout::RankOf(*base, peer.member());

@@ -1,4 +1,4 @@
-// What an agent gives to others of its world: what the attempt brings to their own ranks.
+// Reads by other agents of the world: only pieces that the attempt assigns to their own ranks.
 #include <gtest/gtest.h>
 
 #include "agent/transition/testing/agent.h"
@@ -12,7 +12,7 @@ namespace {
     ASSERT_TRUE(status_.ok()) << #expr << ": " << status_.message(); \
   } while (false)
 
-// Two ranks in one agent; the layouts say that each is of a pod of its own.
+// Two ranks in one agent; in the layouts, each belongs to a pod of its own.
 class PullsTest : public ::testing::Test {
  protected:
   static v1::Layout InPods(v1::Layout layout) {
@@ -20,7 +20,7 @@ class PullsTest : public ::testing::Test {
     layout.mutable_members(1)->set_pod("pod-b");
     return layout;
   }
-  // The request of `pod` to rank 0; its piece is the first that the target gives to `rank`.
+  // A request of `pod` to rank 0 for the first piece that the target gives to `rank`.
   Code AskForPieceOf(uint32_t rank, uint64_t attempt, const std::string& pod) {
     const auto pieces = layout::PiecesOf(first_, agent_.stores.geometry(), rank);
     v1::OpenPullRequest request = Ask(attempt);
@@ -82,7 +82,7 @@ TEST_F(PullsTest, APieceReachesNoFurtherThanTheTargetSays) {
   }
 }
 
-// A row without granules, for a tail, goes to who is given some of the expert.
+// A row without granules, for a tail, is allowed if the target gives the rank some of the expert.
 TEST_F(PullsTest, ATailReachesNoFurtherThanItsExpert) {
   ASSERT_NO_FATAL_FAILURE(Staged(v1::FLIP_KIND_FIRST, 1, first_));
   const auto piece = layout::PiecesOf(first_, agent_.stores.geometry(), 0)[0];

@@ -10,7 +10,7 @@
 namespace tangram {
 namespace {
 
-// What an engine maps, and the layout of its rank; all but what the core's lock guards.
+// The memory that an engine maps, and its rank's layout; without data under the core's lock.
 Result<Attachment> Describe(const Core& core, RankMemory* memory, const v1::Layout* layout) {
   const EngineRegions regions = memory->Regions();
   Attachment out;
@@ -70,7 +70,7 @@ Status Resumption::CheckAttach(uint32_t device) const {
           fmt::format("device {}: the pieces that its engine retained are being verified", device)};
 }
 
-// What memory shows is put together without the lock; it holds if the rank stands where it stood.
+// Memory is described without the lock. The description is valid if the rank's layout is unchanged.
 Result<Attachment> Resumption::Attach(uint32_t device) {
   if (device >= core_->ranks.size()) {
     return Status{Code::kInvalid, fmt::format("device {} is out of range: this pod has {} devices",
@@ -188,7 +188,7 @@ Result<std::unique_ptr<RankMemory::Adoption>> Resumption::Examine(RankMemory* me
 
 Result<ShownFds> Resumption::Resume(uint32_t device, const v1::Resume& resume, KeptFds kept,
                                     std::stop_token stop) {
-  (void)Resuming(nullptr);  // past the time limit nobody is awaited
+  (void)Resuming(nullptr);  // after resume_wait no engine is awaited
   {
     const std::scoped_lock lock(core_->mu);
     TANGRAM_RETURN_IF_ERROR(CheckResume(device, resume));
@@ -196,7 +196,7 @@ Result<ShownFds> Resumption::Resume(uint32_t device, const v1::Resume& resume, K
   }
   Core::Rank& rank = core_->ranks[device];
   int32_t in_layout = -1;
-  // Gigabytes, and the driver does not wait for it. What the rank had before goes with it, as late.
+  // Reads gigabytes; the driver does not wait for it.
   auto adoption = Examine(rank.memory, resume, &in_layout, std::move(kept), std::move(stop));
   std::shared_ptr<const v1::Layout> layout;
   std::string hash;
@@ -208,7 +208,7 @@ Result<ShownFds> Resumption::Resume(uint32_t device, const v1::Resume& resume, K
   const std::scoped_lock call(core_->calls);
   const Status adopted = adoption.ok() ? rank.memory->Adopt(adoption->get()) : adoption.status();
   if (adopted.ok()) {
-    // From here on nothing fails: the rank stands on the engine's memory.
+    // Nothing fails from here on: the rank uses the engine's memory.
     TakeOver(&rank, resume, in_layout, std::move(layout), std::move(hash), page);
   } else if (!adoption.ok()) {
     spdlog::error("retained pieces not adopted device={} error=\"{}\"", device, adopted.message());
@@ -221,7 +221,7 @@ Result<ShownFds> Resumption::Resume(uint32_t device, const v1::Resume& resume, K
   return (*adoption)->descriptors();
 }
 
-// The rank is told to be resuming until all of it is done.
+// The rank is reported as resuming until all of this is done.
 void Resumption::TakeOver(Core::Rank* rank, const v1::Resume& resume, int32_t in_layout,
                           std::shared_ptr<const v1::Layout> layout, std::string hash,
                           GatePage* page) {

@@ -1,5 +1,4 @@
-// Engines and the ranks that they attach to: as new ones, or with what they kept when their agent
-// died.
+// Engines that attach to a rank: new ones, and engines that survived their agent with its memory.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +35,7 @@ class Resumption {
 
   Core* const core_;
   Runner* const runner_;
-  const ExecutorClock::time_point until_;  // engines are awaited
+  const ExecutorClock::time_point until_;  // end of the wait for engines
 };
 
 }  // namespace tangram

@@ -1,6 +1,6 @@
-// What an engine hands over after its agent's death, damaged: extents, layout, descriptors, the
-// control page. It is taken over, and every page is then owned once, or refused, and the rank is as
-// it was: what was sound is still taken over.
+// Damaged data from an engine after its agent's death: extents, layout, descriptors, control page.
+// A resume either succeeds, and every page is owned once, or is rejected, and the rank is
+// unchanged: it can still resume with undamaged data.
 #include <fcntl.h>
 #include <fuzzer/FuzzedDataProvider.h>
 #include <spdlog/spdlog.h>
@@ -24,7 +24,7 @@ void Want(const Status& status, const char* what) {
   Want(status.ok(), std::string(what) + ": " + status.message());
 }
 
-// An agent with one rank that died and stands again, and what the rank's engine kept.
+// A restarted agent with one rank, and the memory that the rank's engine kept.
 class Scene {
  public:
   Scene() {
@@ -117,7 +117,7 @@ class Scene {
         resume->set_member(in.ConsumeBool() ? "pod-0/0/2" : in.ConsumeRandomLengthString(64));
         return;
       default:
-        // The whole message, or what a peer's parser makes of anything.
+        // Removes the layout, or replaces the message by whatever a parser reads from random bytes.
         if (in.ConsumeBool()) return resume->clear_layout();
         (void)resume->ParseFromString(in.ConsumeRandomLengthString());
         return;
@@ -222,7 +222,7 @@ class Scene {
         fds_[in.ConsumeIntegral<uint8_t>()] = UniqueFd(dup(fd.get()));
         return;
       default:
-        // As long as it should be, and may shrink: no arena.
+        // Of the right length, but may shrink: not valid as an arena.
         fd.reset(memfd_create("strange", MFD_CLOEXEC | MFD_ALLOW_SEALING));
         Want(ftruncate(fd.get(), 4096 * in.ConsumeIntegralInRange<off_t>(0, 512)) == 0, "a memfd");
     }

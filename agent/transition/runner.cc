@@ -13,17 +13,17 @@
 namespace tangram {
 namespace {
 
-// Between two looks of a call at what it waits for.
+// Poll interval of a waiting call.
 constexpr auto kLookAgain = std::chrono::milliseconds(100);
 
 }  // namespace
 
-// How far a call is.
+// Progress of a call.
 struct Runner::Progress {
   const attempt::Event& event;
   const Call& call;
   ExecutorClock::time_point begun = ExecutorClock::now();
-  uint64_t seen = 0;  // the core's version when the machine was told last
+  uint64_t seen = 0;  // the core's version after the last event
 };
 
 Runner::Runner(Core* core)
@@ -119,7 +119,7 @@ Runner::End Runner::Do(const attempt::StartStaging& next, const Progress&) {
 }
 
 Runner::End Runner::Do(const attempt::TellWords& next, const Progress&) {
-  // Words that never leave: an abort finds that the others have not flipped.
+  // Without its thread no votes are sent: an abort then finds that no other agent has flipped.
   if (Status started = words_->Start(JobOf(next.attempt)); !started.ok()) {
     return attempt::Answer{std::move(started)};
   }
@@ -136,7 +136,7 @@ Runner::End Runner::Do(const attempt::Commit& next, const Progress&) {
     end.status = CommitMemory(core_, device);
     if (!end.status.ok()) break;
     ++end.done;
-    // Of an engine that flips nobody asks whether it is there.
+    // An engine that flips is attached.
     const bool asks = next.by != attempt::By::kEngine;
     if (asks && core_->engines->Info(device).attached) end.attached.insert(device);
   }
@@ -152,7 +152,7 @@ Runner::End Runner::Do(const attempt::AskPeers& next, const Progress& progress) 
 
 Runner::End Runner::Do(const attempt::Drop& next, const Progress&) {
   const JobPtr job = Stop(next.attempt);
-  stager_->Join();  // it may be waiting for an engine
+  stager_->Join();  // it may wait for an engine
   words_->Join();
   DropAttempt(core_, *job, next.reason, next.keep);
   return attempt::Dropped{next.attempt};
@@ -161,7 +161,7 @@ Runner::End Runner::Do(const attempt::Drop& next, const Progress&) {
 Runner::End Runner::Do(const attempt::ReturnOld& next, const Progress&) {
   Status status = ReturnOldPlaces(core_, *JobOf(next.attempt));
   if (status.ok()) {
-    // The stager may still be asking a peer for the permit: Stage waits for its end, nobody here.
+    // The stager may still query a peer for the permit. The next Stage waits for it, not this call.
     (void)Stop(next.attempt);
     words_->Join();
   }

@@ -1,4 +1,4 @@
-// Carries out what the machine says, until the call that began it is answered.
+// Carries out the machine's actions until a call has its reply.
 #pragma once
 
 #include <memory>
@@ -18,24 +18,24 @@ class Words;
 class Runner {
  public:
   explicit Runner(Core* core);
-  ~Runner();  // ends what works on attempts
+  ~Runner();  // stops all work on attempts
 
-  // What a call brings beside its event.
+  // Data of a call besides its event.
   struct Call {
     JobPtr job;            // Prepare: what to build
-    std::stop_token stop;  // nobody waits for the answer any more
+    std::stop_token stop;  // the caller no longer waits
   };
   attempt::Answer Run(const attempt::Event& event);
   attempt::Answer Run(const attempt::Event& event, const Call& call);
-  // A driver call for `attempt` is about to end the run, which is of it or came before: what that
-  // waits for (an engine that stands still, say) is waited for no longer.
+  // A driver call for `attempt` is about to end the run that has this attempt or precedes it. Ends
+  // the run's waits, for example for a stopped engine.
   void Interrupt(uint64_t attempt);
 
  private:
   struct Progress;
   using End = std::variant<attempt::Event, attempt::Answer>;
 
-  // One each: what to do, and then what to tell.
+  // Each carries out one action and returns its result, or the reply.
   End Do(const attempt::Build& next, const Progress& progress);
   End Do(const attempt::KeepOld& next, const Progress& progress);
   End Do(const attempt::Reserve& next, const Progress& progress);
@@ -51,12 +51,12 @@ class Runner {
   End Do(const attempt::Answer& next, const Progress& progress);
 
   JobPtr JobOf(uint64_t attempt);
-  JobPtr Stop(uint64_t attempt);  // and what works on it sees that soon
+  JobPtr Stop(uint64_t attempt);  // stops the work on it
 
   Core* const core_;
   const std::unique_ptr<Words> words_;
-  const std::unique_ptr<Stager> stager_;  // goes before: it may be about to start the words
-  const std::unique_ptr<Walker> walker_;  // and this one before both
+  const std::unique_ptr<Stager> stager_;  // destroyed before words_, which it may be about to start
+  const std::unique_ptr<Walker> walker_;  // destroyed before both
 };
 
 }  // namespace tangram

@@ -23,7 +23,7 @@ const fault::Point kAfter("stage.after", fault::kErrors);
 
 constexpr auto kAskAgain = std::chrono::milliseconds(500);
 
-// An engine's consent to a flip of a run, asked for while bytes are staged.
+// An engine's consent to a flip of a run, requested while bytes are staged.
 class Consent {
  public:
   Consent(Core* core, Job* job, uint32_t device) : stop_(job->stop.get_token(), own_.get_token()) {
@@ -112,7 +112,7 @@ Status Stager::StageAll(Job* job) {
     }
   };
   {
-    // Ranks of one pod stage side by side: they pull from each other too.
+    // Ranks of one pod stage concurrently: they also fetch from each other.
     std::vector<std::jthread> workers;
     for (const auto& [device, part] : job->parts) {
       auto worker = StartThread([&, device = device] {
@@ -121,7 +121,7 @@ Status Stager::StageAll(Job* job) {
       });
       if (!worker.ok()) {
         done(device, worker.status());
-        job->stop.request_stop();  // the others may wait for what it would bring
+        job->stop.request_stop();  // other ranks may wait for its pieces
         break;
       }
       workers.push_back(std::move(worker).value());
@@ -142,8 +142,8 @@ void Stager::Work(const JobPtr& job) {
   AwaitPermit(*job);
 }
 
-// The driver may be gone after it told one agent of the permit: who is staged asks the others,
-// and takes the permit as given when one of them was permitted or flipped.
+// The driver may have died after it sent the permit to one agent. So a staged agent queries the
+// others, and takes the permit as given if one of them is permitted or has flipped.
 void Stager::AwaitPermit(const Job& job) {
   const std::stop_token stop = job.stop.get_token();
   const auto over = [&] {
@@ -160,7 +160,7 @@ void Stager::AwaitPermit(const Job& job) {
       if (core_->changed.wait_for(lock, wait, over)) return;
     }
     wait = kAskAgain;
-    std::string permitted;  // who has it
+    std::string permitted;  // an agent that has it
     AskAll(core_->peers, OtherAgents(core_, job), query, stop,
            [&](const std::string& agent, const v1::QueryResponse& seen) {
              const bool has = seen.phase() == v1::PHASE_PERMITTED || seen.flipped();

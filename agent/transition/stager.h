@@ -1,4 +1,4 @@
-// The thread that brings an attempt's pieces, then looks after its permit.
+// The thread that stages an attempt's pieces, then queries peers for its permit.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,15 @@
 
 namespace tangram {
 
-// Start and Join are of driver calls, which exclude each other.
+// Only driver calls use Start and Join, and they exclude each other.
 class Stager {
  public:
   Stager(Core* core, Runner* runner) : core_(core), runner_(runner) {}
 
-  // Begins; then waits for the end of what it did for an attempt before, which was stopped.
-  // Waits for the one before. An error: there is no thread for it.
+  // Starts the thread, then waits for the previous one, whose job was stopped. An error: no thread
+  // could be started.
   Status Start(JobPtr job);
-  // Waits for the end of what it does; the job was stopped.
+  // Waits for the thread; its job was stopped.
   void Join();
 
  private:
@@ -26,7 +26,7 @@ class Stager {
   Status StageAll(Job* job);
   Status StagePart(Job* job, uint32_t device);
   void AwaitPermit(const Job& job);
-  // How much of its time a worker may bring bytes of the job for a rank; none: all.
+  // The share of its time in which a worker may copy bytes of the job to a rank; none: all.
   std::function<double()> ShareOf(const Job& job, uint32_t device);
 
   Core* const core_;

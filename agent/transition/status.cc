@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMostLooks = 16;
 
-// The rest of the file's first half is under the core's lock.
+// From here to Fill, under the core's lock.
 void FillEngine(const Core& core, const Core::Rank& rank, bool in_world, const EngineInfo& engine,
                 bool turns, v1::EngineStatus* out) {
   const GatePage& page = *rank.gate.page();
@@ -51,7 +51,7 @@ void FillEngine(const Core& core, const Core::Rank& rank, bool in_world, const E
   }
 }
 
-// Of an attempt and of those before it in its run.
+// Figures of an attempt plus those of earlier attempts of its run.
 void FillFigures(const Job& job, uint32_t device, v1::TransitionStatus* out) {
   static const v1::TransitionStatus kNone;
   const auto before = job.carried.find(device);
@@ -90,8 +90,8 @@ void FillTransition(const Core& core, uint32_t device, uint64_t steps, v1::Trans
   const Job& job = *core.JobOf(plan.attempt);
   FillFigures(job, device, out);
   if (flipped) out->set_steps_since_flip(steps);
-  // Texts of engines, of other agents and of files: one byte that is no UTF-8 would have the driver
-  // refuse the whole status, and take this agent for one that does not answer.
+  // Texts of engines, other agents and files. Invalid UTF-8 would make the driver reject the whole
+  // status and take this agent for unresponsive.
   out->set_error(ValidUtf8(attempt->error));
   if (const auto* run = core.machine.run(); run != nullptr && run->Has(plan.attempt)) {
     if (!run->over && plan.attempt < run->last) out->set_run_last(run->last);
@@ -100,7 +100,7 @@ void FillTransition(const Core& core, uint32_t device, uint64_t steps, v1::Trans
   const GatePage& page = *core.ranks[device].gate.page();
   if (permitted && page.declined.load(std::memory_order_acquire) > 0) {
     const size_t n = strnlen(page.decline_reason, sizeof page.decline_reason);
-    // Copied first: the engine may write on.
+    // Copied first: the engine may still write.
     const std::string last(page.decline_reason, n);
     out->set_error(fmt::format("the engine declined the flip {} times, last reason: {}",
                                page.declined.load(), ValidUtf8(last)));
@@ -119,7 +119,7 @@ void FillRank(const Core& core, uint32_t device, const EngineInfo& engine, bool 
   FillTransition(core, device, out->engine().steps(), out->mutable_transition());
 }
 
-// All that the lock guards; the version that it is of, and the layout in force.
+// Fills the data under the lock; sets its version, and returns the active layout.
 std::shared_ptr<const v1::Layout> Fill(Core* core, const std::vector<EngineInfo>& engines,
                                        bool turns, v1::StatusResponse* out, uint64_t* version) {
   const std::scoped_lock lock(core->mu);
@@ -149,7 +149,7 @@ void FillMemory(RankMemory* memory, const v1::StatusRequest* asked, v1::RankStat
   out->set_memory_free(figures.free);
   out->set_memory_mapped(figures.mapped);
   if (asked == nullptr) return;
-  // Before the inventory: one that changes meanwhile is told again.
+  // Read before the inventory: if that changes meanwhile, it is sent again.
   out->set_inventory_version(memory->HeldVersion());
   const auto known = asked->known_inventories().find(out->member().id());
   if (known == asked->known_inventories().end() || known->second != out->inventory_version()) {
@@ -197,8 +197,8 @@ v1::StatusResponse StatusOf(Core* core, const v1::StatusRequest* asked) {
     out.mutable_geometry()->set_even_shards_only(even);
     out.set_revision(core->options.revision);
     if (!core->ranks.empty()) FillInfo(core->ranks[0].memory->Memory().info, &out);
-    // What memory shows belongs to what the machine says: else it is looked at again, unless that
-    // changes faster than anybody can look. Whoever gets it then is told of the change, too.
+    // The memory's data must match the machine's state, so a change meanwhile repeats the read.
+    // After kMostLooks the reply may mix versions; the caller is notified of the change anyway.
     const std::scoped_lock lock(core->mu);
     if (core->version == version || look == kMostLooks) return out;
   }
@@ -230,9 +230,9 @@ v1::Header CurrentHeader(Core* core) {
 
 std::vector<uint64_t> CountersOf(Core* core, uint32_t device, TokenCount what) {
   const uint32_t layers = core->geometry.moe_layers(), experts = core->geometry.experts();
-  // The agent's own numbers, not the page's: an engine may write anything there.
+  // Sized by the agent's own numbers, not the page's: an engine may write anything there.
   std::vector<uint64_t> out(uint64_t{layers} * experts);
-  const std::scoped_lock lock(core->mu);  // a Resume brings another page, and the old one goes
+  const std::scoped_lock lock(core->mu);  // a Resume replaces the page
   GatePage* page = core->ranks[device].gate.page();
   for (size_t i = 0; i < out.size(); ++i) {
     out[i] = GateCounters(page, what, layers, experts)[i].load(std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// What the executor tells: to the driver, to other agents, to those who count.
+// Reports of the executor: to the driver, to other agents, to metrics.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace tangram {
 
-// `asked`: with the layout and the inventories, but for what the caller knows; null: without.
-// The next attempt of a run counts on from the one before.
+// Adds the figures of a run's previous attempt to those of the next one.
 void CarryOver(Core* core, const Job& from, Job* to);
+// `asked`: with layout and inventories, except those the caller knows; null: without both.
 v1::StatusResponse StatusOf(Core* core, const v1::StatusRequest* asked);
 
 // kWrongWorld.
 Result<v1::QueryResponse> ViewOf(Core* core, const v1::QueryRequest& request);
 
-// What a refusal tells: the world, the epoch, the highest attempt.
+// For rejections: the world, the epoch, the highest attempt.
 v1::Header CurrentHeader(Core* core);
 
 // Tokens of each expert that this device's engine routed or executed, [moe layers * experts].

@@ -1,4 +1,4 @@
-// What a status says, whatever engines write to their pages meanwhile.
+// Content of a status, whatever engines write to their pages meanwhile.
 #include "agent/transition/status.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ namespace {
     ASSERT_TRUE(status_.ok()) << #expr << ": " << status_.message(); \
   } while (false)
 
-// The driver's protobuf refuses a message with a string that is no UTF-8: an engine that wrote one
-// would have made its healthy agent unreadable.
+// The driver's protobuf rejects a message with invalid UTF-8. An engine could thus have made its
+// healthy agent unreadable.
 TEST(Status, AnEnginesTextIsValidWhateverBytesItWrote) {
   OneAgent agent(1);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
@@ -39,7 +39,7 @@ TEST(Status, AnEnginesTextIsValidWhateverBytesItWrote) {
   EXPECT_TRUE(v1::StatusResponse().ParseFromString(status.SerializeAsString()));
 }
 
-// Something changes during every look, as it may while memory takes long to answer.
+// Something changes during every read, as it may while memory takes long to answer.
 TEST(Status, IsToldThoughSomethingAlwaysChanges) {
   OneAgent agent(1);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));

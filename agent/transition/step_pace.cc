@@ -7,7 +7,7 @@
 namespace tangram {
 namespace {
 
-// The engine writes the page: it may say anything.
+// The engine writes the page, so its values are not trusted.
 StepPace::Nanoseconds Took(const std::atomic<uint64_t>& ns) {
   constexpr uint64_t kMost = StepPace::Nanoseconds(std::chrono::minutes(1)).count();
   return StepPace::Nanoseconds(std::min(ns.load(std::memory_order_relaxed), kMost));

@@ -1,5 +1,5 @@
-// The bound on what bytes may take of an engine's steps (StretchBound), for all that moves bytes
-// for its rank: workers that stage weights, and pulls of KV ahead.
+// The bound on an engine's step times (StretchBound) for all copies to its rank: workers that stage
+// weights, and pulls of KV ahead.
 #pragma once
 
 #include <chrono>
@@ -17,13 +17,13 @@ class StepPace {
 
   explicit StepPace(double most) : bound_(most) {}
 
-  // As StretchBound::Share, of the steps that the engine tells of in its page.
+  // As StretchBound::Share, with the step times of the engine's page.
   double Share(Nanoseconds now, const GatePage& page);
 
-  // Whether KV may go ahead now. A pull is one piece of work that nothing holds up on its way, so
-  // the rest that its share asks for comes before the next one.
+  // Whether KV may be pulled ahead now. A pull cannot be paced while it runs, so the rest for its
+  // share comes before the next pull.
   bool MayPull(Nanoseconds now, const GatePage& page);
-  // One has ended.
+  // A pull has ended.
   void Pulled(Nanoseconds now, Nanoseconds took);
 
   // For the log.
@@ -35,7 +35,7 @@ class StepPace {
 
   mutable std::mutex mu_;
   StretchBound bound_;
-  double share_ = 1;  // of the pull that may be under way
+  double share_ = 1;  // of the last pull
   Nanoseconds rest_until_{0};
 };
 

@@ -1,4 +1,4 @@
-// Pulls of KV ahead beside steps, by a clock of the test's.
+// Pulls of KV ahead during steps, with a simulated clock.
 #include "agent/transition/step_pace.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// An engine that asks for a pull at each boundary at which none is under way, and whose steps take
-// longer by `cost` of the time in which one is.
+// An engine that requests a pull at each boundary without an open one. During a pull its steps take
+// longer by `cost`.
 struct Beside {
   explicit Beside(double most) {
     if (most > 0) pace = std::make_unique<StepPace>(most);
@@ -64,7 +64,7 @@ TEST(StepPace, PullsMakeStepsNoLongerThanSaid) {
   EXPECT_NEAR(free.Stretch(1000), .8, .01) << "one at each boundary";
   for (const double most : {.1, .25, .5}) {
     Beside bound(most);
-    bound.Play(100);  // to find the share
+    bound.Play(100);  // until the share settles
     bound.all = nanoseconds(0);
     const int before = bound.pulls;
     bound.Play(1000);
@@ -81,8 +81,8 @@ TEST(StepPace, PullsThatCostNothingGoAtEachBoundary) {
   EXPECT_GE(bound.pulls, 98);
 }
 
-// A pull of a share of a tenth that took a second has nine to rest; what is asked meanwhile is put
-// off.
+// A pull that took a second at a share of a tenth rests for nine seconds. Requests meanwhile are
+// deferred.
 TEST(StepPace, TheRestIsByTheTimeThatThePullTook) {
   StepPace pace(.25);
   const auto page = std::make_unique<GatePage>();

@@ -6,9 +6,9 @@
 namespace tangram {
 namespace {
 
-// Of the share: by so much down in a step that took too long, and up in one that did not.
+// Factor of the share after a step that took too long; increment after one that did not.
 constexpr double kDown = 0.7, kUp = 0.05;
-// A rest in which steps do not go on ends after so many times what it should take.
+// If no steps are completed, a rest ends after this multiple of its expected time.
 constexpr int kPatience = 4;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// How much of its time a worker may move bytes, so that steps of the engine get no longer than was
-// said.
+// The share of its time in which a worker may move bytes, so that engine steps stay within their
+// bound.
 #pragma once
 
 #include <chrono>
@@ -7,30 +7,30 @@
 
 namespace tangram {
 
-// Hears what steps take and gives a share of time: less by a part when they take too long, more by
-// a little when they do not (additive increase, multiplicative decrease: D. Chiu, R. Jain, 1989,
-// "Analysis of the increase and decrease algorithms for congestion avoidance"). What steps take
-// without is what they took before, in the mean of many, and while it lasts that is heard anew in
-// some steps in which all rest: every rank counts the same steps of an epoch, so the ranks of a
-// world rest in the same ones. Not thread-safe.
+// Gets step times and returns a share of time. The share shrinks by a factor if steps take too
+// long, and otherwise grows by a constant (additive increase, multiplicative decrease: D. Chiu, R.
+// Jain, 1989, "Analysis of the increase and decrease algorithms for congestion avoidance"). The
+// plain step time is the mean of many steps before the work. During the work it is measured again
+// in steps in which all workers rest. All ranks count the same steps of an epoch, so they rest in
+// the same steps. Not thread-safe.
 class StretchBound {
  public:
   using Nanoseconds = std::chrono::nanoseconds;
-  static constexpr double kLeast = 0.1;  // of its time: an end is in sight
-  // In so many steps all rest in kRest of them, from kFirst on.
+  static constexpr double kLeast = 0.1;  // minimum share, so that the work ends
+  // In kRest of kRound steps all workers rest, from step kFirst on.
   static constexpr uint64_t kRound = 256, kFirst = 128, kRest = 8;
-  // Whoever asks again sooner is still at it.
+  // After a pause of this length between calls, the work counts as new.
   static constexpr Nanoseconds kQuiet = std::chrono::seconds(5);
 
-  // most: of a step's time, on top of what it takes without: 0.25 is a quarter more.
+  // most: allowed increase of the step time: 0.25 is a quarter more.
   explicit StretchBound(double most) : most_(most) {}
 
   struct Steps {
     uint64_t done = 0;     // of the epoch
-    Nanoseconds time{0};   // of one, in the mean of the last few; 0: there is no work
-    Nanoseconds usual{0};  // in the mean of many
+    Nanoseconds time{0};   // mean of the last few; 0: no work
+    Nanoseconds usual{0};  // mean of many
   };
-  // In (0, 1]: of the caller's time. 0: rest, and ask again soon.
+  // In (0, 1]: share of the caller's time. 0: rest, and call again soon.
   double Share(Nanoseconds now, const Steps& steps);
 
   // For the log.
@@ -40,7 +40,7 @@ class StretchBound {
  private:
   const double most_;
   double share_ = 1;
-  Nanoseconds asked_{-kQuiet}, plain_{0}, rest_until_{0};  // plain: what a step takes without
+  Nanoseconds asked_{-kQuiet}, plain_{0}, rest_until_{0};  // plain: step time without copies
   uint64_t done_ = 0;
   bool resting_ = false;
 };

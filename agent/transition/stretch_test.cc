@@ -1,4 +1,4 @@
-// The bound on what steps may take, by a clock of the test's.
+// The bound on step times, with a simulated clock.
 #include "agent/transition/stretch.h"
 
 #include <gtest/gtest.h>
@@ -11,11 +11,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// A world whose steps take `plain`, and by `cost` of that longer if a worker has all its time.
+// A world whose steps take `plain`, longer by `cost` of it if a worker has all its time.
 struct World {
   explicit World(double most) : bound(most) {}
 
-  // Plays so many steps in which a worker asks four times each.
+  // Runs this number of steps; a worker requests its share four times in each.
   void Play(int steps) {
     for (int i = 0; i < steps; ++i) {
       const auto time = nanoseconds(static_cast<int64_t>(plain.count() * (1 + cost * share)));
@@ -42,7 +42,7 @@ TEST(StretchBound, StepsGetNoLongerThanSaid) {
   for (const double most : {0.1, 0.25, 0.5}) {
     World world(most);
     world.mean = world.plain;
-    world.Play(40);  // to find the share
+    world.Play(40);  // until the share settles
     world.worst = world.shares = 0;
     world.Play(60);
     EXPECT_LT(world.worst, most + 0.25) << most;
@@ -73,7 +73,7 @@ TEST(StretchBound, WithoutWorkNobodyIsHeldUp) {
   EXPECT_EQ(bound.Share(milliseconds(3), {3, nanoseconds(0), milliseconds(10)}), 1);
 }
 
-// Requests came: steps take longer, and no byte is why.
+// Requests arrived: steps take longer, and copies are not the cause.
 TEST(StretchBound, WhatStepsTakeWithoutIsHeardAnewWhileAllRest) {
   World world(0.25);
   world.mean = world.plain;

@@ -8,7 +8,7 @@
 namespace tangram {
 namespace {
 
-// All of this is under the core's lock.
+// Applies marks, under the core's lock.
 class Marks {
  public:
   explicit Marks(Core* core) : core_(core) {}
@@ -73,8 +73,8 @@ Status ArmAll(Core* core, Job* job) {
   return OkStatus();
 }
 
-// From every rank, or from none: with one rank latched, a withdrawal of another would break the go
-// that the first may have seen.
+// Withdraws the permit of every rank, or of none: while one rank is latched, withdrawing another
+// would break a go that the first may have seen.
 bool TakeBackAll(Core* core, const Job& job) {
   std::vector<uint32_t> done;
   for (const auto& [device, part] : job.parts) {
@@ -83,7 +83,7 @@ bool TakeBackAll(Core* core, const Job& job) {
       done.push_back(device);
       continue;
     }
-    // Idle and armed again is harmless to the engine: no word was given in between.
+    // Re-arming is harmless to the engine: it has not voted in between.
     for (const uint32_t d : done) {
       (void)core->ranks[d].gate.Arm(job.id, job.target->epoch(), job.target_hash);
     }
@@ -92,7 +92,7 @@ bool TakeBackAll(Core* core, const Job& job) {
   return true;
 }
 
-// Who sees Flipped sees a rank whose memory is committed.
+// A gate shows Flipped only after the rank's memory is committed.
 Status FlipOne(Core* core, const Job& job, const attempt::FlipGate& flip) {
   Core::Rank& rank = core->ranks[flip.device];
   const bool forward = flip.by == attempt::By::kForward;
@@ -115,7 +115,7 @@ void Print(const std::vector<attempt::Line>& lines) {
   }
 }
 
-// An attempt has begun: what its ranks do in it.
+// Fills the parts of an attempt that has begun.
 void FillParts(Core* core, uint64_t attempt) {
   Job& job = *core->JobOf(attempt);
   for (const auto& [device, part] : core->machine.attempt()->parts) {
@@ -130,7 +130,7 @@ void FillParts(Core* core, uint64_t attempt) {
   }
 }
 
-// Jobs of attempts that nobody asks about any more.
+// Removes jobs that can no longer be queried.
 void Forget(Core* core, std::vector<JobPtr>* over) {
   for (auto job = core->jobs.begin(); job != core->jobs.end();) {
     if (core->machine.Knows(job->first)) {
@@ -142,7 +142,7 @@ void Forget(Core* core, std::vector<JobPtr>* over) {
   }
 }
 
-// Does it; what to tell then.
+// Does the action and returns its result.
 attempt::Event DoAtOnce(Core* core, const attempt::AtOnce& next) {
   if (const auto* arm = std::get_if<attempt::Arm>(&next)) {
     Status armed = ArmAll(core, core->JobOf(arm->attempt).get());

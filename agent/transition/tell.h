@@ -1,12 +1,12 @@
-// How the machine is told what happened, and what it marks is done to the gates.
+// Passes events to the machine and applies its immediate effects.
 #pragma once
 
 #include "agent/transition/core.h"
 
 namespace tangram {
 
-// What is to be done next, or the answer. All that is done at once is done, before anybody else
-// tells anything. `seen` (may be null): the core's version then.
+// Returns the reply or the action that takes time. All immediate effects are applied before another
+// event. `seen` (may be null) receives the core's version after them.
 attempt::Later Tell(Core* core, const attempt::Event& event, uint64_t* seen = nullptr);
 
 }  // namespace tangram

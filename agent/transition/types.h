@@ -1,4 +1,4 @@
-// What the executor is given, and what it counts.
+// Parameters and counts of the executor.
 #pragma once
 
 #include <chrono>
@@ -21,14 +21,14 @@ struct ExecutorOptions {
   std::string pod;  // the pod's name: of its members, and in its certificate
   std::string revision;
   std::string config_json;                       // of the checkpoint, for engines
-  v1::PeerAddress address;                       // data, shared; `agent` comes by SetAddress
-  std::chrono::milliseconds abort_wait{10'000};  // for an engine that gave its word
-  // A staged attempt of which the driver says nothing for so long: ask the peers.
+  v1::PeerAddress address;                       // data, shared; SetAddress sets `agent`
+  std::chrono::milliseconds abort_wait{10'000};  // for an engine that has voted
+  // Without a driver call for this time, a staged attempt queries the peers.
   std::chrono::milliseconds permit_wait{2'000};
-  // By which steps of engines may take longer while weights are staged and KV goes ahead, of what
-  // they take without; 0: by whatever.
+  // By how much engine steps may take longer while weights are staged and KV is copied ahead, as a
+  // share of their usual time; 0: no bound.
   double max_step_stretch = 0;
-  // An agent died here before: its engines may still hold the ranks, for so long at most.
+  // The previous agent died here: its engines may still hold the ranks, for resume_wait at most.
   bool after_death = false;
   std::chrono::milliseconds resume_wait{20'000};
   std::function<ExecutorClock::time_point()> now = ExecutorClock::now;  // for waits
@@ -39,11 +39,11 @@ struct LocalRank {
   RankMemory* memory = nullptr;  // outlives the executor
 };
 
-// What has been done since the start; only grows.
+// Counts since the start; they only grow.
 struct ExecutorTotals {
   // Bytes of ended attempts.
   std::map<std::string, uint64_t> weights_by_way, kv_by_way;  // from other ranks
-  uint64_t local = 0, checkpoint = 0;                         // weights from elsewhere
+  uint64_t local = 0, checkpoint = 0;                         // weights from other sources
   uint64_t kv_ahead = 0;                                      // of kv_by_way
   uint64_t corrupt = 0;                                       // pulls with wrong bytes
   double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;

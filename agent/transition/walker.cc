@@ -15,14 +15,14 @@ namespace {
 const fault::Point kBetween("run.between_flips", fault::kErrors);
 const fault::Point kBeforePermit("run.before_permit", fault::kErrors);
 
-// Steps are counted in memory that the engine shares, and nobody tells of one.
+// Poll interval: engines count steps in shared memory and send no notification.
 constexpr auto kLookAtSteps = std::chrono::milliseconds(1);
-// Whether a rank stands still is seen there, too.
+// Also detects stopped ranks.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 
 Status Over() { return {Code::kUnavailable, "the run was interrupted"}; }
 
-// The request for a flip of a run, whole.
+// The complete request of a later flip of a run.
 v1::PrepareRequest Whole(const v1::PrepareRequest& first, const v1::PrepareRequest& next) {
   v1::PrepareRequest out = next;
   *out.mutable_geometry() = first.geometry();
@@ -37,7 +37,7 @@ Status Walker::Start(JobPtr first) {
   auto thread = StartThread(
       [this, first = std::move(first)](const std::stop_token& stop) { Work(first, stop); });
   if (!thread.ok()) return thread.status();
-  // The one before has nothing to go on to, and waits for no call: its end is near.
+  // The previous thread has no more flips and waits for no call, so it ends soon.
   const std::scoped_lock lock(mu_);
   std::swap(thread.value(), thread_);
   return OkStatus();
@@ -51,7 +51,7 @@ void Walker::Interrupt() {
 void Walker::Work(const JobPtr& first, const std::stop_token& stop) {
   JobPtr now = first;
   for (const v1::PrepareRequest& request : first->request.next()) {
-    // While `now` is staged and flips. An error shows again when it is its turn.
+    // Built while `now` is staged and flips. An error is reported again in the flip's turn.
     const auto next = std::make_shared<Job>(Whole(first->request, request));
     next->asks_when_staged = true;
     (void)BuildTarget(*core_, next.get(), now->target);
@@ -126,7 +126,7 @@ Status Walker::AwaitStaged(const Job& next, const std::stop_token& stop) {
 }
 
 Status Walker::AsCall(const std::stop_token& stop, const std::function<Status()>& what) {
-  // Never waits for a call of the driver's: that one may wait for this thread's end.
+  // Never blocks on a driver call, which may wait for the end of this thread.
   std::unique_lock call(core_->calls, std::defer_lock);
   while (!call.try_lock()) {
     std::unique_lock lock(core_->mu);

@@ -30,8 +30,8 @@ void Words::Join() {
   std::swap(thread, thread_);
 }
 
-// All at once, until each has them. Goes on after our own flip: a peer that misses our words could
-// not follow.
+// Calls all agents concurrently until each has the votes, even after our own flip: a peer that
+// misses our votes could not follow.
 void Words::Work(const Job& job) {
   const std::stop_token stop = job.stop.get_token();
   v1::VoteRequest words;
@@ -42,7 +42,7 @@ void Words::Work(const Job& job) {
   }
   (void)runner_->Run(attempt::WordsOut{job.id});  // a world of one agent
 
-  std::map<std::string, bool> open;  // who has not got them: whether a call is under way
+  std::map<std::string, bool> open;  // agents without the votes: whether a call is open
   for (const std::string& agent : OtherAgents(core_, job)) open.emplace(agent, false);
   const auto under_way = [&] {
     return std::any_of(open.begin(), open.end(), [](const auto& entry) { return entry.second; });

@@ -1,5 +1,5 @@
-// The thread that tells other agents the words of this one's ranks, where no engine steps: the
-// first layout, and a repair.
+// The thread that sends the votes of this agent's ranks to other agents while no engine steps: for
+// the first layout, and for a repair.
 #pragma once
 
 #include <mutex>
@@ -15,10 +15,10 @@ class Words {
  public:
   Words(Core* core, Runner* runner) : core_(core), runner_(runner) {}
 
-  // Begins; then waits for the end of what it did for an attempt before, which was stopped.
-  // An error: there is no thread for it.
+  // Starts the thread, then waits for the previous one, whose job was stopped. An error: no thread
+  // could be started.
   Status Start(JobPtr job);
-  // Waits for the end of what it does; the job was stopped.
+  // Waits for the thread; its job was stopped.
   void Join();
 
  private:

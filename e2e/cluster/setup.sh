@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prepares what tangram-cluster needs, all of it under build/ (or TANGRAM_BUILD): the Kubernetes binary and
-# tangram-cluster in bin/, Debian's container tools unpacked in deb/, the sandbox image in cluster-images/,
-# envtest's assets in envtest/. Nothing is installed on the machine. Does only what is missing or out of date.
+# Builds everything for tangram-cluster under build/ (or TANGRAM_BUILD): the Kubernetes binary and tangram-cluster in
+# bin/, Debian's container tools unpacked in deb/, the sandbox image in cluster-images/, envtest's assets in envtest/.
+# Installs nothing on the machine. Builds only missing or outdated parts.
 set -euo pipefail
 cd "$(dirname "$0")"
 build=${TANGRAM_BUILD:-$PWD/../../build}
@@ -10,7 +10,7 @@ build=$(cd "$build" && pwd)
 export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-buildvcs=false -trimpath"
 step() { printf '[cluster setup %4ds] %s\n' "$SECONDS" "$*"; }
 
-# Also the libraries that a small Debian may lack: they are found in deb/ first.
+# Includes the libraries that a minimal Debian may lack: deb/ is searched first.
 packages=(containerd runc containernetworking-plugins nftables libnftables1 libnftnl11 libxtables12
   libseccomp2 libmnl0 libjansson4 libedit2 libbsd0 libmd0 libgmp10)
 
@@ -36,7 +36,7 @@ debian() {
   mv "$new" "$build/deb"
 }
 
-# One version in both places that tell it, or the server calls itself v0.0.0-master and version checks go wrong.
+# Both packages need the same version, or the server calls itself v0.0.0-master and version checks fail.
 kubernetes() {
   local version flags="-s -w" package
   version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)

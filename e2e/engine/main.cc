@@ -44,8 +44,8 @@ Status Serve(Flags flags) {
   TANGRAM_RETURN_IF_ERROR(of.Ready());
   const Status status = (*engine)->Run(stop_asked);
   if (!status.ok()) {
-    // As a process that dies: all hear of it at once, by connections that close. An end in order
-    // waits for gateways, and for a driver that may not answer any more.
+    // Exit like a crashed process: closing connections inform all peers immediately. An orderly
+    // shutdown waits for gateways, and for a driver that may no longer respond.
     spdlog::error("engine failed error=\"{}\"", status.message());
     spdlog::shutdown();
     std::_Exit(1);
@@ -145,7 +145,7 @@ int Main(int argc, char** argv) {
   app.add_option("--fault-dir", fault_dir, "for tests: directory of faults to arm at run time");
   const auto list = [] {
     for (const std::string& point : fault::Describe()) std::puts(point.c_str());
-    throw CLI::Success();  // whatever else is missing
+    throw CLI::Success();  // even if required options are missing
   };
   app.add_flag_callback("--list-fault-points", list, "print the fault points and exit")
       ->trigger_on_parse();

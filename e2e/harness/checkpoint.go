@@ -11,19 +11,20 @@ import (
 	"strings"
 )
 
-// Checkpoint gives the folder of a preset of e2e/model/make_checkpoint.py under root, and
-// makes it if it is not there yet: aside first, so that nobody sees half of one.
+// Checkpoint returns the folder of a preset of e2e/model/make_checkpoint.py under root, and makes it if it is missing.
+// It is written under another name first, so no reader sees a partial checkpoint.
 func Checkpoint(ctx context.Context, root, preset string) (string, error) {
 	return made(ctx, root, preset, filepath.Join(root, "build/venv/bin/python"), filepath.Join(root, "e2e/model/make_checkpoint.py"), "--preset", preset)
 }
 
-// WithTokenizer gives the folder of a preset whose vocabulary is that of the tokenizer build/tokenizers/TOKENIZER.
+// WithTokenizer returns the folder of a preset with the vocabulary of the tokenizer build/tokenizers/TOKENIZER.
 func WithTokenizer(ctx context.Context, root, preset, tokenizer string) (string, error) {
 	return made(ctx, root, preset+"-"+tokenizer, filepath.Join(root, "build/venv/bin/python"), filepath.Join(root, "e2e/model/make_checkpoint.py"),
 		"--preset", preset, "--tokenizer", filepath.Join(root, "build/tokenizers", tokenizer))
 }
 
-// Scripted gives a folder of e2e/model/scripted.py, with the tokenizer build/tokenizers/TOKENIZER, and the answers by their words. `scripts` are WORD=TEXT.
+// Scripted returns a folder of e2e/model/scripted.py with the tokenizer build/tokenizers/TOKENIZER, and the answers by
+// their words. `scripts` are WORD=TEXT.
 func Scripted(ctx context.Context, root, tokenizer string, scripts ...string) (dir string, answers map[string]string, err error) {
 	args := []string{"--tokenizer", filepath.Join(root, "build/tokenizers", tokenizer)}
 	for _, s := range scripts {
@@ -41,7 +42,7 @@ func Scripted(ctx context.Context, root, tokenizer string, scripts ...string) (d
 	return dir, answers, json.Unmarshal(wire, &answers)
 }
 
-// made by a command that takes --out, in build/models/NAME.
+// made runs a command that takes --out, unless its result build/models/NAME exists.
 func made(ctx context.Context, root, name, command string, args ...string) (string, error) {
 	dir := filepath.Join(root, "build/models", name)
 	if _, err := os.Stat(filepath.Join(dir, "config.json")); err == nil {
@@ -54,7 +55,7 @@ func made(ctx context.Context, root, name, command string, args ...string) (stri
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = os.RemoveAll(part) }() // gone already when all went well
+	defer func() { _ = os.RemoveAll(part) }() // already renamed after a success
 	cmd := exec.CommandContext(ctx, command, append(args, "--out", part)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("make the %s checkpoint (set up by `make setup`, and of a script by `make vllm-setup`): %w: %s", name, err, out)

@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// RecordingDriver is the library that plays a GPU's driver on this machine (agent/device/testing), for Options.CudaDriver.
+// RecordingDriver returns the path of a library that simulates a GPU's driver (agent/device/testing), for
+// Options.CudaDriver.
 func RecordingDriver(root string) (string, error) {
 	o := Options{Root: root}
 	return filepath.Abs(o.cxx("agent/device/libfakecuda.so"))
 }
 
-// FailCuda has calls of the driver fail in a process that is called so ("agent-p0", "engine-p0-0"): `times` calls of an entry point from now on, after
-// `skip` others, with a CUresult.
+// FailCuda makes driver calls fail in the process with this name ("agent-p0", "engine-p0-0"): after `skip` calls of an
+// entry point from now on, the next `times` calls return `result`, a CUresult.
 func (w *World) FailCuda(process, call string, result, skip, times int) error {
 	return writeWhole(w.faultsFile(process), fmt.Appendf(nil, "%s %d %d %d\n", call, result, skip, times))
 }
@@ -23,7 +24,7 @@ func (w *World) faultsFile(process string) string {
 	return filepath.Join(w.o.Dir, process+".cuda-faults")
 }
 
-// cudaFiles are what a process gets into its environment: where the recording driver tells of it, and is told to fail.
+// cudaFiles are environment variables of a process: the recording driver's report file and faults file.
 func (w *World) cudaFiles(name string) []string {
 	if w.o.CudaDriver == "" {
 		return nil
@@ -34,9 +35,9 @@ func (w *World) cudaFiles(name string) []string {
 
 const cudaReport = ".cuda"
 
-// CudaReports are what the recording driver told of each process of the pods, by name: "refused ..." for each call that
-// was wrong, and a last line when it ended, which one that was killed has not: "ended", or "leaked ...". Those that came
-// one after another under a name are one after another.
+// CudaReports returns the recording driver's reports by name of the pods' processes: "refused ..." for each wrong call,
+// and at the end of a process that was not killed "ended" or "leaked ...". Reports of successive processes of one name
+// are concatenated.
 func (w *World) CudaReports() (map[string][]string, error) {
 	files, err := filepath.Glob(filepath.Join(w.o.Dir, "*"+cudaReport))
 	if err != nil {

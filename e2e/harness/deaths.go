@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// KillPod kills the agent and the engines of a pod at once, as when its node loses power. It does
-// not come back; AddPod makes another one. No kill waits until the kernel has taken a process away.
+// KillPod kills the agent and the engines of a pod together, as when its node loses power. They are not restarted;
+// AddPod starts another pod. No kill waits until the kernel has removed a process.
 func (w *World) KillPod(index int) {
 	p := w.all()[index]
 	for _, process := range p.processes() {
 		process.kill()
 	}
-	_ = w.writeWorldFile() // else the pod is in it a little longer, and does not answer
+	_ = w.writeWorldFile() // on an error the file lists the dead pod a little longer
 }
 
-// Living are the indexes of the pods that were not killed.
+// Living returns the indexes of the pods that were not killed.
 func (w *World) Living() []int {
 	var out []int
 	for i, p := range w.all() {
@@ -34,10 +34,10 @@ func (w *World) Living() []int {
 	return out
 }
 
-// KillAgent of a pod. With Options.Restart another one comes.
+// KillAgent kills a pod's agent. With Options.Restart it is restarted.
 func (w *World) KillAgent(index int) { w.all()[index].agentProcess().kill() }
 
-// KillEngine of a device of a pod. With Options.Restart another one comes.
+// KillEngine kills the engine of a pod's device. With Options.Restart it is restarted.
 func (w *World) KillEngine(index, device int) {
 	w.all()[index].engineProcess(device).signal(syscall.SIGKILL)
 }
@@ -48,7 +48,7 @@ func (p *pod) engineProcess(device int) *process {
 	return p.engines[device]
 }
 
-// FilesOf the engine of a device that are open: what each is called.
+// FilesOf returns the names of the files that the engine of a device has open.
 func (w *World) FilesOf(index, device int) ([]string, error) {
 	dir := fmt.Sprintf("/proc/%d/fd", w.all()[index].engineProcess(device).pid())
 	open, err := os.ReadDir(dir)
@@ -64,10 +64,10 @@ func (w *World) FilesOf(index, device int) ([]string, error) {
 	return out, nil
 }
 
-// HangAgent of a pod, as SIGSTOP does, or let it go on.
+// HangAgent stops a pod's agent with SIGSTOP, or continues it.
 func (w *World) HangAgent(index int, hung bool) { w.all()[index].agentProcess().hangs(hung) }
 
-// HangEngine of a device of a pod, as SIGSTOP does, or let it go on.
+// HangEngine stops the engine of a pod's device with SIGSTOP, or continues it.
 func (w *World) HangEngine(index, device int, hung bool) {
 	w.all()[index].engineProcess(device).hangs(hung)
 }
@@ -86,7 +86,7 @@ func (p *pod) agentProcess() *process {
 	return p.agent
 }
 
-// AddPod starts one more pod, of that many ranks, and gives its index.
+// AddPod starts a pod with this many ranks and returns its index.
 func (w *World) AddPod(ctx context.Context, ranks int) (int, error) {
 	w.mu.Lock()
 	p := &pod{w: w, index: len(w.pods), engines: make([]*process, ranks), meshes: make([]string, ranks), serves: make([]string, ranks)}
@@ -98,7 +98,7 @@ func (w *World) AddPod(ctx context.Context, ranks int) (int, error) {
 	return p.index, p.start(ctx)
 }
 
-// Did is a thing that a keeper did (tangram-driver run).
+// Did is an action of a keeper (tangram-driver run).
 type Did struct {
 	Did    string      `json:"did"`
 	At     time.Time   `json:"at"`
@@ -106,24 +106,24 @@ type Did struct {
 	Error  string      `json:"error"`
 }
 
-// KeptRecord of a repair or an apply.
+// KeptRecord is the record of a repair or an apply.
 type KeptRecord struct {
 	Record
 	Kind         string   `json:"kind"`
-	WorldEnded   string   `json:"world_ended"` // why the world was given up; empty: it was not
+	WorldEnded   string   `json:"world_ended"` // why the world ended; empty: it did not
 	Lost         []Lost   `json:"lost"`
 	Missed       []Missed `json:"missed"`
-	WaitSeconds  float64  `json:"wait_seconds"` // until the survivors stood still
+	WaitSeconds  float64  `json:"wait_seconds"` // until the survivors were stopped
 	FenceSeconds float64  `json:"fence_seconds"`
 }
 
-// Lost is a member that a repair went on without.
+// Lost is a member that a repair removed.
 type Lost struct {
 	Member string `json:"member"`
 	Why    string `json:"why"`
 }
 
-// Missed is what the engine of a member found of another one for which it gave its step up.
+// Missed is an engine's reason for abandoning its step: the failure of another member's engine.
 type Missed struct {
 	By     string `json:"by"`
 	Member string `json:"member"`
@@ -132,7 +132,7 @@ type Missed struct {
 	Layer  uint32 `json:"layer"`
 }
 
-// Text as the engine logs it.
+// Text returns the text that the engine logs.
 func (m Missed) Text() string {
 	text := m.Member + " " + strings.ReplaceAll(m.Cause, "_", " ") + " in " + m.Doing
 	if m.Doing == "dispatch" || m.Doing == "combine" {
@@ -149,12 +149,12 @@ type Keeper struct {
 	done    chan struct{}
 }
 
-// Keep starts a keeper of this shape; each thing that it does goes to `each`, too.
+// Keep starts a keeper of this shape, which passes its actions to `each`, too.
 func (w *World) Keep(ranks int, mode string, each func(Did)) (*Keeper, error) {
 	return w.keep(ranks, mode, nil, nil, each)
 }
 
-// KeepHybrid starts a keeper of a world in mode Hybrid, whose layers are shared out as `layers` says, each FIRST[-LAST]=g/t.
+// KeepHybrid starts a keeper of a world in mode Hybrid with the layer shapes `layers`, each FIRST[-LAST]=g/t.
 func (w *World) KeepHybrid(ranks int, layers []string, each func(Did)) (*Keeper, error) {
 	return w.keep(ranks, "Hybrid", layers, nil, each)
 }
@@ -189,7 +189,7 @@ func (w *World) keep(ranks int, mode string, layers []string, placement [][][]ui
 		lines := json.NewDecoder(out)
 		for {
 			var did Did
-			if lines.Decode(&did) != nil { // its end
+			if lines.Decode(&did) != nil { // end of the output
 				break
 			}
 			k.mu.Lock()
@@ -199,25 +199,25 @@ func (w *World) keep(ranks int, mode string, layers []string, placement [][][]ui
 				each(did)
 			}
 		}
-		_ = cmd.Wait() // it is killed, or asked to end
+		_ = cmd.Wait() // it was killed or interrupted
 	}()
 	return k, nil
 }
 
-// Did so far.
+// Did returns the actions so far.
 func (k *Keeper) Did() []Did {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return append([]Did(nil), k.did...)
 }
 
-// Kill with SIGKILL.
+// Kill kills the keeper with SIGKILL.
 func (k *Keeper) Kill() {
 	_ = k.process.Process.Kill() // it may have ended
 	<-k.done
 }
 
-// Await something that the keeper does, or did before.
+// Await waits for a matching action of the keeper, past or future.
 func (k *Keeper) Await(ctx context.Context, what string, is func(Did) bool) (Did, error) {
 	for {
 		for _, d := range k.Did() {

@@ -16,7 +16,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Event of the driver (operator/internal/driver.Event).
+// Event is an event of the driver (operator/internal/driver.Event).
 type Event struct {
 	Flip       int     `json:"flip"`
 	Flips      int     `json:"flips"`
@@ -27,7 +27,7 @@ type Event struct {
 	Rate       float64 `json:"bytes_per_second"`
 }
 
-// Bytes by source.
+// Bytes counts bytes by source.
 type Bytes struct {
 	Local      uint64 `json:"local"`
 	Shared     uint64 `json:"shared"`
@@ -35,10 +35,10 @@ type Bytes struct {
 	Wire       uint64 `json:"wire"`
 	Checkpoint uint64 `json:"checkpoint"`
 	KV         uint64 `json:"kv"`
-	KVAhead    uint64 `json:"kv_ahead"` // of KV, before the flips
+	KVAhead    uint64 `json:"kv_ahead"` // KV copied before the flips
 }
 
-// Seconds by phase.
+// Seconds has the durations of the phases.
 type Seconds struct {
 	Plan    float64 `json:"plan"`
 	Prepare float64 `json:"prepare"`
@@ -47,7 +47,7 @@ type Seconds struct {
 	Retire  float64 `json:"retire"`
 }
 
-// Record of a transition (operator/internal/driver.Record).
+// Record is the record of a transition (operator/internal/driver.Record).
 type Record struct {
 	FromEpoch        uint64    `json:"from_epoch"`
 	Epoch            uint64    `json:"epoch"`
@@ -56,12 +56,12 @@ type Record struct {
 	ExpertBytes      uint64    `json:"expert_bytes"`
 	ExpertBoundBytes uint64    `json:"expert_bound_bytes"`
 	DenseBytes       uint64    `json:"dense_bytes"`
-	DenseBoundBytes  uint64    `json:"dense_bound_bytes,omitempty"` // a LayoutTransition has none
+	DenseBoundBytes  uint64    `json:"dense_bound_bytes,omitempty"` // not in a LayoutTransition
 	LocalBytes       uint64    `json:"local_bytes"`
 	CheckpointBytes  uint64    `json:"checkpoint_bytes"`
 	PlannedPeakBytes uint64    `json:"planned_peak_bytes"`
 	PeakBytes        uint64    `json:"peak_bytes"`              // measured
-	KVMaxTokens      uint64    `json:"kv_max_tokens,omitempty"` // that requests have reserved at the end: of the fullest rank
+	KVMaxTokens      uint64    `json:"kv_max_tokens,omitempty"` // reserved by requests on the fullest rank at the end
 	KVMeanTokens     uint64    `json:"kv_mean_tokens,omitempty"`
 	Bytes            Bytes     `json:"bytes"`
 	Seconds          Seconds   `json:"seconds"`
@@ -69,14 +69,14 @@ type Record struct {
 	Retries          int       `json:"retries"`
 	PlannedFlips     int       `json:"planned_flips"`
 	Permits          int       `json:"permits"`
-	Calls            uint64    `json:"calls"` // of the driver to agents
+	Calls            uint64    `json:"calls"` // from the driver to agents
 	Started          time.Time `json:"started"`
 	Ended            time.Time `json:"ended"`
 	Error            string    `json:"error"`
 }
 
-// Apply runs the driver to a shape ("ExpertParallel" or "TensorParallel", and layer shapes as its flag
-// takes them) and reads its record, which is there also with an error once a plan was tried.
+// Apply runs the driver to a shape ("ExpertParallel" or "TensorParallel", and layer shapes in its flag's syntax). It
+// returns the record also with an error, if a plan was tried.
 func (w *World) Apply(ctx context.Context, ranks int, mode string, shapes []string, progress func(Event)) (*Record, error) {
 	args, err := w.shape(ranks, mode, shapes, nil)
 	if err != nil {
@@ -85,7 +85,7 @@ func (w *World) Apply(ctx context.Context, ranks int, mode string, shapes []stri
 	return w.apply(ctx, args, progress)
 }
 
-// ApplyFast as Apply, but engines compute no step while it moves.
+// ApplyFast is Apply with steps paused during the transition.
 func (w *World) ApplyFast(ctx context.Context, ranks int, mode string, shapes []string) (*Record, error) {
 	args, err := w.shape(ranks, mode, shapes, nil)
 	if err != nil {
@@ -94,7 +94,7 @@ func (w *World) ApplyFast(ctx context.Context, ranks int, mode string, shapes []
 	return w.apply(ctx, append(args, "--pause-steps"), nil)
 }
 
-// ApplyInRuns as Apply, but so many flips have one permit at most.
+// ApplyInRuns is Apply with at most `flips` flips per permit.
 func (w *World) ApplyInRuns(ctx context.Context, ranks int, mode string, flips int) (*Record, error) {
 	args, err := w.shape(ranks, mode, nil, nil)
 	if err != nil {
@@ -103,7 +103,8 @@ func (w *World) ApplyInRuns(ctx context.Context, ranks int, mode string, flips i
 	return w.apply(ctx, append(args, "--run", fmt.Sprint(flips)), nil)
 }
 
-// ApplyFromCheckpoint as Apply to an Expert layout, but what ranks lack is read from the checkpoint, also where others hold it.
+// ApplyFromCheckpoint is Apply to an Expert layout that reads missing pieces from the checkpoint, even if other ranks
+// hold them.
 func (w *World) ApplyFromCheckpoint(ctx context.Context, ranks int) (*Record, error) {
 	args, err := w.shape(ranks, "ExpertParallel", nil, nil)
 	if err != nil {
@@ -121,7 +122,7 @@ func (w *World) ApplyPlacement(ctx context.Context, ranks int, placement [][][]u
 	return w.apply(ctx, args, nil)
 }
 
-// shape as flags of the driver.
+// shape returns the driver's flags of a shape.
 func (w *World) shape(ranks int, mode string, layers []string, placement [][][]uint32) ([]string, error) {
 	args := []string{"--world-file", w.file, "--ranks", fmt.Sprint(ranks), "--mode", mode, "--spare-banks", fmt.Sprint(w.o.SpareBanks)}
 	for _, s := range layers {
@@ -177,7 +178,7 @@ func (w *World) apply(ctx context.Context, args []string, progress func(Event)) 
 	return record, nil
 }
 
-// Status of all agents, by pod.
+// Status returns the status of all agents, by pod.
 func (w *World) Status(ctx context.Context) ([]*tangramv1.StatusResponse, error) {
 	cmd := exec.CommandContext(ctx, w.o.tool("tangram-driver"), "status", "--world-file", w.file, "--json")
 	var stderr bytes.Buffer

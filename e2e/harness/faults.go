@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// FaultDir of a pod, with Options.FaultDirs.
+// FaultDir returns the folder of a pod's faults, with Options.FaultDirs.
 func (w *World) FaultDir(index int) string {
 	return filepath.Join(w.o.Dir, fmt.Sprintf("faults-p%d", index))
 }
 
-// FaultPoints that the programs of a repository declare, and what each takes besides a delay and a death: "error",
-// "corrupt".
+// FaultPoints returns the fault points that a repository's programs declare, and the actions of each besides delay and
+// death: "error", "corrupt".
 func FaultPoints(ctx context.Context, root string) (map[string][]string, error) {
 	o := Options{Root: root}
 	out := map[string][]string{}

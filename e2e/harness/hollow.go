@@ -8,15 +8,15 @@ import (
 	"path/filepath"
 )
 
-// Shape of a Qwen3-MoE-like model of bf16.
+// Shape is the shape of a Qwen3-MoE-like model in bf16.
 type Shape struct {
-	Layers, DenseLayers                int // of Layers the first so many have no experts
+	Layers, DenseLayers                int // the first DenseLayers of Layers have no experts
 	Hidden, Inner, Experts, TopK       int
 	QueryHeads, KVHeads, HeadDim, Rows int // Rows: of the one dense tensor, [Rows, Hidden]
 }
 
-// DeepSeekV3 has the routed experts of DeepSeek-V3 (58 x 256, 7168 x 2048) under the names of the family that the loader knows; its
-// attention is not that of the original, and the dense weights are one tensor of 1.7 GiB.
+// DeepSeekV3 has the routed experts of DeepSeek-V3 (58 x 256, 7168 x 2048), with tensor names of the family that the
+// loader knows. Its attention differs from the original, and the dense weights are one tensor of 1.7 GiB.
 func DeepSeekV3() Shape {
 	return Shape{Layers: 61, DenseLayers: 3, Hidden: 7168, Inner: 2048, Experts: 256, TopK: 8, QueryHeads: 128, KVHeads: 8, HeadDim: 128, Rows: 129280}
 }
@@ -26,12 +26,13 @@ func Qwen3MoE235B() Shape {
 	return Shape{Layers: 94, Hidden: 4096, Inner: 1536, Experts: 128, TopK: 8, QueryHeads: 64, KVHeads: 4, HeadDim: 128, Rows: 151936}
 }
 
-// Qwen3MoE30B has so many layers of Qwen3-30B-A3B (128 experts of 2048 x 768), and a small vocabulary.
+// Qwen3MoE30B has `layers` layers of Qwen3-30B-A3B (128 experts of 2048 x 768), and a small vocabulary.
 func Qwen3MoE30B(layers int) Shape {
 	return Shape{Layers: layers, Hidden: 2048, Inner: 768, Experts: 128, TopK: 8, QueryHeads: 32, KVHeads: 4, HeadDim: 128, Rows: 1024}
 }
 
-// HollowCheckpoint writes a checkpoint whose headers are whole and whose tensors are a hole in the file: for worlds that have sizes only.
+// HollowCheckpoint writes a checkpoint with complete headers; its tensors are a hole in the file. For worlds that have
+// sizes only.
 func HollowCheckpoint(dir string, s Shape) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err

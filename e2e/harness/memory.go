@@ -11,13 +11,14 @@ import (
 	"syscall"
 )
 
-// Resident bytes of a process and all that it started, each page shared out among those who have it (Pss of smaps_rollup, proc(5)).
+// Resident is the resident memory of a process and its descendants; shared pages count proportionally (Pss of
+// smaps_rollup, proc(5)).
 type Resident struct {
-	Shared uint64 // of memory that has a name of its own: an agent's weights and KV
+	Shared uint64 // in named memory: an agent's weights and KV
 	Others uint64
 }
 
-// Resident of the agents and of the engines that live now.
+// Resident returns the resident memory of the running agents and of the running engines.
 func (w *World) Resident() (agents, engines Resident, err error) {
 	for _, p := range w.all() {
 		for i, process := range p.living() {
@@ -33,8 +34,8 @@ func (w *World) Resident() (agents, engines Resident, err error) {
 	return agents, engines, nil
 }
 
-// ResidentBelow is of all processes that this one has started and that live, with what they started: worlds, also while they are brought up, their gateways and
-// drivers. Whoever ends meanwhile counts as nothing.
+// ResidentBelow is the resident memory of all running descendants of this process: worlds (also while they start),
+// their gateways and drivers. A process that ends meanwhile counts as 0.
 func ResidentBelow() (out Resident, err error) {
 	tasks, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
@@ -62,7 +63,7 @@ func ResidentBelow() (out Resident, err error) {
 
 func gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-// ResidentOf a process and its children.
+// ResidentOf returns the resident memory of a process and its children.
 func ResidentOf(pid int) (out Resident, err error) { return out, out.add(pid) }
 
 func (r *Resident) add(pid int) error {

@@ -8,14 +8,15 @@ import (
 	"syscall"
 )
 
-// isolated says to a process that IsolateNetwork has started it.
+// isolated is set in the environment of a process that IsolateNetwork started.
 const isolated = "TANGRAM_ISOLATED_NETWORK"
 
-// names of network namespaces, where ip(8) keeps them.
+// names is ip(8)'s folder of network namespaces.
 const names = "/run/netns"
 
-// IsolateNetwork runs this very program again, in a network of its own, where pods can be nodes (Options.Nodes) and nothing
-// outside is touched. done: that has happened, with this outcome; else this is that program, and goes on. It needs root and ip(8).
+// IsolateNetwork runs this program again in a separate network, where pods can be nodes (Options.Nodes), without effect
+// outside. done: that run ended, with this error. Otherwise the caller is that run and continues. It needs root and
+// ip(8).
 func IsolateNetwork(ctx context.Context) (done bool, err error) {
 	if os.Getenv(isolated) == "" {
 		again := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
@@ -28,7 +29,7 @@ func IsolateNetwork(ctx context.Context) (done bool, err error) {
 		}
 		return true, nil
 	}
-	// What ip(8) mounts for its names, and the files that it mounts them on, are this program's alone.
+	// Make the mounts of ip(8) for its names, and their mount points, private to this program.
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return false, fmt.Errorf("mounts of its own: %w", err)
 	}
@@ -52,12 +53,12 @@ func addNode(ctx context.Context, index int) error {
 		inside+"link set eth0 up")
 }
 
-// Link of a pod's node: up, or cut. No connection over it is closed.
+// Link brings up or cuts the link of a pod's node. A cut closes no connection.
 func (w *World) Link(ctx context.Context, index int, up bool) error {
 	return ip(ctx, fmt.Sprintf("link set link%d %s", index, map[bool]string{true: "up", false: "down"}[up]))
 }
 
-// ip runs one command after the other.
+// ip runs the commands in order.
 func ip(ctx context.Context, commands ...string) error {
 	for _, c := range commands {
 		out, err := exec.CommandContext(ctx, "sh", "-c", "exec ip "+c).CombinedOutput()

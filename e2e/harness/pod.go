@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// restartAfter is what a kubelet waits at least.
+// restartAfter is the minimum delay of a kubelet's restart.
 const restartAfter = 100 * time.Millisecond
 
-// Ports of engines that are forked; a pod has an address of its own.
+// Fixed ports of forked engines; each pod has a separate address.
 const forkedMesh, forkedServe = 7100, 7200
 
 // pod is an agent and an engine per rank.
@@ -30,11 +30,11 @@ type pod struct {
 	address   string
 	metrics   string // host:port of the agent's metrics
 	frontends []string
-	// Where a process listens that comes after another: as in a pod, where its predecessor did.
+	// Addresses of restarted processes: those of their predecessors, as in a pod.
 	data   string
 	meshes []string // by device
 	serves []string // by device
-	gone   bool     // killed or stopped: nothing of it is started again
+	gone   bool     // killed or stopped: its processes are not restarted
 }
 
 func (p *pod) start(ctx context.Context) error {
@@ -52,7 +52,7 @@ func (p *pod) start(ctx context.Context) error {
 		return err
 	}
 	for device := range p.engines {
-		if p.w.o.StubEngines { // one process plays all of them
+		if p.w.o.StubEngines { // one process simulates all of them
 			break
 		}
 		if err := p.startEngine(ctx, device); err != nil {
@@ -68,7 +68,7 @@ func (p *pod) startAgent(ctx context.Context) error {
 		return err
 	}
 	p.mu.Lock()
-	if p.gone { // killed meanwhile
+	if p.gone { // killed in the meantime
 		p.mu.Unlock()
 		agent.remove()
 		return nil
@@ -81,7 +81,7 @@ func (p *pod) startAgent(ctx context.Context) error {
 		Metrics string `json:"metrics"`
 	}
 	if err := agent.waitReady(ctx, &ready); err != nil {
-		agent.remove() // whoever asked may start another
+		agent.remove() // the caller may start another one
 		return err
 	}
 	go p.watch(agent, p.startAgent)
@@ -120,7 +120,7 @@ func (p *pod) startEngine(ctx context.Context, device int) error {
 	return nil
 }
 
-// watch starts a process again that ended, if that is asked for.
+// watch restarts a process that ended, if Options.Restart is set.
 func (p *pod) watch(process *process, again func(context.Context) error) {
 	<-process.ended
 	for p.w.o.Restart {
@@ -149,7 +149,7 @@ func (p *pod) metricsAddress() string {
 	return p.metrics
 }
 
-// living are the pod's processes, its agent first; none if it was killed.
+// living returns the pod's processes, its agent first; none if the pod was killed.
 func (p *pod) living() []*process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,7 +165,7 @@ func (p *pod) living() []*process {
 	return out
 }
 
-// ended are the processes that nobody starts again.
+// ended returns the processes that are not restarted.
 func (p *pod) ended() []*process {
 	if p.w.o.Restart {
 		return nil
@@ -189,14 +189,14 @@ func (p *pod) processes() []*process {
 	return out
 }
 
-// stop asks the engines, then the agent, to end.
+// stop ends the engines, then the agent.
 func (p *pod) stop() {
 	for _, process := range p.processes() {
 		process.stop()
 	}
 }
 
-// defaultStepStretch of MoEDeployment (spec.transition.maxStepStretchPercent).
+// defaultStepStretch is the default of MoEDeployment (spec.transition.maxStepStretchPercent).
 const defaultStepStretch = 100
 
 func (p *pod) runAgent() (*process, error) {
@@ -284,7 +284,8 @@ func (p *pod) host() string {
 
 func (p *pod) anyPort() string { return p.host() + ":0" }
 
-// enginePort is any, but for engines that are forked anew with the flags of the first: they have those of the pod template.
+// enginePort is any free port. Forked engines need fixed ports, because each gets the first one's flags, which are
+// those of the pod template.
 func (p *pod) enginePort(forked int) string {
 	if !p.w.o.Forked {
 		return p.anyPort()
@@ -292,7 +293,7 @@ func (p *pod) enginePort(forked int) string {
 	return fmt.Sprintf("%s:%d", p.host(), forked)
 }
 
-// run a program of the pod, on its node.
+// run starts a program of the pod on its node.
 func (p *pod) run(name, binary string, args ...string) (*process, error) {
 	if p.w.o.Nodes {
 		args = append([]string{"netns", "exec", nodeName(p.index), binary}, args...)
@@ -301,7 +302,7 @@ func (p *pod) run(name, binary string, args ...string) (*process, error) {
 	return startWith(p.w.cudaFiles(name), p.w.o.Dir, name, binary, args...)
 }
 
-// faults are armed in the first process only: one that is started again is sound.
+// faults returns the flags that arm faults, in the first process only: a restarted process has none.
 func (p *pod) faults(armed map[int]string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process that cannot start is started again one at a time, as by a kubelet: its restarts do not multiply.
+// A process that cannot start is restarted one at a time, as by a kubelet: its restarts do not multiply.
 func TestAProcessThatCannotStartHasOneSuccessor(t *testing.T) {
 	dir := t.TempDir()
 	starts := filepath.Join(dir, "starts")
@@ -32,14 +32,14 @@ func TestAProcessThatCannotStartHasOneSuccessor(t *testing.T) {
 		require.NoError(t, err)
 		return strings.Count(string(wire), "\n")
 	}
-	require.Eventually(t, func() bool { return count() >= 10 }, 4*time.Minute, 10*time.Millisecond) // only a hang takes so long
+	require.Eventually(t, func() bool { return count() >= 10 }, 4*time.Minute, 10*time.Millisecond)
 	require.Equal(t, 1, watchers(), "each start waits for the end of the one before")
 	p.mu.Lock()
 	p.gone = true
 	p.mu.Unlock()
 }
 
-// watchers of processes that run in this program.
+// watchers counts the goroutines that watch processes in this program.
 func watchers() int {
 	stacks := make([]byte, 1<<20)
 	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), ".(*pod).watch(")

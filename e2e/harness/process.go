@@ -19,15 +19,15 @@ type process struct {
 	name, log, ready string
 	cmd              *exec.Cmd
 	ended            chan struct{}
-	err              error // after ended
+	err              error // valid after ended is closed
 }
 
-// start runs a child that dies with this process.
+// start runs a child that is killed when this process ends.
 func start(dir, name, binary string, args ...string) (*process, error) {
 	return startWith(nil, dir, name, binary, args...)
 }
 
-// startWith more in its environment.
+// startWith is start with additional environment variables.
 func startWith(environment []string, dir, name, binary string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), ready: filepath.Join(dir, name+".ready"), ended: make(chan struct{})}
 	if err := os.Remove(p.ready); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -54,10 +54,10 @@ func startWith(environment []string, dir, name, binary string, args ...string) (
 	return p, nil
 }
 
-// An engine of torch and vLLM imports for 12 s where nothing else runs.
+// The imports of an engine with torch and vLLM take 12 s on an idle machine.
 const startLimit = 3 * time.Minute
 
-// waitReady reads the ready file once it is there.
+// waitReady reads the ready file as soon as it exists.
 func (p *process) waitReady(ctx context.Context, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -85,7 +85,7 @@ func tail(path string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// stop asks, then kills.
+// stop sends SIGTERM, then kills.
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	p.wake()
@@ -97,14 +97,14 @@ func (p *process) stop() {
 	}
 }
 
-// hang stops the process where it stands: it closes nothing. wake has it go on.
+// hang stops the process without closing anything; wake continues it.
 func (p *process) hang() { p.signal(syscall.SIGSTOP) }
 func (p *process) wake() { p.signal(syscall.SIGCONT) }
 
-// signal whoever does the work.
+// signal sends a signal to the worker process (pid).
 func (p *process) signal(s syscall.Signal) { _ = syscall.Kill(p.pid(), s) } // it may have ended already
 
-// pid of whoever does the work: the child, or the process that it has forked for that, which its ready file names.
+// pid is the worker process: the child, or the process that the child forked for the work, named in its ready file.
 func (p *process) pid() int {
 	var ready struct {
 		Pid int `json:"pid"`
@@ -115,11 +115,11 @@ func (p *process) pid() int {
 	return p.cmd.Process.Pid
 }
 
-// kill at once; the parent death signal covers this process's own end. It runs no more, but where all cores are busy the
-// kernel may need seconds to take it away (ended).
+// kill kills immediately; this process's own end is covered by the parent death signal. The child runs no more, but on
+// a busy machine the kernel may need seconds to remove it (ended).
 func (p *process) kill() { _ = p.cmd.Process.Kill() } // it may have ended already
 
-// remove kills it, and waits until it has left what it had, its ports too.
+// remove kills the process and waits until its resources, such as ports, are released.
 func (p *process) remove() {
 	p.kill()
 	<-p.ended
@@ -129,7 +129,7 @@ func dieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// logFile appends, opened for each write: for logs.
+// logFile is a log that is opened for each write and appended to.
 type logFile struct{ path string }
 
 func (f *logFile) Write(b []byte) (int, error) {

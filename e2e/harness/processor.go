@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcessorTime that the agents and the engines (or the process that plays them) which live now have used since they were started.
+// ProcessorTime returns the processor time of the running agents and of the running engines (or the stub process),
+// since their start.
 func (w *World) ProcessorTime() (agents, engines time.Duration, err error) {
 	for _, p := range w.all() {
 		for i, process := range p.living() {
@@ -30,7 +31,7 @@ func (w *World) ProcessorTime() (agents, engines time.Duration, err error) {
 	return agents, engines, nil
 }
 
-// processorTime by the clock that Linux keeps of each process (clock_getcpuclockid(3)).
+// processorTime reads Linux's clock of the process (clock_getcpuclockid(3)).
 func (p *process) processorTime() (time.Duration, error) {
 	used, err := ProcessorTimeOf(p.pid())
 	if err != nil {
@@ -39,7 +40,7 @@ func (p *process) processorTime() (time.Duration, error) {
 	return used, nil
 }
 
-// ProcessorTimeOf a process, of all its threads.
+// ProcessorTimeOf returns the processor time of all threads of a process.
 func ProcessorTimeOf(pid int) (time.Duration, error) {
 	const sched = 2 // CPUCLOCK_SCHED
 	var used unix.Timespec
@@ -49,7 +50,7 @@ func ProcessorTimeOf(pid int) (time.Duration, error) {
 	return time.Duration(used.Nano()), nil
 }
 
-// FrontTime is the processor time that the gateway and the text server which live now have used since they were started.
+// FrontTime returns the processor time of the running gateway and of the running text server, since their start.
 func (w *World) FrontTime() (gateway, text time.Duration, err error) {
 	if gateway, err = w.gateway.processorTime(); err != nil || w.text == nil {
 		return gateway, 0, err

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// PythonEngine is Options.Engine of an engine in Python: `run` in the virtual environment build/VENV, with the kit's and the client's packages, those of
-// `packages` (folders of the repository), and our libraries. o.Root must be absolute.
+// PythonEngine returns an Options.Engine in Python: `run` in the virtual environment build/VENV, with the packages of
+// the kit, the client and `packages` (folders of the repository), and our libraries. o.Root must be absolute.
 func (o *Options) PythonEngine(venv string, packages []string, run ...string) []string {
 	return append(append(o.KitEnvironment(packages...), filepath.Join(o.Root, "build", venv, "bin/python")), run...)
 }
 
-// KitEnvironment is a command that runs what follows in the repository's root, where it finds the kit's libraries and, if it is of Python, the kit's and the
-// client's packages and those of `packages`. o.Root must be absolute.
+// KitEnvironment returns a command that runs its arguments in the repository's root with the kit's libraries and, for
+// Python, the packages of the kit, the client and `packages`. o.Root must be absolute.
 func (o *Options) KitEnvironment(packages ...string) []string {
 	var path []string
 	for _, folder := range append(packages, "agent/engine/python", "agent/client/python") {
@@ -23,7 +23,8 @@ func (o *Options) KitEnvironment(packages ...string) []string {
 		"PYTHONPATH=" + strings.Join(path, ":")}
 }
 
-// VLLM makes the engines agent/vllm's: one EngineCore of vLLM for each rank, forked by a process that has done its imports. o.Root must be absolute.
+// VLLM selects the engines of agent/vllm: one EngineCore of vLLM per rank, forked by a process that has done its
+// imports. o.Root must be absolute.
 func (o *Options) VLLM() {
 	o.Engine, o.Forked = o.PythonEngine("vllm", []string{"agent/vllm"}, "-m", "tangram_vllm.zygote"), true
 }

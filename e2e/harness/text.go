@@ -13,7 +13,7 @@ import (
 func (w *World) tokensSocket() string { return filepath.Join(w.socketDir, "tokens.sock") }
 func (w *World) textSocket() string   { return filepath.Join(w.socketDir, "text.sock") }
 
-// startText starts the text server beside the gateway. It serves once a world is in force.
+// startText starts the text server next to the gateway. It serves as soon as a layout is active.
 func (w *World) startText() (err error) {
 	command := w.o.PythonEngine("vllm", []string{"agent/vllm"}, "-m", "tangram_front.main")
 	args := []string{"--tokens-socket", w.tokensSocket(), "--text-socket", w.textSocket(), "--ready-file", filepath.Join(w.o.Dir, "text.ready"),
@@ -22,12 +22,12 @@ func (w *World) startText() (err error) {
 	return err
 }
 
-// textReady is what a text server writes.
+// textReady is the content of a text server's ready file.
 type textReady struct {
 	PID int `json:"pid"`
 }
 
-// AwaitText until the text server serves, and not the one with the process id `other`. Gives its process id.
+// AwaitText waits until a text server with another process id than `other` serves, and returns its process id.
 func (w *World) AwaitText(ctx context.Context, other int) (int, error) {
 	for {
 		var ready textReady
@@ -45,19 +45,20 @@ func (w *World) AwaitText(ctx context.Context, other int) (int, error) {
 	}
 }
 
-// RestartText starts the text server anew, and not by a fork of the process that has done its imports.
+// RestartText starts a new process for the text server, without a fork of the one that has done its imports.
 func (w *World) RestartText() error {
 	w.text.remove()
 	return w.startText()
 }
 
-// EndGateway asks the gateway to end, as a kubelet does: it drains. The channel is closed when it has ended.
+// EndGateway terminates the gateway like a kubelet: the gateway drains. The channel is closed when the gateway has
+// ended.
 func (w *World) EndGateway() <-chan struct{} {
 	_ = w.gateway.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	return w.gateway.ended
 }
 
-// KillText kills the text server, of which another one is forked. Gives the process id of what it killed.
+// KillText kills the text server, which is then forked again. It returns the process id of the killed one.
 func (w *World) KillText() (int, error) {
 	wire, err := os.ReadFile(w.text.ready)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// Options of a world. Zero values get the demo's.
+// Options of a world. Zero values select the demo's values.
 type Options struct {
 	Root       string // of the repository
-	Dir        string // for this world's files; made anew
+	Dir        string // for this world's files; replaced
 	World      string
 	Checkpoint string
 	Revision   string
@@ -30,81 +30,85 @@ type Options struct {
 	KV         uint64
 	SpareBanks int
 	Granule    int
-	MaxTokens  int            // of a request, prompt and answer
+	MaxTokens  int            // of a request: prompt and answer
 	Rows       int            // of a step of an engine
 	Faults     map[int]string // --faults of the agents of these pods
 	// EngineFaults of the engines of these pods.
 	EngineFaults map[int]string
-	// FaultDirs: every process follows World.FaultDir of its pod (agent/base/fault.h).
+	// FaultDirs makes every process follow World.FaultDir of its pod (agent/base/fault.h).
 	FaultDirs bool
-	// Restart: an agent or an engine that ends by itself is started again, as a kubelet would.
+	// Restart restarts an agent or an engine that ends unexpectedly, as a kubelet would.
 	Restart bool
-	// Nodes: every pod has a network of its own, with one link that Link cuts. Only within IsolateNetwork.
+	// Nodes gives every pod a separate network with one link, which Link cuts. Only within IsolateNetwork.
 	Nodes bool
-	// Patience of engines with a peer that is silent; 0: their own. Where nobody repairs the world, a slow machine must
-	// not be taken for a death.
+	// Patience is the engines' timeout for an unresponsive peer; 0: their default. A world without repair needs a long
+	// one, or a slow machine is taken for a death.
 	Patience time.Duration
-	// Hangs: a process of this world is stopped on purpose, so that Patience and Reattach stay the product's own.
+	// Hangs says that the test stops processes on purpose, so Patience and Reattach keep the product's defaults.
 	Hangs bool
-	// Reattach is how long a keeper waits for an engine to come back while its agent lives; 0: its own limit.
+	// Reattach is how long a keeper waits for an engine to reattach while its agent lives; 0: its default.
 	Reattach time.Duration
-	// LeastStep: a step of an engine with work takes at least so long, so that a busy world does not take the whole machine.
+	// LeastStep is the minimum duration of an engine's step with work, so that a busy world leaves time for other
+	// processes.
 	LeastStep time.Duration
-	// MaxStepStretch: by so many percent steps may take longer while bytes are staged; 0: as a MoEDeployment has it by default; negative: by whatever.
+	// MaxStepStretch is the maximum stretch of steps in percent while bytes are staged; 0: MoEDeployment's default;
+	// negative: unlimited.
 	MaxStepStretch int
-	// EngineFlags are given to every engine, beside its own.
+	// EngineFlags are additional flags of every engine.
 	EngineFlags []string
-	// PodFlags are given to the engines of one pod, by its index, after those.
+	// PodFlags are additional flags of the engines of one pod, by its index, after EngineFlags.
 	PodFlags map[int][]string
-	// Engine is a command that runs in place of the reference engine, with the same flags after it.
+	// Engine is a command that replaces the reference engine; the same flags follow it.
 	Engine []string
-	// Forked: what Engine starts is no engine but forks one, and the next as soon as that is dead, with the same flags.
+	// Forked says that the process of Engine forks the engine, and another one with the same flags after that dies.
 	Forked bool
-	// Text are flags of a text server beside the gateway, vLLM's own; nil: there is none.
+	// Text has the flags of a text server (vLLM's) next to the gateway; nil: none.
 	Text []string
-	// Frontends are host:port of ranks that are no processes of this world.
+	// Frontends are host:port of ranks that are not processes of this world.
 	Frontends []string
-	// StubEngines compute nothing (e2e/stub), and there is no gateway: what agents and control cost.
+	// StubEngines selects engines that compute nothing (e2e/stub), without a gateway: to measure the cost of agents and
+	// control.
 	StubEngines bool
-	// StubStep is how long a step of stub engines takes; 0: their own default.
+	// StubStep is the duration of a stub engine's step; 0: the default of the stubs.
 	StubStep time.Duration
-	// SizesOnly: also memory has sizes and no bytes.
+	// SizesOnly selects memory that has sizes and no bytes.
 	SizesOnly bool
-	// OneNode: agents may map each other's memory, as pods of one node that share a folder.
+	// OneNode lets agents map each other's memory, like pods of one node that share a folder.
 	OneNode bool
-	// HugePages: weights and KV lie in huge pages of the machine's pool, which must have enough.
+	// HugePages puts weights and KV in huge pages of the machine's pool, which must have enough.
 	HugePages bool
-	// SlabFormat: how pieces lie, granule-major (if empty) or row-major.
+	// SlabFormat is granule-major (if empty) or row-major.
 	SlabFormat string
-	// Wire: the communication library between agents; empty: TCP.
+	// Wire is the communication library between agents; empty: TCP.
 	Wire string
-	// PageBytes of the geometry; 0: the agent's own.
+	// PageBytes of the geometry; 0: the agent's default.
 	PageBytes uint64
-	// DescriptorBytes: agents' memory comes in descriptors of so many bytes, as that of devices with handles; 0: in one.
+	// DescriptorBytes splits agents' memory into descriptors of this size, like that of devices with handles; 0: one
+	// descriptor.
 	DescriptorBytes uint64
-	// CudaDriver: weights and KV are of platform cuda over this driver's library, a path. The recording one has handles of
-	// PageBytes, and says at the end what was wrong (World.CudaReports).
+	// CudaDriver selects platform cuda for weights and KV; it is the path of the driver's library. The recording driver
+	// has handles of PageBytes, and reports errors at the end (World.CudaReports).
 	CudaDriver string
 }
 
-// World of running processes.
+// World is a set of running processes.
 type World struct {
 	o          Options
 	certs      string
 	net        uint16 // its pods have addresses 127.<net>.x
 	socketDir  string
 	mu         sync.Mutex
-	pods       []*pod // grows; a pod keeps its index
+	pods       []*pod // only grows; a pod keeps its index
 	gateway    *process
-	stub       *process // plays the engines
-	text       *process // nil: there is none
+	stub       *process // simulates the engines
+	text       *process // nil: none
 	gatewayURL string
-	// gatewayMetrics is where it tells its counts.
+	// gatewayMetrics is the URL of the gateway's metrics.
 	gatewayMetrics string
-	telemetry      string // where it tells the operator, host:port
+	telemetry      string // for the operator, host:port
 	file           string
 	agentsFile     string
-	writing        sync.Mutex // of the two files
+	writing        sync.Mutex // of the world file and the gateway's file
 }
 
 func (o *Options) defaults() {
@@ -125,7 +129,7 @@ func (o *Options) defaults() {
 		o.KV = 64 << 20
 	}
 	if o.SpareBanks == 0 {
-		o.SpareBanks = 2 // as of a MoEDeployment that does not say
+		o.SpareBanks = 2 // the default of a MoEDeployment
 	}
 	if o.Granule == 0 {
 		o.Granule = 16
@@ -150,11 +154,11 @@ func (o *Options) tool(name string) string { return o.binary("TANGRAM_BIN", "bui
 
 var worldsSoFar atomic.Uint32
 
-// newNet differs between the worlds of a process and, most likely, between processes: worlds that share one are as
-// processes of one machine are.
+// newNet differs between the worlds of a process and, most likely, between processes. Worlds with the same number are
+// like processes of one machine.
 func newNet() uint16 { return uint16(256 + (uint32(os.Getpid())*31+worldsSoFar.Add(1))%60000) }
 
-// Start brings all processes up; no layout is in force yet. On an error nothing is left running.
+// Start starts all processes; no layout is active yet. After an error no process is left running.
 func Start(ctx context.Context, o Options) (w *World, err error) {
 	o.defaults()
 	for _, path := range []*string{&o.Dir, &o.Root, &o.Checkpoint} {
@@ -176,7 +180,7 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 	if err := os.MkdirAll(o.Dir, 0o750); err != nil {
 		return w, err
 	}
-	// The path of a UNIX socket is short.
+	// The path of a UNIX socket must be short.
 	if w.socketDir, err = os.MkdirTemp("", "tangram"); err != nil {
 		return w, err
 	}
@@ -202,7 +206,7 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 	return w, w.startText()
 }
 
-// all pods that ever were.
+// all returns all pods, killed ones included.
 func (w *World) all() []*pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,15 +226,15 @@ func (w *World) startPods(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// address of a pod of its own, as in a cluster: nobody else takes the port of a process that is to come back.
+// address returns a separate address per pod, as in a cluster: the port of a process that restarts stays free.
 func (w *World) address(pod int) string {
 	return fmt.Sprintf("127.%d.%d.%d", w.net>>8, w.net&0xff, 1+pod%250)
 }
 
-// Certificates writes certificates of this world's name for roles into dir, by the
-// authority that is there, or by a new one.
+// Certificates writes certificates of this world's name for roles into dir, signed by the existing authority, or by a
+// new one.
 func (w *World) Certificates(ctx context.Context, dir string, roles ...string) error {
-	hosts := []string{"127.0.0.1", "localhost"} // for clients that look at names; ours look at roles
+	hosts := []string{"127.0.0.1", "localhost"} // for clients that check names; ours check roles
 	for i := range w.o.Pods {
 		hosts = append(hosts, w.address(i))
 	}
@@ -241,7 +245,7 @@ func (w *World) Certificates(ctx context.Context, dir string, roles ...string) e
 	return nil
 }
 
-// rolesOf a pod: whom its certificates name.
+// rolesOf returns the roles in a pod's certificates.
 func rolesOf(pod int) []string {
 	return []string{fmt.Sprintf("agent/p%d", pod), fmt.Sprintf("engine/p%d", pod)}
 }
@@ -267,7 +271,7 @@ func (w *World) writeWorldFile() error {
 	return writeWhole(w.agentsFile, []byte(strings.Join(w.Agents(), "\n")+"\n"))
 }
 
-// writeWhole: a reader sees the file before or after, never a part.
+// writeWhole replaces a file atomically: a reader sees the old or the new content.
 func writeWhole(path string, content []byte) error {
 	if err := os.WriteFile(path+".part", content, 0o600); err != nil {
 		return err
@@ -275,7 +279,7 @@ func writeWhole(path string, content []byte) error {
 	return os.Rename(path+".part", path)
 }
 
-// startStub plays the engines of all pods.
+// startStub starts one process that simulates the engines of all pods.
 func (w *World) startStub(ctx context.Context) error {
 	var args []string
 	for _, p := range w.all() {
@@ -294,7 +298,7 @@ func (w *World) startStub(ctx context.Context) error {
 
 func (w *World) stubSteps() string { return filepath.Join(w.o.Dir, "stub.steps") }
 
-// StubSteps are the ends of all steps that stub engines computed so far.
+// StubSteps returns the end times of all steps of the stub engines so far.
 func (w *World) StubSteps() ([]time.Time, error) {
 	wire, err := os.ReadFile(w.stubSteps())
 	if err != nil {
@@ -345,7 +349,7 @@ func (w *World) startGateway(ctx context.Context) error {
 	return nil
 }
 
-// GatewayCounts since the gateway was started.
+// GatewayCounts returns the gateway's counts since its start.
 func (w *World) GatewayCounts(ctx context.Context) (load.GatewayCounts, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.gatewayMetrics, nil)
 	if err != nil {
@@ -359,16 +363,16 @@ func (w *World) GatewayCounts(ctx context.Context) (load.GatewayCounts, error) {
 	return load.ReadGatewayCounts(reply.Body)
 }
 
-// URL of the gateway.
+// URL returns the gateway's URL.
 func (w *World) URL() string { return w.gatewayURL }
 
-// MetricsURL of the gateway.
+// MetricsURL returns the URL of the gateway's metrics.
 func (w *World) MetricsURL() string { return w.gatewayMetrics }
 
-// TelemetryAddress of the gateway, for whoever has the driver's certificate.
+// TelemetryAddress returns the gateway's telemetry address; it requires the driver's certificate.
 func (w *World) TelemetryAddress() string { return w.telemetry }
 
-// AgentMetricsURLs of the pods that are there.
+// AgentMetricsURLs returns the URLs of the agents' metrics, without killed pods.
 func (w *World) AgentMetricsURLs() []string {
 	var out []string
 	for _, p := range w.all() {
@@ -379,13 +383,13 @@ func (w *World) AgentMetricsURLs() []string {
 	return out
 }
 
-// Model is the name that the gateway gives it.
+// Model is the model's name at the gateway.
 func (w *World) Model() string { return w.o.World }
 
-// Dir of the files and logs.
+// Dir returns the folder of files and logs.
 func (w *World) Dir() string { return w.o.Dir }
 
-// Agents are the addresses of the control services, of the pods that are there.
+// Agents returns the addresses of the agents' control services, without killed pods.
 func (w *World) Agents() []string {
 	var out []string
 	for _, p := range w.all() {
@@ -396,7 +400,7 @@ func (w *World) Agents() []string {
 	return out
 }
 
-// Stop ends what Start started. It may be called twice.
+// Stop ends all processes of Start. It may be called twice.
 func (w *World) Stop() {
 	for _, p := range []*process{w.gateway, w.stub, w.text} {
 		if p != nil {
@@ -412,11 +416,11 @@ func (w *World) Stop() {
 	w.gateway, w.stub, w.text, w.pods = nil, nil, nil, nil
 	w.mu.Unlock()
 	if w.socketDir != "" {
-		_ = os.RemoveAll(w.socketDir) // left over files harm nobody
+		_ = os.RemoveAll(w.socketDir) // leftover files are harmless
 	}
 }
 
-// Died names a process that ended by itself and is not started again, or nothing.
+// Died names a process that ended unexpectedly and is not restarted, or returns "".
 func (w *World) Died() string {
 	var all []*process
 	for _, p := range []*process{w.gateway, w.stub, w.text} {
@@ -437,7 +441,7 @@ func (w *World) Died() string {
 	return ""
 }
 
-// Pods of 2 ranks, the last of 1 if need be.
+// Pods returns pods of 2 ranks; the last one has 1 if the number is odd.
 func Pods(ranks int) []int {
 	var out []int
 	for ; ranks > 1; ranks -= 2 {

@@ -1,4 +1,4 @@
-// Package kube speaks to a cluster through kubectl.
+// Package kube controls a cluster through kubectl.
 package kube
 
 import (
@@ -15,28 +15,28 @@ import (
 	"time"
 )
 
-// Limits of a call, so that an API server that does not answer holds up nobody.
+// Timeouts of calls, so that an unresponsive API server blocks no caller.
 const (
 	callLimit   = 30 * time.Second
-	deleteLimit = 2 * time.Minute // of waiting until an object is gone
+	deleteLimit = 2 * time.Minute // for the removal of an object
 )
 
 // Client runs kubectl. It may be copied, and used by several goroutines.
 type Client struct {
 	Binary     string // path of kubectl
 	Kubeconfig string
-	Namespace  string            // of namespaced objects; empty: the kubeconfig's
-	Said       func(line string) // told each command that changes something or waits, as a user would type it; may be nil
+	Namespace  string            // of namespaced objects; empty: from the kubeconfig
+	Said       func(line string) // receives each changing or waiting command, as typed by a user; may be nil
 }
 
-// In gives the client for another namespace.
+// In returns a client for another namespace.
 func (c *Client) In(namespace string) *Client {
 	other := *c
 	other.Namespace = namespace
 	return &other
 }
 
-// Error is a kubectl that failed.
+// Error is the failure of a kubectl call.
 type Error struct {
 	Args   []string
 	Stderr string
@@ -47,17 +47,17 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("kubectl %s: %v: %s", strings.Join(e.Args, " "), e.Err, strings.TrimSpace(e.Stderr))
 }
 
-// Unwrap gives the exit error, or the context's.
+// Unwrap returns the exit error, or the context's.
 func (e *Error) Unwrap() error { return e.Err }
 
-// NotFound says whether err is kubectl's word that an object is not there.
+// NotFound reports whether err is kubectl's error for a missing object.
 func NotFound(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && strings.Contains(e.Stderr, "(NotFound)")
 }
 
-// command of kubectl in a process group of its own: Ctrl-C on the terminal is for us alone,
-// who end our children in order.
+// command runs kubectl in a separate process group: Ctrl-C on the terminal reaches only this program, which ends its
+// children in order.
 func (c *Client) command(ctx context.Context, args []string) *exec.Cmd {
 	if c.Namespace != "" {
 		args = append([]string{"-n", c.Namespace}, args...)
@@ -70,7 +70,7 @@ func (c *Client) command(ctx context.Context, args []string) *exec.Cmd {
 	return cmd
 }
 
-// Run gives what kubectl prints, within half a minute. stdin may be nil.
+// Run returns kubectl's output, within half a minute. stdin may be nil.
 func (c *Client) Run(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
 	return c.runFor(ctx, callLimit, stdin, args...)
 }
@@ -120,7 +120,7 @@ func (c *Client) Get(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// Apply objects, each anything that marshals to an object's JSON.
+// Apply applies objects of any type that marshals to an object's JSON.
 func (c *Client) Apply(ctx context.Context, objects ...any) error {
 	var in bytes.Buffer
 	for _, o := range objects {
@@ -143,16 +143,16 @@ func (c *Client) ApplyFile(ctx context.Context, path string) error {
 	return err
 }
 
-// Wait until a condition of an object ("moedeployment/demo", "Ready" or "Progressing=false")
-// holds for its newest generation.
+// Wait waits until a condition of an object ("moedeployment/demo", "Ready" or "Progressing=false") holds for its newest
+// generation.
 func (c *Client) Wait(ctx context.Context, object, condition string, timeout time.Duration) error {
 	args := []string{"wait", "--for=condition=" + condition, object, fmt.Sprintf("--timeout=%.0fs", timeout.Seconds())}
 	c.say(args...)
-	_, err := c.runFor(ctx, timeout+callLimit, nil, args...) // kubectl's own word on the timeout is the better one
+	_, err := c.runFor(ctx, timeout+callLimit, nil, args...) // kubectl's own timeout message is better
 	return err
 }
 
-// Scale an object to so many replicas.
+// Scale sets the number of replicas of an object.
 func (c *Client) Scale(ctx context.Context, object string, replicas int) error {
 	args := []string{"scale", object, fmt.Sprintf("--replicas=%d", replicas)}
 	c.say(args...)
@@ -160,7 +160,7 @@ func (c *Client) Scale(ctx context.Context, object string, replicas int) error {
 	return err
 }
 
-// Patch an object with a JSON merge patch.
+// Patch applies a JSON merge patch to an object.
 func (c *Client) Patch(ctx context.Context, object, patch string) error {
 	args := []string{"patch", object, "--type=merge", "-p", patch}
 	c.say(args...)
@@ -168,7 +168,7 @@ func (c *Client) Patch(ctx context.Context, object, patch string) error {
 	return err
 }
 
-// Delete an object; it is no error if it is gone already. wait: until it is, at most two minutes.
+// Delete deletes an object; a missing object is no error. wait: until it is gone, at most two minutes.
 func (c *Client) Delete(ctx context.Context, object string, wait bool) error {
 	args := []string{"delete", object, "--ignore-not-found", fmt.Sprintf("--wait=%t", wait)}
 	if wait {

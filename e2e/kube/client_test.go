@@ -13,9 +13,9 @@ import (
 	"tangram.dev/api/v1alpha2"
 )
 
-const wait = 4 * time.Minute // only what hangs takes so long
+const wait = 4 * time.Minute // only a hang reaches this limit
 
-// fake kubectl: a script that notes its arguments and its input.
+// fake is a kubectl script that records its arguments and its input.
 func fake(t *testing.T, script string) (c *Client, calls func() string) {
 	t.Helper()
 	dir := t.TempDir()

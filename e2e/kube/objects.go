@@ -17,23 +17,23 @@ import (
 	"tangram.dev/api/v1alpha2"
 )
 
-// RankSelector of the pods of ranks of a world.
+// RankSelector selects the pods of a world's ranks.
 func RankSelector(name string) string {
 	return v1alpha2.WorldLabel + "=" + name + "," + v1alpha2.ComponentLabel + "=" + v1alpha2.ComponentRank
 }
 
-// GatewaySelector of the pods of gateways of a world.
+// GatewaySelector selects the pods of a world's gateways.
 func GatewaySelector(name string) string {
 	return v1alpha2.WorldLabel + "=" + name + "," + v1alpha2.ComponentLabel + "=" + v1alpha2.ComponentGateway
 }
 
-// MoEDeployment by name.
+// MoEDeployment returns a MoEDeployment by name.
 func (c *Client) MoEDeployment(ctx context.Context, name string) (*v1alpha2.MoEDeployment, error) {
 	d := &v1alpha2.MoEDeployment{}
 	return d, c.Get(ctx, d, "moedeployment", name)
 }
 
-// Pods that a selector matches, by name.
+// Pods returns the pods that a selector matches, by name.
 func (c *Client) Pods(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	if err := c.Get(ctx, &list, "pods", "-l", selector); err != nil {
@@ -43,7 +43,7 @@ func (c *Client) Pods(ctx context.Context, selector string) ([]corev1.Pod, error
 	return list.Items, nil
 }
 
-// Transitions of a world, oldest first.
+// Transitions returns a world's transitions, oldest first.
 func (c *Client) Transitions(ctx context.Context, deployment string) ([]v1alpha2.LayoutTransition, error) {
 	var list v1alpha2.LayoutTransitionList
 	if err := c.Get(ctx, &list, "layouttransitions"); err != nil {
@@ -51,7 +51,7 @@ func (c *Client) Transitions(ctx context.Context, deployment string) ([]v1alpha2
 	}
 	own := slices.DeleteFunc(list.Items, func(t v1alpha2.LayoutTransition) bool { return t.Spec.MoEDeploymentName != deployment })
 	slices.SortStableFunc(own, func(a, b v1alpha2.LayoutTransition) int {
-		// Epochs only rise; the creation time has whole seconds only.
+		// Creation times have whole seconds, so equal ones are ordered by epoch, which only rises.
 		if d := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); d != 0 {
 			return d
 		}
@@ -60,7 +60,7 @@ func (c *Client) Transitions(ctx context.Context, deployment string) ([]v1alpha2
 	return own, nil
 }
 
-// Event is what the tests and the demo read of one.
+// Event has the parts of an event that the tests and the demo use.
 type Event struct {
 	Object  string // kind/name
 	Type    string // Normal, Warning
@@ -72,7 +72,7 @@ func (e Event) String() string {
 	return fmt.Sprintf("%s %s %s: %s", e.Type, e.Object, e.Reason, e.Message)
 }
 
-// Events of the namespace, oldest first.
+// Events returns the namespace's events, oldest first.
 func (c *Client) Events(ctx context.Context) ([]Event, error) {
 	var list eventsv1.EventList
 	if err := c.Get(ctx, &list, "events.events.k8s.io"); err != nil {
@@ -102,7 +102,7 @@ func (c *Client) Watch(ctx context.Context, name string, see func(*v1alpha2.MoED
 			see(d)
 		}
 	}
-	if !errors.Is(err, io.EOF) && ctx.Err() == nil { // what follows could not be read either
+	if !errors.Is(err, io.EOF) && ctx.Err() == nil { // later objects could not be decoded either
 		_ = cmd.Process.Kill()
 	} else {
 		err = nil
@@ -110,7 +110,7 @@ func (c *Client) Watch(ctx context.Context, name string, see func(*v1alpha2.MoED
 	return errors.Join(err, cmd.Wait(), ctx.Err())
 }
 
-// GatewayURL of a world whose gateway has a NodePort: the address of a node, and the port.
+// GatewayURL returns the address of a node and the port, for a world whose gateway has a NodePort.
 func (c *Client) GatewayURL(ctx context.Context, name string) (string, error) {
 	var service corev1.Service
 	if err := c.Get(ctx, &service, "service", name+"-gateway"); err != nil {
@@ -134,8 +134,8 @@ func (c *Client) GatewayURL(ctx context.Context, name string) (string, error) {
 	return "", fmt.Errorf("none of %d nodes has an internal address", len(nodes.Items))
 }
 
-// AwaitGateway until it answers at its node port: the nodes' rules may be a moment behind a
-// Service whose pods are ready.
+// AwaitGateway waits until the gateway responds at its NodePort: the nodes' rules may be a moment behind a Service
+// whose pods are ready.
 func (c *Client) AwaitGateway(ctx context.Context, name string) (string, error) {
 	url, err := c.GatewayURL(ctx, name)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Token as it came to the client.
+// Token is a token as received by the client.
 type Token struct {
 	ID   uint32
 	Hash string
@@ -22,7 +22,7 @@ type Token struct {
 	At   time.Time
 }
 
-// Result of one request. Err: it was lost, or refused to the end.
+// Result is the result of one request. Err: it was lost, or finally rejected.
 type Result struct {
 	Request Request
 	Sent    time.Time
@@ -30,16 +30,16 @@ type Result struct {
 	Text    string // of a chat
 	Finish  string
 	Err     error
-	Refused []Refusal // with 429 or 503, before it was accepted or given up
+	Refused []Refusal // 429 or 503, before it was accepted or timed out
 }
 
-// Refusal of a request, to be tried again.
+// Refusal is a rejection of a request, which is tried again.
 type Refusal struct {
-	Status int // of HTTP: 429 or 503
+	Status int // HTTP status: 429 or 503
 	At     time.Time
 }
 
-// LongestGap between two tokens of the request.
+// LongestGap is the longest time between two tokens of the request.
 func (r *Result) LongestGap() time.Duration {
 	var longest time.Duration
 	for i := 1; i < len(r.Tokens); i++ {
@@ -48,7 +48,7 @@ func (r *Result) LongestGap() time.Duration {
 	return longest
 }
 
-// Differs says where two results of the same request differ; empty: nowhere.
+// Differs describes the first difference of two results of the same request; empty: none.
 func (r *Result) Differs(other *Result) string {
 	if len(r.Tokens) != len(other.Tokens) {
 		return fmt.Sprintf("request %d: %d and %d tokens", r.Request.Index, len(r.Tokens), len(other.Tokens))
@@ -61,13 +61,14 @@ func (r *Result) Differs(other *Result) string {
 	return ""
 }
 
-// Client of a gateway.
+// Client is a client of a gateway.
 type Client struct {
 	URL      string // of the gateway, without path
 	Model    string
 	HTTP     *http.Client
-	Counters *Counters // kept up to date while requests run; may be nil
-	// Patience with refusals: so long after it was sent a request is given up, with the last of them; 0: a minute.
+	Counters *Counters // updated while requests run; may be nil
+	// Patience limits the retries of a rejected request: this long after it was sent it fails with the last rejection;
+	// 0: a minute.
 	Patience time.Duration
 }
 
@@ -88,13 +89,14 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// Do sends a request and reads its stream. 429 and 503 are noted and tried again, as they ask for, while Patience lasts.
+// Do sends a request and reads its stream. 429 and 503 are recorded and retried after the requested delay, until
+// Patience ends.
 func (c *Client) Do(ctx context.Context, r Request) *Result {
 	result := &Result{Request: r, Sent: time.Now()}
 	c.Counters.begin()
 	defer c.Counters.end(result)
 	path, asked := "/v1/completions", map[string]any{"model": c.Model, "max_tokens": r.MaxTokens, "temperature": r.Temperature, "top_p": r.TopP, "seed": r.Seed, "stream": true}
-	if r.Chat != "" { // of a given length, and with its tokens beside the text
+	if r.Chat != "" { // an answer of fixed length, with token ids next to the text
 		path = "/v1/chat/completions"
 		asked["messages"] = []any{map[string]any{"role": "user", "content": r.Chat}}
 		asked["ignore_eos"], asked["return_token_ids"] = true, true
@@ -193,11 +195,11 @@ func (c *Client) once(ctx context.Context, path string, body []byte, result *Res
 	return false, errors.New("the stream broke off")
 }
 
-// Source of requests by index, without end.
+// Source is an endless list of requests by index.
 type Source interface{ At(i int) Request }
 
-// Play sends requests 0, 1, ... at their arrival times, at most `atOnce` at a time, until
-// stop closes, and waits for those under way. Results are in order of index.
+// Play sends requests 0, 1, ... at their arrival times, at most `atOnce` concurrently, until stop closes, and waits for
+// those in progress. Results are in order of index.
 func (c *Client) Play(ctx context.Context, t Source, atOnce int, stop <-chan struct{}) []*Result {
 	start := time.Now()
 	slots := make(chan struct{}, atOnce)
@@ -237,7 +239,7 @@ func (c *Client) Play(ctx context.Context, t Source, atOnce int, stop <-chan str
 	}
 }
 
-// Repeat sends requests 0..n-1 as fast as `atOnce` at a time allow.
+// Repeat sends requests 0..n-1 as fast as possible, `atOnce` concurrently.
 func (c *Client) Repeat(ctx context.Context, t *Trace, n, atOnce int) []*Result {
 	requests := make([]Request, n)
 	for i := range requests {
@@ -246,7 +248,7 @@ func (c *Client) Repeat(ctx context.Context, t *Trace, n, atOnce int) []*Result 
 	return c.all(ctx, requests, atOnce)
 }
 
-// Again sends the requests of results, in the same way; the answers are in their order.
+// Again sends the requests of results in the same way; the new results are in the same order.
 func (c *Client) Again(ctx context.Context, results []*Result, atOnce int) []*Result {
 	requests := make([]Request, len(results))
 	for i, r := range results {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const wait = 4 * time.Minute // only what hangs takes so long
+const wait = 4 * time.Minute // only a hang reaches this limit
 
 func gateway(t *testing.T, answer http.HandlerFunc) *Client {
 	t.Helper()
@@ -50,7 +50,7 @@ func TestStreamIsRead(t *testing.T) {
 	require.Equal(t, []any{1.0, 2.0}, body["prompt"])
 }
 
-// A chat has text and tokens, in chunks of their own size.
+// A chat has text and tokens, in chunks of different sizes.
 func TestChatIsRead(t *testing.T) {
 	var path string
 	var body map[string]any
@@ -62,7 +62,7 @@ func TestChatIsRead(t *testing.T) {
 		_, _ = fmt.Fprint(w, `data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}`+"\n\n"+
 			`data: {"choices":[{"delta":{"content":"He"},"finish_reason":null,"token_ids":[7,9]}]}`+"\n\n")
 		_ = http.NewResponseController(w).Flush()
-		for counters.Now().Tokens < 2 { // until the client has them
+		for counters.Now().Tokens < 2 { // until the client has received them
 			time.Sleep(time.Millisecond)
 		}
 		begun <- counters.Now()
@@ -80,7 +80,7 @@ func TestChatIsRead(t *testing.T) {
 	require.Equal(t, Counts{Done: 1, Tokens: 3}, counters.Now())
 }
 
-// Whatever is not a whole answer counts as lost.
+// An incomplete answer counts as lost.
 func TestBrokenStreams(t *testing.T) {
 	for want, text := range map[string]string{
 		"the stream broke off":           tokenLine,
@@ -110,7 +110,7 @@ func TestBrokenStreams(t *testing.T) {
 func TestPlayAndRepeatKeepOrderAndLimit(t *testing.T) {
 	const limit = 3
 	var now, most atomic.Int64
-	full := make(chan struct{}) // closed once so many requests are under way as may be
+	full := make(chan struct{}) // closed when the maximum number of requests is in progress
 	c := gateway(t, func(w http.ResponseWriter, r *http.Request) {
 		n := now.Add(1)
 		defer now.Add(-1)
@@ -131,7 +131,7 @@ func TestPlayAndRepeatKeepOrderAndLimit(t *testing.T) {
 		_, _ = fmt.Fprint(w, finishLine, doneLine)
 	})
 	trace := newTrace(t, 1)
-	trace.span = time.Millisecond // all at once
+	trace.span = time.Millisecond // all together
 	stop := make(chan struct{})
 	played := make(chan []*Result)
 	go func() { played <- c.Play(t.Context(), trace, limit, stop) }()
@@ -151,7 +151,7 @@ func TestPlayAndRepeatKeepOrderAndLimit(t *testing.T) {
 	require.EqualValues(t, limit, most.Load())
 }
 
-// Who is refused for ever is lost in the end, and every refusal is counted.
+// A request that is always rejected is finally lost, and every rejection is counted.
 func TestRefusalsAreCountedAndEnd(t *testing.T) {
 	var calls atomic.Int64
 	c := gateway(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -162,7 +162,7 @@ func TestRefusalsAreCountedAndEnd(t *testing.T) {
 		http.Error(w, "later", status)
 	})
 	c.Patience = time.Millisecond
-	for calls.Load() < 2 { // the first is refused at once, or waited with
+	for calls.Load() < 2 { // the first is rejected immediately, or waited for
 		r := c.Do(t.Context(), Request{Prompt: []uint32{1}, MaxTokens: 1})
 		require.ErrorContains(t, r.Err, "refused")
 		require.NotEmpty(t, r.Refused)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Counters of requests and tokens, for whoever watches a load run. A nil one counts nothing.
+// Counters counts requests and tokens while a load runs. A nil pointer counts nothing.
 type Counters struct {
 	open, streaming, done, lost, tokens atomic.Int64
 
@@ -14,22 +14,22 @@ type Counters struct {
 	gaps []Gap
 }
 
-// Gap between two consecutive tokens of one stream.
+// Gap is the time between two consecutive tokens of one stream.
 type Gap struct{ From, To time.Time }
 
-// Counts at one time.
+// Counts are the values at one time.
 type Counts struct {
 	Open, Done, Lost int64 // requests
-	Streaming        int64 // of those that are open: a token has come
+	Streaming        int64 // open requests that have received a token
 	Tokens           int64
 }
 
-// Now gives the counts.
+// Now returns the present counts.
 func (c *Counters) Now() Counts {
 	return Counts{Open: c.open.Load(), Done: c.done.Load(), Lost: c.lost.Load(), Streaming: c.streaming.Load(), Tokens: c.tokens.Load()}
 }
 
-// Gaps that ended so far and overlap from..to, in the order in which they ended.
+// Gaps returns the gaps that ended so far and overlap from..to, in the order of their ends.
 func (c *Counters) Gaps(from, to time.Time) []Gap {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +48,7 @@ func (c *Counters) begin() {
 	}
 }
 
-// took n tokens of a request, whose others were counted.
+// took counts the last n tokens of a request.
 func (c *Counters) took(r *Result, n int) {
 	if c == nil || n == 0 {
 		return
@@ -64,7 +64,7 @@ func (c *Counters) took(r *Result, n int) {
 	}
 }
 
-// end of a request; how is in its result.
+// end counts the end of a request by its result.
 func (c *Counters) end(r *Result) {
 	if c == nil {
 		return

@@ -8,17 +8,17 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// GatewayCounts are what a gateway counted since it lives.
+// GatewayCounts are a gateway's counters since its start.
 type GatewayCounts struct {
-	Replays    float64 `json:"replays"`    // requests submitted again with their tokens so far
-	Orphaned   float64 `json:"orphaned"`   // of these without one: the rank left before it took them
+	Replays    float64 `json:"replays"`    // requests resubmitted with their tokens so far
+	Orphaned   float64 `json:"orphaned"`   // requests without tokens among these: the rank left before it accepted them
 	Conflicts  float64 `json:"conflicts"`  // tokens that differ from the one delivered for their position
 	Duplicates float64 `json:"duplicates"` // tokens dropped: their position was delivered already
 	Lost       float64 `json:"lost"`       // accepted requests that ended without their last token
 }
 
-// ReadGatewayCounts from the text of a gateway's /metrics. A counter that is not there is an error: it must not read as
-// a zero. Replays have a series once there was one.
+// ReadGatewayCounts reads a gateway's /metrics. A missing counter is an error, so that it does not count as zero. Only
+// replays may be missing: their series exists after the first replay.
 func ReadGatewayCounts(metrics io.Reader) (GatewayCounts, error) {
 	var c GatewayCounts
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -39,7 +39,7 @@ func ReadGatewayCounts(metrics io.Reader) (GatewayCounts, error) {
 	return c, nil
 }
 
-// Plus adds the counts of another gateway.
+// Plus adds another gateway's counts.
 func (c GatewayCounts) Plus(o GatewayCounts) GatewayCounts {
 	return GatewayCounts{c.Replays + o.Replays, c.Orphaned + o.Orphaned, c.Conflicts + o.Conflicts, c.Duplicates + o.Duplicates, c.Lost + o.Lost}
 }

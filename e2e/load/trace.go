@@ -1,4 +1,4 @@
-// Package load makes streaming requests from a trace and records every token of them.
+// Package load makes streaming requests from a trace and records all of their tokens.
 package load
 
 import (
@@ -16,19 +16,19 @@ import (
 //go:embed conversation_slice.jsonl
 var slice []byte
 
-// Scale from the trace to the demo model.
+// The scale from the trace to the demo model.
 const (
 	promptDivisor, promptCap = 32, 96
 	answerDivisor, answerCap = 3, 160
 	blockBytes               = 512 / promptDivisor // of one hash id
 )
 
-// Request of the load; the same (seed, index) always gives the same one.
+// Request is a request of the load; the same (seed, index) always gives the same request.
 type Request struct {
 	Index       int
 	Arrival     time.Duration // after the start
 	Prompt      []uint32
-	Chat        string // what a user says, in place of a prompt of token ids
+	Chat        string // the user's text, instead of a prompt of token ids
 	MaxTokens   int
 	Temperature float64 // 0: greedy
 	TopP        float64
@@ -42,15 +42,14 @@ type traceLine struct {
 	HashIDs      []int64 `json:"hash_ids"`
 }
 
-// Trace gives requests by index without end: the slice again and again, each round with
-// other sampling seeds.
+// Trace is an endless list of requests by index: it repeats the slice with other sampling seeds.
 type Trace struct {
-	// MaxAnswer bounds the tokens of an answer further; 0: it does not. Longer ones get lengths from half of it on, so
-	// that those which begin together do not end together: else there are moments without any KV.
+	// MaxAnswer is a further limit of an answer's tokens; 0: none. Longer answers get varied lengths from half of it
+	// on, so that concurrent requests do not end together: otherwise the world would at times have no KV.
 	MaxAnswer int
-	// Greedy: none is sampled.
+	// Greedy disables sampling.
 	Greedy bool
-	// Chat: a user says words in place of token ids.
+	// Chat uses words instead of token ids.
 	Chat bool
 
 	seed  uint64
@@ -59,13 +58,14 @@ type Trace struct {
 	hot   atomic.Bool
 }
 
-// said are the words of chats, of several scripts: most tokenizers make tokens of whole words, of parts and of single bytes of them.
+// said are the words of chats, in several scripts: most tokenizers split them into whole words, parts of words and
+// single bytes.
 var said = []string{"the", "quick", "brown", "fox", "sieben", "Übergänge", "zażółć", "łódź", "привет", "мир", "今日は", "天気", "한국어", "नमस्ते", "سلام", "👩‍👩‍👧‍👦",
 	"🏳️‍🌈", "42", "3.14", "def f(x):", "{}", "e\u0301", "—", "\n"}
 
 const mostWords = 32
 
-// words by the ids of a prompt.
+// words converts the ids of a prompt to words.
 func words(prompt []uint32) string {
 	var out []string
 	for _, id := range prompt[:min(len(prompt), mostWords)] {
@@ -74,14 +74,14 @@ func words(prompt []uint32) string {
 	return strings.Join(out, " ")
 }
 
-// hotToken is what all prompts say while the load is hot.
+// hotToken is the only token of all prompts while the load is hot.
 const hotToken = 42
 
-// Heat the load from now on, or no more: prompts say one thing over and over, so that the same few experts are asked
-// for all the time. Requests depend on when it is called: to send them again, take those that were sent.
+// Heat switches hot prompts on or off. They repeat one token, so that the same few experts are needed all the time.
+// Requests depend on the time of the call: to repeat them, use the requests that were sent.
 func (t *Trace) Heat(on bool) { t.hot.Store(on) }
 
-// NewTrace lets one round of the slice arrive within span.
+// NewTrace makes a trace in which one round of the slice arrives within span.
 func NewTrace(seed uint64, span time.Duration) (*Trace, error) {
 	t := &Trace{seed: seed, span: span}
 	for scanner := bufio.NewScanner(bytes.NewReader(slice)); scanner.Scan(); {
@@ -97,7 +97,7 @@ func NewTrace(seed uint64, span time.Duration) (*Trace, error) {
 	return t, nil
 }
 
-// Keep the requests of a round that are wanted; the others are left out of all rounds. With none left it is an error.
+// Keep removes unwanted requests of a round from all rounds. It is an error if none is left.
 func (t *Trace) Keep(wanted func(Request) bool) error {
 	var kept []traceLine
 	for i, line := range t.lines {
@@ -112,10 +112,10 @@ func (t *Trace) Keep(wanted func(Request) bool) error {
 	return nil
 }
 
-// Round is the number of requests after which the trace starts again.
+// Round is the number of requests in a round.
 func (t *Trace) Round() int { return len(t.lines) }
 
-// At gives request i.
+// At returns request i.
 func (t *Trace) At(i int) Request {
 	n := len(t.lines)
 	line, round := t.lines[i%n], i/n
@@ -133,7 +133,7 @@ func (t *Trace) At(i int) Request {
 			r.Prompt = append(r.Prompt, uint32(block.UintN(256)))
 		}
 	}
-	for len(r.Prompt) < length { // a trace line may name fewer blocks than it is long
+	for len(r.Prompt) < length { // a trace line may have fewer blocks than its length needs
 		r.Prompt = append(r.Prompt, uint32(len(r.Prompt)%256))
 	}
 	r.Prompt = r.Prompt[:length]
@@ -145,7 +145,7 @@ func (t *Trace) At(i int) Request {
 	if t.Chat {
 		r.Prompt, r.Chat = nil, words(r.Prompt)
 	}
-	if i%2 == 1 && !t.Greedy { // every other one is sampled
+	if i%2 == 1 && !t.Greedy { // every other request is sampled
 		r.Temperature, r.TopP = 0.8, 0.95
 	}
 	return r

@@ -25,7 +25,7 @@ func TestSameSeedSameRequests(t *testing.T) {
 		require.NotEqual(t, a.At(i).Seed, other.At(i).Seed)
 	}
 	require.Equal(t, a.Round(), differ, "another seed must give other prompts")
-	late := a.At(a.Round()) // after 159 calls, or as the first: the same
+	late := a.At(a.Round()) // the same after 159 calls, or as the first
 	require.Equal(t, late, newTrace(t, 1).At(a.Round()))
 }
 
@@ -63,7 +63,8 @@ func TestRequestsFitTheModel(t *testing.T) {
 	require.InDelta(t, greedy, sampled, 1)
 }
 
-// TestAnswersThatAreCutAreNotAlike: with one length for all, those that begin together end together, and a flip meets no KV.
+// TestAnswersThatAreCutAreNotAlike: with one length for all, concurrent requests would end together, and flips would
+// find no KV.
 func TestAnswersThatAreCutAreNotAlike(t *testing.T) {
 	trace, cut := newTrace(t, 3), newTrace(t, 3)
 	cut.MaxAnswer = 50
@@ -83,8 +84,7 @@ func TestAnswersThatAreCutAreNotAlike(t *testing.T) {
 	}
 }
 
-// Lines of the trace that name the same blocks begin with the same tokens; where their
-// blocks part, so do the tokens.
+// Lines of the trace with the same blocks begin with the same tokens; at the first different block the tokens differ.
 func TestSharedPrefixes(t *testing.T) {
 	trace := newTrace(t, 4)
 	shared, parted := 0, 0

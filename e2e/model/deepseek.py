@@ -2,24 +2,24 @@
 
 from tensors import FP8_BLOCK, QUANTISATION, STD, Tensor, matrix, mlp
 
-# mscale over mscale_all_dim scales the table of angles, mscale_all_dim the scores. In what was published the two are
-# equal, so one preset has others.
+# mscale over mscale_all_dim scales the table of angles, mscale_all_dim the scores. In published models the two are
+# equal, so one preset differs.
 YARN = {"beta_fast": 32, "beta_slow": 1, "factor": 16, "original_max_position_embeddings": 64}
 PRESETS = {
-    # As V2-Lite: queries without a low rank, experts by their probability alone.
+    # As V2-Lite: queries without a low rank, experts by probability alone.
     "deepseek-v2-lite": dict(
         model="v2", layers=3, hidden=64, experts=10, top_k=2, shared=2, heads=4, q_rank=None, kv_rank=32, nope=16,
         rope=16, value=16, moe_inner=48, granule_rows=8, groups=1, groups_kept=1, method="greedy", scale=1.0,
         yarn=YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}, dense_layers=1, ahead=0, fp8=False,
         shards=2),
-    # As V2: experts of the best groups only; sizes that are no multiple of 16, heads that five ranks do not divide.
+    # As V2: only experts of the best groups; sizes that are no multiple of 16, heads that 5 does not divide.
     "deepseek-v2": dict(
         model="v2", layers=4, hidden=72, experts=12, top_k=3, shared=1, heads=6, q_rank=20, kv_rank=24, nope=12,
         rope=8, value=20, moe_inner=40, granule_rows=8, groups=4, groups_kept=2, method="group_limited_greedy",
         scale=2.5, yarn=YARN | {"mscale": 1.0, "mscale_all_dim": 0.707}, dense_layers=1, ahead=0,
         fp8=False, shards=3),
-    # As V3: sigmoid scores, a bias that chooses, groups by their best two, blocks of FP8 (with rests at the edges), and
-    # a layer behind the last that guesses a further token, which nobody computes.
+    # As V3: sigmoid scores, a bias for the choice, groups by their best two, block FP8 (with remainders at the edges),
+    # and a multi-token prediction layer after the last one, which no engine computes.
     "deepseek-v3": dict(
         model="v3", layers=4, hidden=160, experts=8, top_k=3, shared=1, heads=5, q_rank=48, kv_rank=32, nope=24,
         rope=16, value=28, moe_inner=512, granule_rows=FP8_BLOCK, groups=4, groups_kept=2, method="noaux_tc",

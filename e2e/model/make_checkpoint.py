@@ -22,7 +22,7 @@ import tokenizer
 from tensors import dtype_of, values
 
 FAMILIES = {preset: family for family in (qwen3, deepseek) for preset in family.PRESETS}
-VOCAB = 256  # without a tokenizer: tokens are bytes
+VOCAB = 256  # without a tokenizer, tokens are bytes
 BYTES = {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes golden/<preset>.json: what Hugging Face transformers computes, in fp32, on the
-checkpoint of make_checkpoint.py (weights in block FP8: on the fp32 numbers that they stand for). Run by hand
-(README.md); needs torch and transformers.
+"""Writes golden/<preset>.json: the fp32 results of Hugging Face transformers on a checkpoint of make_checkpoint.py.
+
+Block FP8 weights count as their fp32 values. Run by hand (README.md); needs torch and transformers.
 
     python3 make_golden.py --preset tiny --seed 1
 """
@@ -22,8 +22,8 @@ import make_checkpoint
 from tensors import FP8_BLOCK
 
 NEW_TOKENS = 32
-PROMPT_LENGTHS = [1, 7, 40, 130]  # the last reaches over two attention chunks of 64
-LOGIT_STEPS = [0, 1, 15, 31]  # generated tokens whose whole logits are kept
+PROMPT_LENGTHS = [1, 7, 40, 130]  # the last one spans more than two attention chunks of 64
+LOGIT_STEPS = [0, 1, 15, 31]  # generated tokens whose complete logits are kept
 
 
 def prompts(preset: str) -> list:
@@ -32,7 +32,7 @@ def prompts(preset: str) -> list:
 
 
 def dequantise(folder: pathlib.Path) -> None:
-    """Every matrix of codes and scales becomes the fp32 matrix of their products; torch reads the codes."""
+    """Replaces every matrix of codes and scales by the fp32 matrix of their products; torch decodes the codes."""
     suffix, tensors = "_scale_inv", {}
     for file in folder.glob("*.safetensors"):
         tensors |= load_file(file)
@@ -51,8 +51,8 @@ def dequantise(folder: pathlib.Path) -> None:
 
 @torch.no_grad()
 def run(model, prompt: list) -> dict:
-    """Greedy decoding without a KV cache: each step computes the whole prefix again, so
-    the result depends on nothing but the definition of the model."""
+    """Greedy decoding without a KV cache: each step computes the whole prefix, so the result depends only on the
+    definition of the model."""
     tokens, logits, margins = list(prompt), {}, []
     for step in range(NEW_TOKENS):
         last = model(torch.tensor([tokens]), use_cache=False).logits[0, -1].float().numpy()
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    # CPU only: a CUDA build of torch without its driver libraries must not be asked.
+    # CPU only: a CUDA build of torch must not be queried without its driver libraries.
     torch.cuda.is_current_stream_capturing = lambda: False
     with tempfile.TemporaryDirectory() as folder:
         sums = make_checkpoint.write(pathlib.Path(folder), args.preset, args.seed)

@@ -2,39 +2,39 @@
 
 from tensors import FP8_BLOCK, QUANTISATION, STD, Tensor, matrix, mlp
 
-# granule_rows is not part of a transformers config: it is how the model is cut for a
-# tangram, given to the operator; printed by make_checkpoint.py so that scripts can pass it on.
+# granule_rows is not in a transformers config: it is the granule size in Tangram, an input of the operator.
+# make_checkpoint.py prints it for scripts.
 PRESETS = {
-    # 64 experts, 4 KV heads and 10 granules do not divide by 5 or 6: wanted.
+    # 64 experts, 4 KV heads and 10 granules are not divisible by 5 or 6, on purpose.
     "demo": dict(layers=6, hidden=256, experts=64, top_k=4, query_heads=12, kv_heads=4,
                  head_dim=32, moe_inner=160, granule_rows=16, norm_topk=True, tied=False,
                  dense_layers=[], shards=4),
     "tiny": dict(layers=3, hidden=64, experts=10, top_k=2, query_heads=6, kv_heads=2,
                  head_dim=16, moe_inner=48, granule_rows=8, norm_topk=True, tied=False,
                  dense_layers=[], shards=2),
-    # 1.1 GiB of experts of which a token needs little: for what it costs to move them.
+    # 1.1 GiB of experts, of which a token needs few: measures the cost of moving them.
     "wide": dict(layers=6, hidden=512, experts=128, top_k=4, query_heads=8, kv_heads=2,
                  head_dim=64, moe_inner=480, granule_rows=48, norm_topk=True, tied=False,
                  dense_layers=[], shards=4),
-    # Router weights not renormalised, tied embeddings, one KV head for all queries of a
-    # third, a dense layer in the middle, sizes that are no multiple of 16.
+    # Router weights not renormalised, tied embeddings, three query heads per KV head, a dense layer in the middle,
+    # sizes that are no multiple of 16.
     "odd": dict(layers=4, hidden=72, experts=7, top_k=3, query_heads=9, kv_heads=3,
                 head_dim=24, moe_inner=40, granule_rows=8, norm_topk=False, tied=True,
                 dense_layers=[1], shards=3),
-    # Blocks of FP8, with rests at the edges.
+    # Blocks of FP8, with remainders at the edges.
     "fp8": dict(layers=3, hidden=144, experts=6, top_k=2, query_heads=6, kv_heads=2,
                 head_dim=24, moe_inner=256, granule_rows=FP8_BLOCK, norm_topk=True, tied=False,
                 dense_layers=[1], fp8=True, shards=2),
 }
-# Half the depth of a large model: with two spare banks a switch of mode takes 12 flips. As many bytes as demo, and as uneven.
+# A large depth: with two spare banks a mode switch takes 12 flips. As many bytes as demo, and as uneven.
 PRESETS["deep"] = PRESETS["demo"] | dict(layers=24, hidden=128, experts=32, head_dim=16)
-# The depth of Qwen3-235B, and nothing else of its size: for a switch of mode that takes many flips.
+# The depth of Qwen3-235B at a small size: for a mode switch of many flips.
 PRESETS["deep94"] = PRESETS["tiny"] | dict(layers=94, experts=8)
-# Matrices of a large model's width, for what an engine costs beside another; a layer is a token's 50 MB in fp32.
+# Matrices of a large model's width, to compare the costs of engines; a token reads 50 MB per layer in fp32.
 PRESETS["hidden2048"] = dict(layers=8, hidden=2048, experts=64, top_k=8, query_heads=16, kv_heads=4, head_dim=128, moe_inner=256, granule_rows=32,
                              norm_topk=True, tied=False, dense_layers=[], shards=8)
 PRESETS["hidden2048-f32"] = PRESETS["hidden2048"] | dict(dtype="float32")
-# The very numbers of demo in fp32: what transformers computes of them is the same.
+# The numbers of demo in fp32: transformers gives the same results.
 PRESETS["demo-f32"] = PRESETS["demo"] | dict(dtype="float32")
 DENSE_INNER_FACTOR = 2  # intermediate_size / hidden
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint that says what it is told to: a real Qwen3-MoE with a real tokenizer, whose greedy answer is a script that a word of the prompt chooses.
+"""Writes a checkpoint whose greedy answers are scripts: a real Qwen3-MoE with a real tokenizer.
 
-For tests of text: an answer with an EOS, a tool call or half an emoji can be asked for, from any engine.
+A word of the prompt selects the script. For tests of text: any engine can give an answer with an EOS, a tool call or
+half an emoji.
 
     python3 scripted.py --tokenizer DIR --out DIR --script 'greet=Hello there!' --script 'call=<tool_call>...'
 
-How: the embedding of a token is a dimension of its own. Attention attends to all positions alike (queries are 0) and adds the numbers of the words
-that choose; experts add nothing. The head gives each token the number of the token that it follows, and the first token of a script that of its word, too. So
-within a script no token may come twice. A script ends with the tokenizer's EOS; after it the same script begins again.
+Method: each token's embedding is a separate dimension. Attention weighs all positions equally (queries are 0) and adds
+the numbers of the selecting words; experts add nothing. The head gives each token the number of the token before it in
+its script, and the first token of a script also that of its word. So a script has no token twice. A script ends with
+the tokenizer's EOS; after it the same script starts again.
 """
 
 import argparse
@@ -26,8 +28,8 @@ import tokenizer as tokenizer_files
 from qwen3 import PRESETS, config, tensors
 from tensors import to_bf16
 
-SCALE = np.float32(64)  # of logits: nobody but the first is ever sampled
-WORD = np.float32(5)  # over the number of tokens: with nine to a few hundred it decides between first tokens, and is never as much as the token before
+SCALE = np.float32(64)  # of logits: sampling never chooses another token than the first
+WORD = np.float32(5)  # over nine to a few hundred tokens: decides between first tokens only
 PRESET = {"layers": 2, "query_heads": 8, "kv_heads": 4, "head_dim": 32, "experts": 8, "top_k": 2, "moe_inner": 128, "shards": 1}
 
 
@@ -36,13 +38,13 @@ def ids(tokenizer: tokenizers.Tokenizer, text: str) -> list:
 
 
 def words_of(tokenizer: tokenizers.Tokenizer, count: int, used: set) -> list:
-    """So many tokens that are a blank and a word each, no two alike, and none of `used`."""
+    """Returns `count` different tokens of a blank and a word each, none of them in `used`."""
     found = (i for i in range(tokenizer.get_vocab_size()) if i not in used and re.fullmatch(" [a-z]{3,}", tokenizer.decode([i])))
     return list(itertools.islice(found, count))
 
 
 def tokens_of(tokenizer: tokenizers.Tokenizer, text: str, used: set) -> list:
-    """Of a text, of ids:1,2,3 or of words:COUNT."""
+    """Returns the tokens of a text, of ids:1,2,3 or of words:COUNT."""
     kind, _, rest = text.partition(":")
     if kind == "ids":
         return [int(i) for i in rest.split(",")]
@@ -50,7 +52,8 @@ def tokens_of(tokenizer: tokenizers.Tokenizer, text: str, used: set) -> list:
 
 
 def chain(tokenizer: tokenizers.Tokenizer, scripts: dict, eos: int) -> tuple:
-    """What follows each token, by word its tokens and the first token of its script, and by word the text. ValueError: a script that cannot be."""
+    """Returns each token's successor, each word's tokens and its script's first token, and each word's text. Raises
+    ValueError for an impossible script."""
     after, words, seen, texts = {}, {}, {}, {}
     for word, text in scripts.items():
         answer = tokens_of(tokenizer, text, set(after))
@@ -70,7 +73,8 @@ def chain(tokenizer: tokenizers.Tokenizer, scripts: dict, eos: int) -> tuple:
 
 
 def numbers(after: dict, words: dict, vocabulary: int, hidden: int) -> dict:
-    """The tensors that are not 0, fp32. Dimension 0 is of all tokens that are in no script: a prompt's last token is one of them."""
+    """Returns the tensors that are not 0, fp32. Dimension 0 is shared by all tokens in no script: a prompt's last token
+    is one of them."""
     embedding, head = np.zeros((vocabulary, hidden), np.float32), np.zeros((vocabulary, hidden), np.float32)
     embedding[:, 0] = 1
     for at, (this, following) in enumerate(sorted(after.items()), 1):
@@ -80,10 +84,10 @@ def numbers(after: dict, words: dict, vocabulary: int, hidden: int) -> dict:
     attention = {"v": np.zeros((PRESET["kv_heads"] * PRESET["head_dim"], hidden), np.float32),
                  "o": np.zeros((hidden, PRESET["query_heads"] * PRESET["head_dim"]), np.float32)}
     for i, (tokens, begins) in enumerate(words.values()):
-        told, heard = first - len(words) + i, first + i  # of the word itself, and of all tokens after it
+        told, heard = first - len(words) + i, first + i  # of the word itself, and of all later tokens
         for token in tokens:
             embedding[token, told] = 1
-        attention["v"][i, told] = WORD / math.sqrt(hidden)  # RMSNorm makes a one of a dimension into that root
+        attention["v"][i, told] = WORD / math.sqrt(hidden)  # RMSNorm turns a single one into this root
         attention["o"][heard, i] = 1
         head[begins, 0], head[begins, heard] = SCALE, SCALE
     return {"model.embed_tokens.weight": embedding, "lm_head.weight": head, "model.layers.0.self_attn.v_proj.weight": attention["v"],

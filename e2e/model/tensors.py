@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-STD = 0.2  # initialiser; 0.02 makes all logits alike and the tokens loop
-FP8_BLOCK = 128  # rows and columns that one scale is for
+STD = 0.2  # initializer; 0.02 makes all logits alike and the tokens loop
+FP8_BLOCK = 128  # rows and columns of a scale's block
 FP8_LARGEST = np.float32(448)
 QUANTISATION = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
                 "weight_block_size": [FP8_BLOCK, FP8_BLOCK]}  # in config.json
@@ -22,8 +22,8 @@ FP8_VALUES = np.array([math.ldexp(code & 7, -9) if code < 8 else math.ldexp(8 + 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """name, shape, and what its numbers are: `weight` (the checkpoint's dtype), `bias` (fp32, about 0), `fp8`
-    (F8_E4M3) or `scales` (fp32) of the FP8 tensor `of`, with its shape `whole`."""
+    """name, shape, and the kind of its numbers: `weight` (the checkpoint's dtype), `bias` (fp32, about 0), `fp8`
+    (F8_E4M3) or `scales` (fp32) of the FP8 tensor `of` with the shape `whole`."""
     name: str
     shape: tuple
     kind: str = "weight"
@@ -32,7 +32,7 @@ class Tensor:
 
 
 def matrix(name: str, rows: int, cols: int, fp8: bool):
-    """A matrix of those that a checkpoint in FP8 has in FP8: then with its scales, as they are called on the hub."""
+    """A matrix; in an FP8 checkpoint it is in FP8, with its scales, named as on the hub."""
     if not fp8:
         yield Tensor(name, (rows, cols))
         return
@@ -71,8 +71,8 @@ def bell(seed: int, name: str, shape: tuple) -> np.ndarray:
 
 
 def fp8(x: np.ndarray) -> tuple:
-    """x [rows, cols] -> (codes uint8 [rows, cols], scales fp32 by block): the largest number of a block is the largest
-    of F8_E4M3, and the others go to the nearest code."""
+    """x [rows, cols] -> (codes uint8 [rows, cols], scales fp32 by block): the largest number of a block becomes the
+    largest of F8_E4M3, and the others the nearest code."""
     starts = [range(0, size, FP8_BLOCK) for size in x.shape]
     codes = np.empty(x.shape, np.uint8)
     scales = np.empty([len(s) for s in starts], "<f4")
@@ -87,7 +87,7 @@ def fp8(x: np.ndarray) -> tuple:
 
 
 def values(seed: int, tensor: Tensor, dtype: str) -> np.ndarray:
-    """The tensor's bytes. Vectors of weights are those of norms: 1 + std / 2, so that one in the wrong place shows."""
+    """The tensor's bytes. Weight vectors (norms) are 1 + std / 2, so that a misplaced one has an effect."""
     if tensor.kind in ("fp8", "scales"):
         name, shape = (tensor.name, tensor.shape) if tensor.kind == "fp8" else (tensor.of, tensor.whole)
         return fp8(bell(seed, name, shape).reshape(shape))[tensor.kind == "scales"]

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint: its files, and how many tokens a model of it has."""
+"""The tokenizer of a checkpoint: its files, and the vocabulary size of the model."""
 
 import json
 import pathlib
@@ -6,7 +6,8 @@ import shutil
 
 
 def copy(folder: pathlib.Path, out: pathlib.Path) -> int:
-    """The files that transformers reads. Gives the size of the vocabulary with the added tokens, rounded up to 64 as checkpoints do."""
+    """Copies the files that transformers reads. Returns the vocabulary size with the added tokens, rounded up to 64 as
+    in checkpoints."""
     for file in folder.iterdir():
         if file.name.startswith(("tokenizer", "special_tokens")) or file.suffix == ".jinja":
             shutil.copyfile(file, out / file.name)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Clients that tests of text run (tests/internal/clients), below build/clients: litellm and Anthropic's SDK for build/vllm's Python, OpenAI's SDK for Node.
-# Pinned by hash; does nothing when it was done before with the same lists. After vllm.sh.
+# Installs the clients of the text tests (tests/internal/clients) in build/clients: litellm and Anthropic's SDK for
+# build/vllm's Python, OpenAI's SDK for Node. Pinned by hash; does nothing if the lists are unchanged since the last
+# run. Run after vllm.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 list=tests/internal/clients/requirements.txt

@@ -1,9 +1,9 @@
-"""Compiles all that an engine of agent/vllm and a text server import, for an image.
+"""Compiles all imports of agent/vllm's engine and of the text server for an image.
 
     compiled.py OUT FROM=TO...
 
-FROM is a folder here, TO where it lies in the image; OUT becomes the folder that PYTHONPYCACHEPREFIX names there. The
-image's files have no times, so Python is told not to compare any. Without this each engine would compile 3000 files when it starts, into nowhere.
+FROM is a folder here, TO its path in the image; OUT becomes the image's folder of PYTHONPYCACHEPREFIX. The image's
+files have no times, so Python must not compare times. Without this each engine would compile 3000 files at its start.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ def main(out: pathlib.Path, places: dict[pathlib.Path, pathlib.PurePosixPath]) -
     sources = {pathlib.Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None)) and file.endswith(".py")}
     done = 0
     for source in sorted(sources):
-        # The innermost folder: packages may lie below the standard library.
+        # The innermost folder, because packages may be inside the standard library's.
         within = max((place for place in places if source.is_relative_to(place)), key=lambda place: len(place.parts), default=None)
         if within is None:
             continue  # this script

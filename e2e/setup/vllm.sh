@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `make vllm-setup`: vLLM for processors in build/vllm, a virtual environment of its own (Debian 12, Python 3.11). It downloads 0.8 GB and takes 1.9 GiB
-# of disk, and about two minutes. Does nothing when it was done before with the same lists. CUDA libraries are not installed: stand_ins.py.
+# `make vllm-setup`: vLLM for CPUs in build/vllm, a separate virtual environment (Debian 12, Python 3.11). It downloads
+# 0.8 GB, uses 1.9 GiB of disk and takes about two minutes. Does nothing if the lists are unchanged since the last run.
+# CUDA libraries are not installed: stand_ins.py.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 venv=build/vllm

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `make vllm-image`: build/images/vllm.tar, the image tangram.dev/vllm:dev of `agent/vllm`: build/vllm's packages and the interpreter that it was made of,
-# our packages and libraries. Run after `make build vllm-setup`. Does nothing when none of that has changed.
+# `make vllm-image`: build/images/vllm.tar, the image tangram.dev/vllm:dev of `agent/vllm`: build/vllm's packages and
+# its interpreter, our packages and libraries. Run after `make build vllm-setup`. Does nothing if none of these has
+# changed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 venv=build/vllm
@@ -22,7 +23,7 @@ sum=$( (ls $venv/.setup-*; cat "$0" e2e/setup/{compiled.py,tangram-front} $build
 [ ! -e $out ] || [ "$sum" != "$(cat $out.inputs 2>/dev/null)" ] || exit 0
 mkdir -p build/images
 
-# Where things are in the image.
+# Paths in the image.
 root=/opt/tangram
 home=$root/python # of the interpreter
 compiled=$root/compiled
@@ -50,7 +51,8 @@ done
 for library in "${libraries[@]}"; do
   args+=("$library:$root/lib/$(basename "$library")")
 done
-# vLLM asks lscpu about the processors, by way of a shell. Nothing is written but below /tmp, and compiled files are taken as they are: their sources cannot change.
+# vLLM runs lscpu through a shell. Only /tmp is written, and compiled files are used without a check, because their
+# sources cannot change.
 $builder build-image --name tangram.dev/vllm:dev --out $out --user 65532 \
   --entrypoint "$home/bin/$version" --entrypoint -m --entrypoint tangram_vllm.zygote \
   --env PYTHONHOME=$home --env PYTHONPATH=$root/own:$root/packages --env PYTHONPYCACHEPREFIX=$compiled --env PYTHONDONTWRITEBYTECODE=1 \

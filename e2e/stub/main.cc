@@ -1,4 +1,4 @@
-// tangram-stub-engines: plays the engines of any number of pods, until SIGTERM.
+// tangram-stub-engines: simulates the engines of any number of pods, until SIGTERM.
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>

@@ -30,7 +30,7 @@ StubEngines::~StubEngines() {
 bool StubEngines::Attach(const Pod& pod) {
   const auto end = Clock::now() + std::chrono::minutes(1);
   for (uint32_t device = 0; device < pod.ranks; ++device) {
-    // Nobody connects to these: the name of a place, one for each.
+    // No connection uses these addresses; they only have to differ.
     const std::string place = "stub-" + std::to_string(engines_.size()) + ":1";
     tg_error error = TG_INIT(tg_error);
     tg_client* client = nullptr;
@@ -107,7 +107,7 @@ Turned StubEngines::Turn() {
     StandStill(members, gone);
     return Turned::kIdle;
   }
-  // A flip by the agents (a first layout, a repair) comes to one engine after another.
+  // A flip by the agents (a first layout, a repair) reaches one engine after another.
   const auto away = [](const Engine* engine) {
     return engine == nullptr || tg_stopped(engine->client) != 0;
   };
@@ -136,7 +136,7 @@ void StubEngines::StandStill(const std::vector<Engine*>& members,
                              const std::vector<uint32_t>& gone) {
   for (Engine* engine : members) {
     if (engine == nullptr) continue;
-    // Once: a repair may have flipped it, and we have not heard of that yet.
+    // Once per epoch: a repair may have flipped the engine, and its event has not arrived yet.
     const uint64_t epoch = tg_maps_current(engine->client)->epoch;
     if (engine->stood_still == epoch) continue;
     engine->stood_still = epoch;

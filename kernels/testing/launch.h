@@ -1,4 +1,4 @@
-// Launches by name on memory of the test's own.
+// Launches by name on memory of the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ uint64_t AddressOf(const std::vector<T>& items) {
 
 enum class Order { kForwards, kBackwards };
 
-// Runs the kernel of this name, which must take such parameters, with its threads in an order that
+// Runs the kernel of this name, which must have these parameters, with its threads in an order that
 // must not matter.
 template <typename Parameters>
 void Run(std::string_view name, Launch launch, const Parameters& parameters,

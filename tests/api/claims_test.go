@@ -18,7 +18,7 @@ var (
 	isTest   = regexp.MustCompile(`(?m)^func (Test\w+)\(|^\s*TEST(?:_F|_P)?\((\w+),\s*(\w+)\)|tangram_fuzz\((\w+) `)
 )
 
-// A claim of the documents is worth the test that it names: there is one of that name.
+// Every test that a document names must exist, because it supports a claim.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
 	there, tree := map[string]bool{}, os.DirFS(apiserver.Root())
 	for _, folder := range []string{"agent", "e2e", "operator", "tests", "api"} {

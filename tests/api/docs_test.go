@@ -16,7 +16,7 @@ import (
 	"tangram.dev/tests/internal/apiserver"
 )
 
-// The guide shows every message by which a CEL rule refuses something.
+// The guide has the message of every CEL rule.
 func TestGuideHasEveryRefusal(t *testing.T) {
 	guide := guide(t)
 	files, err := filepath.Glob(filepath.Join(apiserver.Root(), "charts", "tangram", "crds", "*.yaml"))

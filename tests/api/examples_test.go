@@ -19,10 +19,11 @@ import (
 	"tangram.dev/tests/internal/apiserver"
 )
 
-// exampleState is the beginning of an example's first line, which says what does not work yet, or what it was tested on.
+// exampleState is the beginning of an example's first line, which states what does not work yet, or where it was
+// tested.
 var exampleState = regexp.MustCompile(`^# (Does not serve yet: |Tested on )\S`)
 
-// examples are the texts of the manifests below the folder examples, by their paths in it.
+// examples returns the manifests in the folder examples by their paths.
 func examples(t *testing.T) map[string]string {
 	t.Helper()
 	folder := filepath.Join(apiserver.Root(), "examples")
@@ -43,7 +44,7 @@ func examples(t *testing.T) map[string]string {
 	return texts
 }
 
-// documents of a YAML text, without those that have only comments.
+// documents splits a YAML text, without documents that have only comments.
 func documents(t *testing.T, text string) []*unstructured.Unstructured {
 	t.Helper()
 	var out []*unstructured.Unstructured
@@ -61,14 +62,14 @@ func documents(t *testing.T, text string) []*unstructured.Unstructured {
 	return out
 }
 
-// apply a text as `kubectl apply --server-side` does; unknown fields are errors.
+// apply applies a text as `kubectl apply --server-side` does; unknown fields are errors.
 func apply(t *testing.T, namespace, text string) (string, error) {
 	t.Helper()
 	return server.Kubectl(t.Context(), text, "apply", "--server-side", "--validate=strict", "-n", namespace, "-f", "-")
 }
 
-// The API server accepts each example, the README lists it, and its first line says how far it works. The examples of a
-// folder share a namespace.
+// The API server accepts each example, the README lists it, and its first line states how far it works. The examples of
+// a folder share a namespace.
 func TestExamples_WhenApplied(t *testing.T) {
 	c := newClient(t)
 	readme, err := os.ReadFile(filepath.Join(apiserver.Root(), "examples", "README.md"))
@@ -100,7 +101,7 @@ func TestExamples_WhenApplied(t *testing.T) {
 	}
 }
 
-// What accepts the examples detects misspelt fields, of our kinds and of the built-in ones.
+// The check of the examples detects misspelt fields, of our kinds and of the built-in ones.
 func TestExamples_WhenFieldIsUnknown(t *testing.T) {
 	namespace := newNamespace(t, newClient(t))
 	texts := examples(t)
@@ -117,14 +118,14 @@ func TestExamples_WhenFieldIsUnknown(t *testing.T) {
 	}
 }
 
-// tensor of a safetensors file.
+// tensor is an entry of a safetensors header.
 type tensor struct {
 	Type    string    `json:"dtype"`
 	Shape   []int64   `json:"shape"`
 	Offsets [2]uint64 `json:"data_offsets"`
 }
 
-// tensors of a checkpoint's folder, by name, and the size of all data.
+// tensors returns the tensors in a checkpoint's folder, by name, and the size of all data.
 func tensors(t *testing.T, folder string) (map[string]tensor, uint64) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.safetensors"))
@@ -142,7 +143,7 @@ func tensors(t *testing.T, folder string) (map[string]tensor, uint64) {
 	return all, sum
 }
 
-// readHeader of a safetensors file, and the size of its data.
+// readHeader returns the header of a safetensors file, and the size of its data.
 func readHeader(t *testing.T, file string) (map[string]tensor, uint64) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -168,7 +169,7 @@ func readHeader(t *testing.T, file string) (map[string]tensor, uint64) {
 	return header, uint64(info.Size()) - 8 - size
 }
 
-// The Job of the demo writes a checkpoint of the same config.json and the same tensors as `make model`, with other numbers.
+// The demo's Job writes a checkpoint with the config.json and the tensors of `make model`, but other numbers.
 func TestExamples_WhenJobWritesCheckpoint(t *testing.T) {
 	model := filepath.Join(apiserver.Root(), "build", "models", "demo")
 	want, err := os.ReadFile(filepath.Join(model, "config.json"))
@@ -181,7 +182,7 @@ func TestExamples_WhenJobWritesCheckpoint(t *testing.T) {
 	require.Equal(t, "/models/demo", write.Args[1])
 
 	out := filepath.Join(t.TempDir(), "demo")
-	for range 2 { // a Job may run its pod again
+	for range 2 { // a Job may repeat its pod
 		printed, err := exec.CommandContext(t.Context(), "python3", "-c", write.Args[0], out).CombinedOutput()
 		require.NoError(t, err, string(printed))
 	}

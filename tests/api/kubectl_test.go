@@ -13,7 +13,7 @@ import (
 	"tangram.dev/api/v1alpha2"
 )
 
-// What `kubectl scale` and autoscalers do: they read and write /scale and know no MoEDeployment.
+// `kubectl scale` and autoscalers read and write /scale without knowing MoEDeployments.
 func TestScaleSubresource(t *testing.T) {
 	c := newClient(t)
 	namespace := newNamespace(t, c)
@@ -44,7 +44,7 @@ func TestScaleSubresource(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	c := newClient(t)
-	object := smallestIn(t, newNamespace(t, c)) // untyped: it sends no empty structs
+	object := smallestIn(t, newNamespace(t, c)) // untyped, because it must send no empty structs
 	require.NoError(t, c.Create(t.Context(), object))
 	world := &v1alpha2.MoEDeployment{}
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), world))
@@ -111,7 +111,7 @@ func TestKubectlGetShowsTransitions(t *testing.T) {
 	kubectl(t, "wait", "moet/demo-20261128-174501-123", "-n", namespace, "--for=condition=Complete=False", "--timeout=5s")
 }
 
-// Every field that a user may set is explained by `kubectl explain`.
+// `kubectl explain` explains every field that a user may set.
 func TestKubectlExplain(t *testing.T) {
 	out := kubectl(t, "explain", "moedeployment", "--recursive")
 	require.Contains(t, out, "GROUP:      serving.tangram.dev")
@@ -124,7 +124,7 @@ func TestKubectlExplain(t *testing.T) {
 	require.Contains(t, kubectl(t, "explain", "layouttransition.spec.expertBytesLowerBound"), "int")
 }
 
-// typed is the smallest good object.
+// typed returns the smallest valid object.
 func typed(t *testing.T, namespace string) *v1alpha2.MoEDeployment {
 	t.Helper()
 	world := &v1alpha2.MoEDeployment{}
@@ -133,7 +133,7 @@ func typed(t *testing.T, namespace string) *v1alpha2.MoEDeployment {
 	return world
 }
 
-// table splits what kubectl prints: columns are two or more spaces apart.
+// table splits kubectl's output: columns are two or more spaces apart.
 func table(out string) [][]string {
 	columns := regexp.MustCompile(` {2,}`)
 	var rows [][]string

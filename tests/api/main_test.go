@@ -22,7 +22,7 @@ var server *apiserver.Server
 
 func TestMain(m *testing.M) { os.Exit(apiserver.Main(m, &server)) }
 
-// newClient of the server under test, for our kinds and the built-in ones.
+// newClient returns a client of the tested server, for our kinds and the built-in ones.
 func newClient(t *testing.T) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -33,7 +33,7 @@ func newClient(t *testing.T) client.Client {
 	return c
 }
 
-// newNamespace for one test.
+// newNamespace makes a namespace for one test.
 func newNamespace(t *testing.T, c client.Client) string {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
@@ -54,8 +54,8 @@ spec:
   memory: {weights: 64Mi, kvCache: 16Mi}
 `
 
-// smallestIn a namespace: the fields that a user must give and no others. It is untyped, so that a
-// test can send what the Go types cannot hold.
+// smallestIn returns an object in a namespace with the required fields only. It is untyped, so that a test can send
+// values that the Go types cannot represent.
 func smallestIn(t *testing.T, namespace string) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{}
@@ -64,13 +64,13 @@ func smallestIn(t *testing.T, namespace string) *unstructured.Unstructured {
 	return object
 }
 
-// decode strictly: a field that the Go types do not know is an error.
+// decode is strict: an unknown field is an error.
 func decode(t *testing.T, text string, into any) {
 	t.Helper()
 	require.NoError(t, yaml.UnmarshalStrict([]byte(text), into))
 }
 
-// set the field at a dotted path, e.g. "spec.tuning.spareBanks"; nil removes it.
+// set sets the field at a dotted path, e.g. "spec.tuning.spareBanks"; nil removes it.
 func set(t *testing.T, object *unstructured.Unstructured, path string, value any) {
 	t.Helper()
 	fields := strings.Split(path, ".")
@@ -81,7 +81,7 @@ func set(t *testing.T, object *unstructured.Unstructured, path string, value any
 	require.NoError(t, unstructured.SetNestedField(object.Object, value, fields...), path)
 }
 
-// kubectl must succeed; it returns what kubectl printed.
+// kubectl must succeed; it returns kubectl's output.
 func kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := server.Kubectl(context.WithoutCancel(t.Context()), "", args...)

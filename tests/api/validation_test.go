@@ -12,10 +12,10 @@ import (
 	"tangram.dev/api/v1alpha2"
 )
 
-// fields that differ from the smallest good object, by path.
+// fields are differences from the smallest valid object, by path.
 type fields map[string]any
 
-// refused must hold: the server answered Invalid and each of words is in its answer.
+// refused requires the reply Invalid with all of the words.
 func refused(t *testing.T, err error, words ...string) {
 	t.Helper()
 	require.Error(t, err, "the server accepted it; it should have said %q", words)
@@ -25,12 +25,12 @@ func refused(t *testing.T, err error, words ...string) {
 	}
 }
 
-// hybrid of such ranges of layers.
+// hybrid returns a spec with these ranges of layers.
 func hybrid(ranges ...any) fields {
 	return fields{"spec.parallelism.layers": ranges}
 }
 
-// layers from first to last, to the model's last one if that is negative, whose experts are in groups of so many ranks.
+// layers is a range from first to last (negative: to the model's last layer) with expert groups of this many ranks.
 func layers(first, last int64, group any) map[string]any {
 	out := map[string]any{"firstLayer": first, "expertGroup": group}
 	if last >= 0 {
@@ -39,7 +39,7 @@ func layers(first, last int64, group any) map[string]any {
 	return out
 }
 
-// scaled between so many replicas.
+// scaled sets the bounds of an autoscaler.
 func scaled(least, most int64, slo map[string]any) fields {
 	return fields{"spec.minReplicas": least, "spec.maxReplicas": most, "spec.autoscaling": map[string]any{"slo": slo}}
 }
@@ -196,22 +196,22 @@ func TestCreateIsRefused(t *testing.T) {
 	}
 }
 
-// cuda is one more field of a world on GPUs.
+// cuda sets one more field of a world on GPUs.
 func cuda(path string, value any) fields {
 	return fields{"spec.accelerator.type": "NVIDIA", path: value}
 }
 
-// container of the pods of ranks in a template.
+// container sets a container of the ranks' pod template.
 func container(c map[string]any) fields {
 	return fields{"spec.template.spec.containers": []any{c}}
 }
 
-// agent with an amount of a resource.
+// agent sets a resource of the agent's container.
 func agent(list, resource string) fields {
 	return container(map[string]any{"name": "agent", "resources": map[string]any{list: map[string]any{resource: "1Gi"}}})
 }
 
-// items is a list of n times the same.
+// items returns a list of n equal items.
 func items(n int, item any) []any {
 	list := make([]any, n)
 	for i := range list {
@@ -259,7 +259,7 @@ func TestCreateIsAccepted(t *testing.T) {
 	}
 }
 
-// each of the first n layers by itself.
+// each returns a range for each of the first n layers.
 func each(n int) []any {
 	var out []any
 	for i := range int64(n) {
@@ -343,7 +343,7 @@ func TestChangeIsAccepted(t *testing.T) {
 	}
 }
 
-// An empty list and an empty image say the same as none.
+// An empty list and an empty image equal absent ones.
 func TestTheSameEngineInOtherWordsIsNoChange(t *testing.T) {
 	plain, empty := map[string]any{"name": "reference"}, map[string]any{"name": "reference", "args": []any{}, "image": ""}
 	tests := map[string]struct{ was, is map[string]any }{"none, and empty": {plain, empty}, "empty, and none": {empty, plain}}
@@ -359,7 +359,7 @@ func TestTheSameEngineInOtherWordsIsNoChange(t *testing.T) {
 	}
 }
 
-// An unknown field is a misspelt one: strict clients (kubectl's default) are told.
+// An unknown field is a misspelt one: strict clients (kubectl's default) get an error.
 func TestUnknownFieldIsRefused(t *testing.T) {
 	c := newClient(t)
 	object := smallestIn(t, newNamespace(t, c))
@@ -392,8 +392,8 @@ func TestLayoutTransitionSpecIsNeverChanged(t *testing.T) {
 	refused(t, c.Status().Update(t.Context(), transition), "status.phase", `"Succeeded"`)
 }
 
-// The operator reads typed objects, in which amounts have another spelling (65536Ki: 64Mi). Its writes, a merge patch of the metadata and an update of the
-// status, must not look like a change of an immutable field.
+// The operator reads typed objects, in which quantities are formatted differently (65536Ki: 64Mi). Its writes (a merge
+// patch of the metadata and an update of the status) must not count as changes of an immutable field.
 func TestWritesOfTheOperatorAreNoChange(t *testing.T) {
 	c := newClient(t)
 	namespace := newNamespace(t, c)

@@ -18,12 +18,12 @@ import (
 	"tangram.dev/tests/internal/apiserver"
 )
 
-// kubeVersion to render for: a helm built from source believes that it speaks to a far older one.
+// kubeVersion is set explicitly: a helm built from source assumes a far older version.
 const kubeVersion = "v1.36.4"
 
 var chart = filepath.Join(apiserver.Root(), "charts", "tangram")
 
-// program in build/bin, run with args; the error holds what it wrote.
+// program runs a program of build/bin; the error has its output.
 func program(ctx context.Context, stdin, name string, args ...string) (string, error) {
 	path := filepath.Join(apiserver.Root(), "build", "bin", name)
 	command := exec.CommandContext(ctx, path, args...)
@@ -41,13 +41,13 @@ func program(ctx context.Context, stdin, name string, args ...string) (string, e
 	return stdout.String(), nil
 }
 
-// render the chart as release "tangram" in namespace "tangram-system", with helm's arguments.
+// render renders the chart as release "tangram" in namespace "tangram-system", with helm's arguments.
 func render(ctx context.Context, args ...string) (string, error) {
 	return program(ctx, "", "helm", append([]string{"template", "tangram", chart, "--kube-version", kubeVersion,
 		"--namespace", "tangram-system"}, args...)...)
 }
 
-// manifest is what a set of values renders to.
+// manifest is the chart rendered with a set of values.
 type manifest []*unstructured.Unstructured
 
 func rendered(t *testing.T, args ...string) manifest {
@@ -69,7 +69,7 @@ func rendered(t *testing.T, args ...string) manifest {
 	}
 }
 
-// kinds in the manifest, with how many there are.
+// kinds counts the objects of the manifest by kind.
 func (m manifest) kinds() map[string]int {
 	counts := map[string]int{}
 	for _, object := range m {
@@ -78,7 +78,7 @@ func (m manifest) kinds() map[string]int {
 	return counts
 }
 
-// find the one object of a kind and name, as the type of into.
+// find decodes the only object of a kind and name.
 func (m manifest) find(t *testing.T, kind, name string, into any) {
 	t.Helper()
 	found := 0

@@ -17,7 +17,7 @@ import (
 	"tangram.dev/tests/internal/apiserver"
 )
 
-// newServer without our CRDs: Helm installs them.
+// newServer starts a server without our CRDs: Helm installs them.
 func newServer(t *testing.T) (*apiserver.Server, client.Client) {
 	t.Helper()
 	server, err := apiserver.Start(false)
@@ -28,7 +28,7 @@ func newServer(t *testing.T) (*apiserver.Server, client.Client) {
 	return server, c
 }
 
-// The whole way of a user: install, apply the examples, upgrade, uninstall.
+// All steps of a user: install, apply the examples, upgrade, uninstall.
 func TestInstall(t *testing.T) {
 	server, c := newServer(t)
 	helm := func(args ...string) string {
@@ -40,7 +40,7 @@ func TestInstall(t *testing.T) {
 	require.Contains(t, notes, "reconciles the MoEDeployments of all namespaces")
 	require.Contains(t, notes, "kubectl -n tangram-system rollout status deployment/tangram-operator")
 
-	// The demo's manifests are what a user would write, too.
+	// A user would also write the demo's manifests.
 	_, err := server.Kubectl(t.Context(), "", "apply", "--dry-run=server", "--validate=strict", "-f", filepath.Join(apiserver.Root(), "e2e", "demo", "manifests"))
 	require.NoError(t, err)
 
@@ -63,7 +63,7 @@ func TestInstall(t *testing.T) {
 		mayOnly(t, c, operator, "tangram-system", "default")
 		require.False(t, may(t, c, operator, "get", "", "secrets", "kube-system"), "secrets of other namespaces")
 		require.False(t, may(t, c, operator, "list", "", "pods", ""), "pods of all namespaces")
-		// A Role in a namespace lets read that namespace itself, as the operator does for its labels.
+		// A Role in a namespace allows reading that namespace, whose labels the operator reads.
 		as := rest.CopyConfig(server.Config)
 		as.Impersonate.UserName = operator
 		mine, err := client.New(as, client.Options{Scheme: clientgoscheme.Scheme})
@@ -80,7 +80,7 @@ func TestInstall(t *testing.T) {
 	require.Contains(t, out, "demo")
 }
 
-// mayOnly asks the cluster's authorizer what the operator may do to the world's namespace and its own.
+// mayOnly queries the cluster's authorizer for the operator's rights in the world's namespace and its own.
 func mayOnly(t *testing.T, c client.Client, operator, own, world string) {
 	t.Helper()
 	for _, right := range []string{
@@ -111,7 +111,7 @@ func mayOnly(t *testing.T, c client.Client, operator, own, world string) {
 	}
 }
 
-// may asks the authorizer whether user has a right; no namespace: in all of them.
+// may queries the authorizer whether user has a right; no namespace: in all of them.
 func may(t *testing.T, c client.Client, user, verb, group, resource, namespace string) bool {
 	t.Helper()
 	resource, subresource, _ := strings.Cut(resource, "/")
@@ -125,7 +125,7 @@ func may(t *testing.T, c client.Client, user, verb, group, resource, namespace s
 	return review.Status.Allowed
 }
 
-// operatorRunsRestricted lets Pod Security admission judge the operator's pod.
+// operatorRunsRestricted submits the operator's pod to Pod Security admission.
 func operatorRunsRestricted(t *testing.T, c client.Client) {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{

@@ -19,14 +19,14 @@ import (
 	"tangram.dev/tests/internal/apiserver"
 )
 
-// What is generated from the types and markers (deep copies, CRDs, rules, reference) is up to date.
+// Files generated from the types and markers (deep copies, CRDs, rules, reference) are up to date.
 func TestGeneratedFilesAreCurrent(t *testing.T) {
 	command := exec.CommandContext(t.Context(), filepath.Join(apiserver.Root(), "api", "generate.sh"), "--check")
 	out, err := command.CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 
-// The rendered rules grant what the operator's markers ask for, no more and no less, wherever it works.
+// The rendered rules grant exactly the rights of the operator's markers, in any set of watched namespaces.
 func TestRulesAreThoseOfTheMarkers(t *testing.T) {
 	asked := markers(t)
 	t.Run("all namespaces", func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestNoRuleHasAWildcard(t *testing.T) {
 	}
 }
 
-// Every role is bound to the operator's account and to nobody else.
+// Every role is bound only to the operator's account.
 func TestRolesAreBoundToTheOperator(t *testing.T) {
 	for _, args := range valueSets {
 		bound := map[string]bool{}
@@ -89,7 +89,7 @@ func TestRolesAreBoundToTheOperator(t *testing.T) {
 	}
 }
 
-// markers of the operator's sources, as rights.
+// markers returns the rights in the markers of the operator's sources.
 func markers(t *testing.T) map[string]bool {
 	t.Helper()
 	made := t.TempDir()
@@ -115,7 +115,7 @@ func markers(t *testing.T) map[string]bool {
 	return rights(rules)
 }
 
-// rights that rules grant: group, resource, verb and, if restricted, names.
+// rights lists granted rights: group, resource, verb and, if restricted, names.
 func rights(rules []rbacv1.PolicyRule) map[string]bool {
 	all := map[string]bool{}
 	for _, rule := range rules {
@@ -140,7 +140,7 @@ func merge(sets ...map[string]bool) map[string]bool {
 	return all
 }
 
-// resources that rules speak of, sorted.
+// resources lists the resources in rules, sorted.
 func resources(rules []rbacv1.PolicyRule) []string {
 	var all []string
 	for _, rule := range rules {

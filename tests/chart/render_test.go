@@ -21,7 +21,7 @@ func TestLint(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Sets of values that a user may choose; each must render to what a cluster understands.
+// Sets of values that a user may choose; each must render to valid manifests.
 var valueSets = map[string][]string{
 	"defaults":        nil,
 	"two namespaces":  {"--set", "watchNamespaces={team-a,team-b}", "--set", "rbac.aggregateToDefaultRoles=false"},
@@ -113,7 +113,7 @@ func TestClusterThatIsTooOldIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "chart requires kubeVersion: >= 1.35.0-0")
 }
 
-// Agents on GPUs may have an image of their own.
+// Agents on GPUs may have a separate image.
 func TestOperatorIsToldTheImageOfAgentsOnGPUs(t *testing.T) {
 	var operator appsv1.Deployment
 	rendered(t, "--set", "images.tag=dev,images.agentGPU.name=registry.example.com/agent-gpu").find(t, "Deployment", "tangram-operator", &operator)
@@ -145,7 +145,7 @@ func TestOperatorIsToldTheValues(t *testing.T) {
 	require.Equal(t, []corev1.ContainerPort{{Name: "health", ContainerPort: 8081}, {Name: "metrics", ContainerPort: 9090}}, container.Ports)
 }
 
-// The policy opens the ports that the operator listens on, and no other.
+// The policy opens exactly the ports that the operator listens on.
 func TestPolicyOpensTheOperatorsPorts(t *testing.T) {
 	for _, args := range valueSets {
 		objects := rendered(t, args...)
@@ -187,7 +187,7 @@ func TestMetricsAreOptional(t *testing.T) {
 	without.find(t, "Deployment", "tangram-operator", &operator)
 	require.Contains(t, operator.Spec.Template.Spec.Containers[0].Args, "--metrics-bind-address=0")
 
-	// The Service and the ServiceMonitor select what the Deployment and the Service carry.
+	// The selectors of the Service and the ServiceMonitor match the labels of the Deployment and the Service.
 	with := rendered(t, "--set", "metrics.serviceMonitor.enabled=true")
 	var service corev1.Service
 	with.find(t, "Service", "tangram-operator-metrics", &service)
@@ -202,7 +202,8 @@ func TestMetricsAreOptional(t *testing.T) {
 	}
 }
 
-// The API server finds the operator by the APIService and the Service; the operator is told of both and of its Secret, and may write to no other one.
+// The API server finds the operator by the APIService and the Service. The operator's flags name both and its Secret,
+// the only one that it may write.
 func TestCustomMetricsAreOptional(t *testing.T) {
 	without := rendered(t)
 	require.Zero(t, without.kinds()["APIService"])
@@ -240,7 +241,7 @@ func TestCustomMetricsAreOptional(t *testing.T) {
 	require.Contains(t, long, "  name: "+strings.Repeat("x", 53)+"-o-metrics", "likewise")
 }
 
-// The PodMonitor selects pods of ranks and gateways by the labels and the port that the operator gives them (see
+// The PodMonitor selects pods of ranks and gateways by the operator's labels and port (see
 // TestGatewaysComeAndGoOneByOne there).
 func TestMetricsOfWorlds(t *testing.T) {
 	require.Zero(t, rendered(t).kinds()["PodMonitor"])
@@ -254,7 +255,8 @@ func TestMetricsOfWorlds(t *testing.T) {
 	}
 }
 
-// Alerts are there if they are asked for, and each says what it is about. (That their metrics are exported: TestMetricsHaveOneMeaningPerName.)
+// Alerts exist if enabled, and each describes its cause. (TestMetricsHaveOneMeaningPerName checks that their metrics
+// are exported.)
 func TestAlerts(t *testing.T) {
 	require.Zero(t, rendered(t).kinds()["PrometheusRule"])
 	rule := object{}
@@ -279,7 +281,7 @@ func TestAlerts(t *testing.T) {
 	require.Equal(t, true, monitor["spec"].(object)["endpoints"].([]any)[0].(object)["honorLabels"], "else Prometheus calls the world's namespace exported_namespace")
 }
 
-// A budget stands before drains where another operator can take over.
+// A disruption budget protects the operator if another one can take over.
 func TestOperatorsAreDrainedOneByOne(t *testing.T) {
 	require.Zero(t, rendered(t).kinds()["PodDisruptionBudget"])
 	three := rendered(t, "--set", "replicas=3")
@@ -291,7 +293,7 @@ func TestOperatorsAreDrainedOneByOne(t *testing.T) {
 	require.Equal(t, 1, budget.Spec.MaxUnavailable.IntValue())
 }
 
-// Two releases of one name in two namespaces share nothing.
+// Two releases of one name in two namespaces do not collide.
 func TestReleasesDoNotCollide(t *testing.T) {
 	seen := map[string]bool{}
 	for _, namespace := range []string{"a", "b"} {
@@ -303,7 +305,7 @@ func TestReleasesDoNotCollide(t *testing.T) {
 	}
 }
 
-// examples by their paths in the folder of that name.
+// examples returns the manifests in the folder examples by their paths.
 func examples(t *testing.T) map[string]string {
 	t.Helper()
 	folder := filepath.Join(apiserver.Root(), "examples")

@@ -15,21 +15,21 @@ import (
 	"tangram.dev/tests/internal/apiserver"
 )
 
-// object of JSON.
+// object is a JSON object.
 type object = map[string]any
 
-// schemaFile names a kind's schema as kubeconform is told to look for it.
+// schemaFile is the template by which kubeconform finds a kind's schema.
 const schemaFile = "{{.Group}}_{{.ResourceAPIVersion}}_{{.ResourceKind}}.json"
 
-// writeSchemas of every built-in kind and of ours, each in a file of its own, strict: a field that the
-// kind does not know is an error. The source is the OpenAPI document of the Kubernetes that we build.
+// writeSchemas writes the schema of every built-in kind and of ours to a separate file. They are strict: an unknown
+// field is an error. The source is the OpenAPI document of the Kubernetes that we build.
 func writeSchemas(t *testing.T, folder string) {
 	t.Helper()
 	var document struct{ Definitions map[string]object }
 	text, err := os.ReadFile(filepath.Join(kubernetesModule(t), "api", "openapi-spec", "swagger.json"))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &document))
-	// These two are strings in the document and more in truth.
+	// The document declares these two as strings, but they also accept numbers.
 	document.Definitions["io.k8s.apimachinery.pkg.api.resource.Quantity"] = object{"type": []any{"string", "number"}}
 	document.Definitions["io.k8s.apimachinery.pkg.util.intstr.IntOrString"] = object{"type": []any{"string", "integer"}}
 	for _, definition := range document.Definitions {
@@ -37,7 +37,7 @@ func writeSchemas(t *testing.T, folder string) {
 	}
 	for name, definition := range document.Definitions {
 		kinds, _ := definition["x-kubernetes-group-version-kind"].([]any)
-		if len(kinds) != 1 { // options of calls, e.g. DeleteOptions, have many
+		if len(kinds) != 1 { // options of calls, e.g. DeleteOptions, have several
 			continue
 		}
 		kind := kinds[0].(object)
@@ -62,14 +62,14 @@ func writeSchema(t *testing.T, folder, group, version, kind string, schema objec
 	t.Helper()
 	text, err := json.Marshal(schema)
 	require.NoError(t, err)
-	if group == "" { // kubeconform takes what stands before the slash of apiVersion, here the version
+	if group == "" { // kubeconform uses the part before the slash of apiVersion, here the version
 		group = version
 	}
 	name := fmt.Sprintf("%s_%s_%s.json", group, version, strings.ToLower(kind))
 	require.NoError(t, os.WriteFile(filepath.Join(folder, name), text, 0o600))
 }
 
-// forbidUnknown fields wherever a schema lists the fields that it knows.
+// forbidUnknown forbids other fields in every schema with a list of fields.
 func forbidUnknown(schema object) {
 	if _, lists := schema["properties"]; lists && schema["additionalProperties"] == nil &&
 		schema["x-kubernetes-preserve-unknown-fields"] != true {
@@ -89,7 +89,7 @@ func forbidUnknown(schema object) {
 	}
 }
 
-// collect a definition and all that it refers to.
+// collect adds a definition and all its references.
 func collect(name string, all map[string]object, into object) {
 	if _, done := into[name]; done {
 		return
@@ -114,7 +114,7 @@ func collect(name string, all map[string]object, into object) {
 	walk(all[name])
 }
 
-// kubernetesModule is the folder of the sources that build/bin/kube is made from.
+// kubernetesModule is the source folder of build/bin/kube.
 func kubernetesModule(t *testing.T) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "k8s.io/kubernetes@"+kubeVersion)
@@ -126,7 +126,7 @@ func kubernetesModule(t *testing.T) string {
 	return module.Dir
 }
 
-// crds of the chart.
+// crds returns the chart's CRDs.
 func crds(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(chart, "crds", "*.yaml"))

@@ -10,10 +10,10 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// More pods than the nodes have memory for: the world says so, serves on, and can be scaled back.
+// More pods than fit in the nodes' memory: the world reports it, keeps serving, and can be scaled back.
 func TestUnschedulable(t *testing.T) {
 	k := namespace(t, "")
-	// Nodes of 6 GiB hold two pods of a little over 2 GiB each.
+	// A node of 6 GiB has room for two pods of a little over 2 GiB each.
 	serve(t, k, 2, func(s *v1alpha2.MoEDeploymentSpec) { s.Memory.Weights = resource.MustParse("2Gi") })
 	before := deployment(t, k).Status
 	underLoad(t, k, func() {
@@ -81,7 +81,7 @@ func TestZeroReplicasAreRefused(t *testing.T) {
 	requireAtRest(t, k, "demo-0")
 }
 
-// Two worlds of one name share nothing.
+// Two worlds of one name in two namespaces do not collide.
 func TestOneNameInTwoNamespaces(t *testing.T) {
 	t.Parallel()
 	a, b := namespace(t, "-a"), namespace(t, "-b")

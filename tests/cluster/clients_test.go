@@ -16,12 +16,14 @@ import (
 	"tangram.dev/tests/internal/clients"
 )
 
-// vllmImage of `make vllm-image`. Tests of vLLM run where VLLM=1 says that it was made: it takes minutes.
+// vllmImage is made by `make vllm-image`. Tests of vLLM run only if VLLM=1 says that it exists, because it takes
+// minutes.
 const vllmImage = "build/images/vllm.tar"
 
 func withVLLM() bool { return os.Getenv("VLLM") == "1" }
 
-// Clients that people use chat, stream, stop and call a tool with two ranks of vLLM, which become three, change their mode, lose one, and become two.
+// Popular clients chat, stream, stop and call a tool with two vLLM ranks, which become three, change their mode, lose
+// one, and become two.
 func TestVllmClients(t *testing.T) {
 	if !withVLLM() {
 		t.Skip("needs `make vllm-image` and VLLM=1")
@@ -44,7 +46,7 @@ func TestVllmClients(t *testing.T) {
 	defer cancel()
 	ran := make(chan error, 1)
 	rounds := 0
-	go func() { // each at least once, and again until all has happened
+	go func() { // each client at least once, and again until all events have happened
 		for ; rounds == 0 || ctx.Err() == nil; rounds++ {
 			for _, client := range clients.All {
 				if err := clients.Run(t.Context(), root, client, url, name); err != nil {

@@ -16,7 +16,7 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// A pod that somebody deletes serves on until it has left; another takes its place.
+// A deleted pod keeps serving until it has left; another one replaces it.
 func TestPodDeletedByHand(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 3, nil)
@@ -36,13 +36,13 @@ func TestPodDeletedByHand(t *testing.T) {
 		})
 		require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 	})
-	// Its name is free for another only once it is gone: the replacement has the next ordinal.
+	// Its name is in use until it is gone, so the replacement has the next ordinal.
 	requireAtRest(t, k, "demo-0", "demo-2", "demo-3")
 	requireOneRanksTokens(t, results)
 	requireNoProcesses(t, string(victim.UID))
 }
 
-// Deleting the world in the middle of a transition leaves nothing.
+// A world that is deleted in the middle of a transition leaves nothing.
 func TestDeletedInTheMiddle(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 2, nil)
@@ -61,7 +61,7 @@ func TestDeletedInTheMiddle(t *testing.T) {
 	requireDeleted(t, k)
 }
 
-// requireDeleted deletes the world, and waits until nothing of it is left: no object, no process.
+// requireDeleted deletes the world, and waits until no object and no process of it is left.
 func requireDeleted(t *testing.T, k *kube.Client) {
 	t.Helper()
 	var uids []string
@@ -90,7 +90,7 @@ func requireDeleted(t *testing.T, k *kube.Client) {
 	}
 }
 
-// requireNoProcesses of a pod: none is in its cgroups.
+// requireNoProcesses waits until no process is in a pod's cgroups.
 func requireNoProcesses(t *testing.T, uid string) {
 	t.Helper()
 	eventually(t, "no process of pod "+uid, func() (bool, string) {

@@ -17,10 +17,10 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// A driver whose devices are there for the scheduler alone: no kubelet knows it, so no pod that has one starts.
+// A driver whose devices exist only for the scheduler: no kubelet knows it, so no pod with such a device starts.
 const gpuDriver = "gpu.tests.tangram.dev"
 
-// gpus of a node, as a driver for dynamic resource allocation publishes them: by memory.
+// gpus publishes a node's GPUs like a driver for dynamic resource allocation: by memory.
 func gpus(node string, memory ...string) *resourcev1.ResourceSlice {
 	slice := &resourcev1.ResourceSlice{TypeMeta: metav1.TypeMeta{APIVersion: resourcev1.SchemeGroupVersion.String(), Kind: "ResourceSlice"},
 		ObjectMeta: metav1.ObjectMeta{Name: node + "-gpus-of-tests"},
@@ -32,8 +32,8 @@ func gpus(node string, memory ...string) *resourcev1.ResourceSlice {
 	return slice
 }
 
-// The cluster's scheduler gives each rank a GPU of its own that the world's selectors take, and agent and engine of the pod the same one; where none is
-// left, the world says so in the scheduler's words.
+// The cluster's scheduler gives each rank a separate GPU that matches the world's selectors, shared by agent and
+// engine. If none is left, the world reports the scheduler's message.
 func TestTheSchedulerGivesEachRankAGPU(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
@@ -51,7 +51,7 @@ func TestTheSchedulerGivesEachRankAGPU(t *testing.T) {
 	large := fmt.Sprintf("device.capacity['%s'].memory.compareTo(quantity('140Gi')) >= 0", gpuDriver)
 	require.NoError(t, k.Apply(t.Context(), manifest(4, func(s *v1alpha2.MoEDeploymentSpec) {
 		s.Accelerator = v1alpha2.Accelerator{Type: v1alpha2.AcceleratorNVIDIA, DeviceClassName: class.Name, Selectors: []string{large}}
-		s.Memory.Weights = resource.MustParse("100Gi") // of a GPU; no node here has so much
+		s.Memory.Weights = resource.MustParse("100Gi") // of a GPU; no node here has this much
 	})))
 
 	var placed map[string]string // device by pod
@@ -74,7 +74,7 @@ func TestTheSchedulerGivesEachRankAGPU(t *testing.T) {
 	requireDeleted(t, k)
 }
 
-// allocated devices as node/device, by the pod that has them for itself.
+// allocated returns the exclusively allocated devices as node/device, by pod.
 func allocated(t *testing.T, k *kube.Client) map[string]string {
 	t.Helper()
 	claims := &resourcev1.ResourceClaimList{}

@@ -20,7 +20,7 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// few requests again and again, as fast as answers come: each is to be asked of one rank only once.
+// few repeats some requests as fast as answers arrive; the reference computes each only once.
 type few struct{ *load.Trace }
 
 func (f few) At(i int) load.Request {
@@ -29,8 +29,8 @@ func (f few) At(i int) load.Request {
 	return r
 }
 
-// A HorizontalPodAutoscaler of the real controller owns the width of a world, by metrics that the operator serves: many who ask make it wider, few
-// make it narrower, and nobody loses a token.
+// A HorizontalPodAutoscaler of the real controller sets a world's number of ranks by the operator's metrics: high load
+// adds ranks, low load removes them, and no client loses a token.
 func TestAnAutoscalerOwnsTheWidth(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 2, nil)
@@ -87,7 +87,7 @@ func TestAnAutoscalerOwnsTheWidth(t *testing.T) {
 	for _, lt := range all {
 		what = append(what, lt.Spec.Summary)
 	}
-	// In one transition or in two: the autoscaler may look while some of the many are still there.
+	// In one or two transitions: the autoscaler may check while some of the load still runs.
 	wider := slices.IndexFunc(what, func(w string) bool { return strings.HasSuffix(w, "-> 4 ranks ExpertParallel") })
 	require.Positive(t, wider, "%v", what)
 	require.True(t, strings.HasSuffix(what[len(what)-1], "-> 2 ranks ExpertParallel"), "%v", what)
@@ -95,7 +95,7 @@ func TestAnAutoscalerOwnsTheWidth(t *testing.T) {
 	t.Logf("%d requests; %s", len(results), strings.Join(what, ", "))
 }
 
-// requireMetrics: each that discovery lists can be had, by whoever may read custom metrics.
+// requireMetrics reads each metric in the discovery list, as a user who may read custom metrics.
 func requireMetrics(t *testing.T, k *kube.Client) {
 	t.Helper()
 	const group = "/apis/custom.metrics.k8s.io/v1beta2"
@@ -121,7 +121,7 @@ func requireMetrics(t *testing.T, k *kube.Client) {
 			path += "?metricLabelSelector=ttft%3D1ms"
 		}
 		var got struct{ Items []value }
-		eventually(t, metric, func() (bool, string) { // that of latencies once an answer has ended
+		eventually(t, metric, func() (bool, string) { // latencies exist after the first answer
 			text, err := k.Run(t.Context(), nil, "get", "--raw", path)
 			if err != nil {
 				return false, err.Error()
@@ -144,7 +144,7 @@ func requireMetrics(t *testing.T, k *kube.Client) {
 	require.InDelta(t, 1, late.AsApproximateFloat64(), 0, "no answer begins within a millisecond")
 }
 
-// requireOwnerOfReplicas: the field is the autoscaler's alone, by the scale subresource.
+// requireOwnerOfReplicas checks that only the autoscaler owns the field, through the scale subresource.
 func requireOwnerOfReplicas(t *testing.T, k *kube.Client) {
 	t.Helper()
 	var d v1alpha2.MoEDeployment

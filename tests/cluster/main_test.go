@@ -21,10 +21,10 @@ const (
 	dir  = "../../build/cluster-test"
 )
 
-var up *cluster.Cluster // by TestMain
+var up *cluster.Cluster // set by TestMain
 
 func TestMain(m *testing.M) {
-	// Those that are parallel mostly wait.
+	// Parallel tests mostly wait.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// withCluster gives the exit code of the tests, or 1 if the cluster failed or left something.
+// withCluster returns the exit code of the tests, or 1 if the cluster failed or left something on the host.
 func withCluster(m *testing.M) (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -47,7 +47,7 @@ func withCluster(m *testing.M) (code int) {
 		defer cancel()
 		return cluster.Down(ctx, o)
 	}
-	if err := down(); err != nil { // of a run that was killed
+	if err := down(); err != nil { // removes the remains of a killed run
 		say("%v", err)
 		return 1
 	}
@@ -78,7 +78,7 @@ func withCluster(m *testing.M) (code int) {
 	defer oneRank.stop()
 	ended, interrupted := make(chan int, 1), ctx.Done()
 	go func() { ended <- m.Run() }()
-	select { // tests know no signals: what is interrupted is taken down too
+	select { // tests handle no signals, so an interrupted run is cleaned up here
 	case code = <-ended:
 		return max(code, namespacesGone(ctx))
 	case <-interrupted:
@@ -86,7 +86,7 @@ func withCluster(m *testing.M) (code int) {
 	}
 }
 
-// namespacesGone waits for those of all tests; 1 if one does not go.
+// namespacesGone waits until all tests' namespaces are gone; 1 if one is not removed.
 func namespacesGone(ctx context.Context) (code int) {
 	began := time.Now()
 	for _, ns := range left.namespaces {

@@ -12,7 +12,7 @@ import (
 	"tangram.dev/api/v1alpha2"
 )
 
-// Pods of one node show each other their memory: the bytes of a switch between them cross no network, those between nodes do.
+// Pods of one node share memory: bytes of a switch cross the network only between nodes.
 func TestNodeMemory(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
@@ -44,8 +44,8 @@ func TestNodeMemory(t *testing.T) {
 	require.Equal(t, len(on) > 1, bytes.TCP > 0, "%+v", bytes)
 }
 
-// requireClosedFolder: the agent of a pod sees the world's folder, which is its user's alone, and its own socket there; the
-// engine does not see it.
+// requireClosedFolder: a pod's agent sees the world's folder, accessible only to its user, and its own socket in it;
+// the engine does not see the folder.
 func requireClosedFolder(t *testing.T, p *corev1.Pod, d *v1alpha2.MoEDeployment) {
 	t.Helper()
 	const folder = "/run/tangram-node"

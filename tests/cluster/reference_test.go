@@ -14,8 +14,8 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// oneRank is a world of one rank, processes of this machine, started when it is first asked. Tests send the same
-// requests, so each of these is asked once.
+// oneRank is a world of one rank, as local processes, started at first use. Tests send the same requests, so each is
+// computed once.
 var oneRank reference
 
 type reference struct {
@@ -24,12 +24,12 @@ type reference struct {
 	answers map[string]*load.Result
 }
 
-// question is what decides an answer.
+// question identifies a request by all that determines its answer.
 func question(r load.Request) string {
 	return fmt.Sprint(r.Prompt, r.MaxTokens, r.Temperature, r.TopP, r.Seed)
 }
 
-// answer the requests of results, in their order.
+// answer returns the reference results of the requests, in their order.
 func (o *reference) answer(ctx context.Context, results []*load.Result) ([]*load.Result, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -71,7 +71,7 @@ func (o *reference) stop() {
 	}
 }
 
-// requireOneRanksTokens: every token and logit hash is that of a world of one rank.
+// requireOneRanksTokens requires the tokens and logit hashes of a world of one rank.
 func requireOneRanksTokens(t *testing.T, results []*load.Result) {
 	t.Helper()
 	all, err := oneRank.answer(t.Context(), results)

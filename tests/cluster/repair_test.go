@@ -18,14 +18,14 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// processesOf a pod that run a program, in whichever of its containers: their folders in /proc.
+// processesOf returns the folders in /proc of a pod's processes that run a program, in any container.
 func processesOf(t *testing.T, uid, program string) []string {
 	t.Helper()
 	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	require.NoError(t, err)
 	var found []string
 	for _, path := range groups {
-		// The kubelet writes UIDs into the names of cgroups with '_' or '-'.
+		// The kubelet writes UIDs with '_' or '-' in the names of cgroups.
 		group, err := os.ReadFile(path)
 		if err != nil || !strings.Contains(strings.ReplaceAll(string(group), "_", "-"), uid) {
 			continue
@@ -38,7 +38,7 @@ func processesOf(t *testing.T, uid, program string) []string {
 	return found
 }
 
-// kill -9 of a program in a pod.
+// kill kills a program in a pod with -9.
 func kill(t *testing.T, uid, program string) {
 	t.Helper()
 	for _, process := range processesOf(t, uid, program) {
@@ -48,7 +48,7 @@ func kill(t *testing.T, uid, program string) {
 	}
 }
 
-// repaired waits until a repair is told of and the width is back.
+// repaired waits until a repair is recorded and the number of ranks is restored.
 func repaired(t *testing.T, k *kube.Client, width int32) {
 	t.Helper()
 	eventually(t, "a repair, and the width again", func() (bool, string) {
@@ -65,7 +65,7 @@ func repaired(t *testing.T, k *kube.Client, width int32) {
 	require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 }
 
-// An engine that dies alone comes back in its pod: no pod is replaced, no request is lost.
+// An engine that dies alone restarts in its pod: no pod is replaced, no request is lost.
 func TestEngineKilled(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 3, nil)
@@ -82,7 +82,7 @@ func TestEngineKilled(t *testing.T) {
 	requireOneRanksTokens(t, results)
 }
 
-// Evictions go one at a time, as the world's budget says, and each leaves by a transition.
+// Pods are evicted one at a time, as in the world's disruption budget, and each leaves with a transition.
 func TestEvicted(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 3, nil)
@@ -119,17 +119,17 @@ func TestEvicted(t *testing.T) {
 	}
 }
 
-// A namespace that goes takes its world with it, without waiting for the grace periods of pods that nobody has to drain.
+// Deleting a namespace removes its world without waiting for grace periods, because its pods need no drain.
 func TestNamespaceDeleted(t *testing.T) {
 	k := namespace(t, "")
-	const grace = 7200 * time.Second // so long that no machine is as slow
+	const grace = 7200 * time.Second // longer than any slow machine needs
 	serve(t, k, 2, func(s *v1alpha2.MoEDeploymentSpec) {
 		s.Template.Spec.TerminationGracePeriodSeconds = ptr.To(int64(grace / time.Second))
 	})
 	pods := ranks(t, k)
 	require.EqualValues(t, grace/time.Second, *pods[0].Spec.TerminationGracePeriodSeconds)
 	began := time.Now()
-	require.NoError(t, up.Kube.Delete(t.Context(), "namespace/"+strings.ToLower(t.Name()), true)) // and nothing before it
+	require.NoError(t, up.Kube.Delete(t.Context(), "namespace/"+strings.ToLower(t.Name()), true)) // the first deletion
 	took := time.Since(began)
 	t.Logf("gone in %.1f s", took.Seconds())
 	require.Less(t, took, grace)

@@ -14,7 +14,7 @@ import (
 	"tangram.dev/api/v1alpha2"
 )
 
-// smallest useful manifest: the operator computes the memory from the checkpoint.
+// smallest is the smallest useful manifest: the operator computes the memory from the checkpoint.
 const smallest = `apiVersion: serving.tangram.dev/v1alpha2
 kind: MoEDeployment
 metadata: {name: demo}
@@ -26,7 +26,7 @@ spec:
   gateway: {service: {type: NodePort}, text: {tokenizer: Bytes}}
 `
 
-// A manifest of at most 12 lines serves, and the world has memory for a change of its width and its mode.
+// A manifest of at most 12 lines serves, and the world has memory to change its number of ranks and its mode.
 func TestSmallestManifest(t *testing.T) {
 	t.Parallel()
 	require.LessOrEqual(t, strings.Count(smallest, "\n"), 12)
@@ -54,10 +54,11 @@ func TestSmallestManifest(t *testing.T) {
 	require.NoError(t, k.Wait(t.Context(), object, v1alpha2.ConditionReady, limit))
 	again := deployment(t, k)
 	require.True(t, again.Spec.Memory.Weights.Equal(d.Spec.Memory.Weights), "the memory stays")
-	requireDeleted(t, k) // else Kubernetes looks at the namespace again only after half of the gateway's default grace period: five minutes
+	requireDeleted(t, k) // otherwise Kubernetes rechecks only after half of the default grace period: five minutes
 }
 
-// A namespace whose quota demands limits of every container: with templates for all of them a world serves there, and without they are named.
+// A namespace whose quota requires limits of every container: a world with templates for all containers serves there;
+// without them the missing ones are named.
 func TestQuotaThatDemandsLimits(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
@@ -75,7 +76,7 @@ func TestQuotaThatDemandsLimits(t *testing.T) {
 	}
 	limited := func(s *v1alpha2.MoEDeploymentSpec) {
 		agent, hook := limits("agent", "1Gi"), limits("hook", "64Mi")
-		delete(agent.Resources.Limits, corev1.ResourceMemory) // the operator's
+		delete(agent.Resources.Limits, corev1.ResourceMemory) // the operator sets it
 		delete(agent.Resources.Requests, corev1.ResourceMemory)
 		s.Memory = v1alpha2.Memory{}
 		s.Tuning.GranuleRows = 0

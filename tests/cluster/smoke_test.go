@@ -13,13 +13,13 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// TestSmoke is the one test on a cluster that `make test` runs: while requests stream, a world grows, switches its mode, loses a pod and then
-// an engine to kill -9. No request is lost, and every token is the one that a single rank computes.
+// TestSmoke is the only cluster test in `make test`: while requests stream, a world grows, switches its mode, and loses
+// a pod and then an engine to kill -9. No request is lost, and every token equals that of a single rank.
 func TestSmoke(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 3, func(spec *v1alpha2.MoEDeploymentSpec) {
-		spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20) // the least that the API accepts
-		// On a busy machine the engines must leave time for the agents, and a phase may take long.
+		spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20) // the API's minimum
+		// On a busy machine the engines must leave time for the agents, and phases are long.
 		spec.Engine.Args = append(spec.Engine.Args, "--min-step-ms", "20")
 		spec.Transition.TimeoutSeconds = 600
 	})
@@ -56,7 +56,7 @@ func TestSmoke(t *testing.T) {
 	requireOneRanksTokens(t, results)
 }
 
-// awaitRepairs waits until n repairs of the world have succeeded and it has its width again.
+// awaitRepairs waits until n repairs of the world have succeeded and its number of ranks is restored.
 func awaitRepairs(t *testing.T, k *kube.Client, n int, width int32) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d repairs, and %d ranks", n, width), func() (bool, string) {

@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// snapshot of what a cluster changes on the machine that runs it.
-type snapshot map[string]string // what it is: its value
+// snapshot is the state that a cluster changes on its machine.
+type snapshot map[string]string // kind and name: value
 
-// takeSnapshot of mounts, links, routes, cgroups and the sysctls that a kubelet sets, and of
-// processes that name the cluster's folder.
+// takeSnapshot records mounts, links, routes, cgroups, the sysctls that a kubelet sets, and processes that name the
+// cluster's folder.
 func takeSnapshot() (snapshot, error) {
 	s := snapshot{}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -52,7 +52,7 @@ func takeSnapshot() (snapshot, error) {
 		if err == nil && entry.IsDir() {
 			s["cgroup "+path] = ""
 		}
-		return nil // one may end while we look
+		return nil // a process may end meanwhile
 	})
 	if err != nil {
 		return nil, err
@@ -78,8 +78,8 @@ func (s snapshot) processes() error {
 	return nil
 }
 
-// leftSince names what is there and was not, or has another value. Cgroups of others come and
-// go; only what stays for a few seconds counts.
+// leftSince lists additions and changed values. Unrelated cgroups come and go, so only differences of a few seconds
+// count.
 func leftSince(before snapshot) []string {
 	var left []string
 	for range 20 {
@@ -104,7 +104,7 @@ func leftSince(before snapshot) []string {
 	return left
 }
 
-// The check itself must see what it is there for, on this cluster that runs.
+// The check itself must detect this running cluster.
 func TestSnapshotSeesTheCluster(t *testing.T) {
 	now, err := takeSnapshot()
 	require.NoError(t, err)

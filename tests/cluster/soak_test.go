@@ -32,8 +32,8 @@ const (
 	soakHostiles = 4
 )
 
-// TestSoak has a world resized, switched, reset and killed for ten minutes, beside clients that behave and clients that do not. No request of the
-// former is lost, every token is the one that a single rank computes, and in the end nothing runs, waits or holds KV.
+// TestSoak resizes, switches, resets and kills a world for ten minutes, with regular and hostile clients. No regular
+// request is lost, every token equals that of a single rank, and in the end nothing runs, waits or holds KV.
 func TestSoak(t *testing.T) {
 	if worlds.IsCI() {
 		t.Skip("ten minutes: in make check")
@@ -113,7 +113,7 @@ func TestSoak(t *testing.T) {
 	requireOneRanksTokens(t, results)
 }
 
-// awaitMore waits until one more LayoutTransition of a kind has succeeded than had before.
+// awaitMore waits until another LayoutTransition of a kind has succeeded.
 func awaitMore(t *testing.T, k *kube.Client, kind v1alpha2.TransitionKind) {
 	t.Helper()
 	before := time.Now().Add(-time.Second)
@@ -126,7 +126,7 @@ func awaitMore(t *testing.T, k *kube.Client, kind v1alpha2.TransitionKind) {
 	})
 }
 
-// resetConnections of a program in a pod to engines, as a network that forgets them does.
+// resetConnections resets the connections of a pod's program to engines, like a network that loses its state.
 func resetConnections(t *testing.T, uid, program string) {
 	t.Helper()
 	for _, process := range processesOf(t, uid, program) {
@@ -136,10 +136,10 @@ func resetConnections(t *testing.T, uid, program string) {
 	}
 }
 
-// counters of a world that are those of the start once all requests have ended.
+// counters of a world return to their initial values after all requests.
 type counters struct{ running, waiting, kv float64 }
 
-// worldCounters as the operator serves them to autoscalers.
+// worldCounters returns the values that the operator serves to autoscalers.
 func worldCounters(t *testing.T, k *kube.Client) (c counters) {
 	t.Helper()
 	for metric, into := range map[string]*float64{"requests_running": &c.running, "requests_waiting": &c.waiting, "kv_cache_usage_ratio": &c.kv} {
@@ -148,7 +148,7 @@ func worldCounters(t *testing.T, k *kube.Client) (c counters) {
 		var got struct {
 			Items []struct{ Value resource.Quantity }
 		}
-		eventually(t, metric, func() (bool, string) { // known once the operator has read the gateways
+		eventually(t, metric, func() (bool, string) { // available after the operator has read the gateways
 			text, err := k.Run(t.Context(), nil, "get", "--raw", path)
 			if err != nil {
 				return false, err.Error()
@@ -161,7 +161,8 @@ func worldCounters(t *testing.T, k *kube.Client) (c counters) {
 	return c
 }
 
-// beHostile sends what it can think of until ctx ends; it gives how often it was refused. Whatever happens to it is right, if nothing happens to others.
+// beHostile sends invalid and abusive requests until ctx ends; it returns the number of rejections. Any effect on it is
+// right if others are unaffected.
 func beHostile(ctx context.Context, url string, seed int) (refused int) {
 	many := func(item string, n int) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
 	bodies := []string{
@@ -169,8 +170,8 @@ func beHostile(ctx context.Context, url string, seed int) (refused int) {
 		`{"prompt":"a","user":"` + strings.Repeat("u", 4<<20) + `"}`,
 		`{"prompt":[` + many(`"a"`, 500_000) + `]}`,
 		`{"prompt":"` + strings.Repeat("p", 8<<20) + `"}`,
-		`{"prompt":"a","max_tokens":400,"stream":true}`, // and leaves
-		`{"prompt":"a","max_tokens":400}`,               // and leaves
+		`{"prompt":"a","max_tokens":400,"stream":true}`, // then disconnects
+		`{"prompt":"a","max_tokens":400}`,               // then disconnects
 		strings.Repeat("[", 1<<20),
 		`{"prompt":[1,null,2]}`,
 	}
@@ -178,12 +179,12 @@ func beHostile(ctx context.Context, url string, seed int) (refused int) {
 	for i := seed; ctx.Err() == nil; i++ {
 		brief, leave := context.WithTimeout(ctx, 500*time.Millisecond)
 		if body := bodies[i%len(bodies)]; !strings.Contains(body, `"max_tokens"`) {
-			leave() // it stays until it is answered
+			leave() // waits for the answer
 			brief, leave = context.WithTimeout(ctx, limit)
 		}
 		if request, err := http.NewRequestWithContext(brief, http.MethodPost, url+"/v1/completions", strings.NewReader(bodies[i%len(bodies)])); err == nil {
 			if reply, err := c.Do(request); err == nil {
-				_, _ = io.Copy(io.Discard, io.LimitReader(reply.Body, 1<<20)) // until it leaves
+				_, _ = io.Copy(io.Discard, io.LimitReader(reply.Body, 1<<20)) // until it disconnects
 				_ = reply.Body.Close()
 				if reply.StatusCode >= 400 {
 					refused++
@@ -196,7 +197,7 @@ func beHostile(ctx context.Context, url string, seed int) (refused int) {
 	return refused
 }
 
-// hang on to a connection, with half a request.
+// hang keeps a connection open with half a request.
 func hang(ctx context.Context, url string, so time.Duration) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {

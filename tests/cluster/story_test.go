@@ -15,7 +15,8 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// The demo's story, while requests stream: 4 -> 6 ranks, Tensor, Hybrid, Expert, 4 ranks; experts get hot and are moved; a rank dies.
+// The demo's story, while requests stream: 4 -> 6 ranks, Tensor, Hybrid, Expert, 4 ranks; hot experts are moved; a rank
+// dies.
 func TestStory(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 4, nil)
@@ -55,7 +56,7 @@ func TestStory(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, after, len(before)+1, "one transition per step")
 			requireTransition(t, &after[len(after)-1], last, now, s.resize)
-			if s.what == "Hybrid" { // the rest of the layers is as in mode ExpertParallel
+			if s.what == "Hybrid" { // the other layers are as in mode ExpertParallel
 				layers := now.Status.Layers[len(now.Status.Layers)-1].LastLayer
 				require.Equal(t, []v1alpha2.RangeStatus{{LastLayer: 2, ExpertGroup: 2, AttentionGroup: 1}, {FirstLayer: 3, LastLayer: layers, ExpertGroup: 1, AttentionGroup: 1}}, now.Status.Layers)
 			}
@@ -67,7 +68,7 @@ func TestStory(t *testing.T) {
 	requireScreens(t, k)
 
 	trace := newTrace(t)
-	trace.Heat(true) // from the first on: no window tells of other requests
+	trace.Heat(true) // from the first request on, so that no window has other requests
 	results = append(results, play(t, k, trace, func() {
 		expertsGetHot(t, k)
 		trace.Heat(false)
@@ -77,7 +78,7 @@ func TestStory(t *testing.T) {
 	requireOneRanksTokens(t, results)
 }
 
-// requireFelt: the records of the four transitions say what clients felt of them, ten seconds after the end.
+// requireFelt: the records of the four transitions have the clients' latencies, ten seconds after the end.
 func requireFelt(t *testing.T, k *kube.Client) {
 	t.Helper()
 	eventually(t, "what clients felt of four transitions", func() (bool, string) {
@@ -108,7 +109,7 @@ func requireFelt(t *testing.T, k *kube.Client) {
 	})
 }
 
-// expertsGetHot: the operator copies and moves them, measures that it paid, and says so.
+// expertsGetHot: the operator replicates and moves experts, measures the gain, and reports it.
 func expertsGetHot(t *testing.T, k *kube.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -131,7 +132,8 @@ func expertsGetHot(t *testing.T, k *kube.Client) {
 	require.True(t, slices.ContainsFunc(events, func(e kube.Event) bool { return e.Reason == v1alpha2.EventRebalanced }))
 }
 
-// aRankDies by kill -9 of all that runs in its pod: the world is repaired without it, and what comes back is a new member.
+// aRankDies kills all processes of its pod with -9: the world is repaired without it, and the restarted rank is a new
+// member.
 func aRankDies(t *testing.T, k *kube.Client) {
 	t.Helper()
 	victim := deployment(t, k).Status.Members[0]
@@ -144,7 +146,7 @@ func aRankDies(t *testing.T, k *kube.Client) {
 	}
 }
 
-// requireTransition: the record agrees with the worlds before and after it.
+// requireTransition: the record matches the worlds before and after it.
 func requireTransition(t *testing.T, lt *v1alpha2.LayoutTransition, before, after *v1alpha2.MoEDeployment, resize bool) {
 	t.Helper()
 	spec, s := lt.Spec, lt.Status
@@ -152,7 +154,7 @@ func requireTransition(t *testing.T, lt *v1alpha2.LayoutTransition, before, afte
 	require.Equal(t, name, spec.MoEDeploymentName)
 	require.Equal(t, after.Generation, spec.MoEDeploymentGeneration)
 	require.Equal(t, after.UID, lt.OwnerReferences[0].UID)
-	hybridly := `( \([^)]*\))?` // which groups a layout of mode Hybrid has
+	hybridly := `( \([^)]*\))?` // the groups of a layout in mode Hybrid
 	require.Regexp(t, fmt.Sprintf("^%d ranks %s%s -> %d ranks %s%s$", before.Status.Ranks, before.Status.Mode, hybridly, after.Status.Ranks, after.Status.Mode, hybridly), spec.Summary)
 	require.Equal(t, []any{before.Status.Epoch, before.Status.LayoutHash}, []any{spec.From.Epoch, spec.From.LayoutHash})
 	require.Equal(t, []any{after.Status.Epoch, after.Status.LayoutHash}, []any{s.Epoch, spec.To.LayoutHash})
@@ -196,7 +198,7 @@ func requireTransition(t *testing.T, lt *v1alpha2.LayoutTransition, before, afte
 	require.LessOrEqual(t, phases, took+took/10)
 }
 
-// requireObjects that a world owns, for these pods and no others.
+// requireObjects requires exactly the objects that a world owns for these pods.
 func requireObjects(t *testing.T, k *kube.Client, pods []string) {
 	t.Helper()
 	want := map[string]bool{"demo-ca": true, "demo-gateway-tls": true}
@@ -229,7 +231,7 @@ func requireObjects(t *testing.T, k *kube.Client, pods []string) {
 	}
 }
 
-// requireEvents of the story; released are the pods that left at its end.
+// requireEvents requires the events of the story; released are the pods that left at its end.
 func requireEvents(t *testing.T, k *kube.Client, released []corev1.Pod) {
 	t.Helper()
 	require.Len(t, released, 2)
@@ -261,8 +263,8 @@ func requireEvents(t *testing.T, k *kube.Client, released []corev1.Pod) {
 	})
 }
 
-// requireScreens: one line shows model, mode, pods and state; describe shows the last transitions; kubectl wait works for each condition, and for the end of a
-// transition.
+// requireScreens: one line shows model, mode, pods and state; describe shows the last transitions; kubectl wait works
+// for each condition, and for the end of a transition.
 func requireScreens(t *testing.T, k *kube.Client) {
 	t.Helper()
 	table, err := k.Run(t.Context(), nil, "get", "moedeployment")

@@ -25,25 +25,25 @@ import (
 )
 
 const (
-	name   = "demo" // of every world here
+	name   = "demo" // of every world in these tests
 	object = "moedeployment/" + name
 	limit  = 10 * time.Minute // of every wait: only a hang takes this long
 )
 
-// left are the namespaces of tests that ended; each takes a while to go.
+// left has the namespaces of completed tests; their removal takes a while.
 var left struct {
 	sync.Mutex
 	namespaces []string
 }
 
-// namespace for a test, with the volume and the claim of checkpoints; its deletion begins with the test's end. If
-// the test fails, it says what explains it.
+// namespace makes a namespace for a test, with the volume and the claim of checkpoints; its deletion begins with the
+// test's end. If the test fails, it prints the state that explains the failure.
 func namespace(t *testing.T, suffix string) *kube.Client {
 	t.Helper()
 	ns := strings.ToLower(t.Name()) + suffix
 	require.NoError(t, up.Namespace(t.Context(), ns))
 	t.Cleanup(func() {
-		ctx := context.Background() // the test's is over
+		ctx := context.Background() // the test's context has ended
 		if t.Failed() {
 			t.Log(up.Diagnose(ctx, ns))
 		}
@@ -58,7 +58,7 @@ func namespace(t *testing.T, suffix string) *kube.Client {
 	return k
 }
 
-// manifest of a world as the demo's, changed by `change`.
+// manifest returns the demo's world, modified by `change`.
 func manifest(replicas int32, change func(*v1alpha2.MoEDeploymentSpec)) *v1alpha2.MoEDeployment {
 	d := &v1alpha2.MoEDeployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha2.GroupVersion.String(), Kind: "MoEDeployment"},
@@ -67,7 +67,7 @@ func manifest(replicas int32, change func(*v1alpha2.MoEDeploymentSpec)) *v1alpha
 			Replicas: replicas, RanksPerPod: 1,
 			Model: v1alpha2.Model{Source: v1alpha2.ModelSource{
 				PersistentVolumeClaim: &v1alpha2.ClaimSource{ClaimName: cluster.ModelsClaim, Path: "demo"}}},
-			// Nobody hangs here: only who closes its connections is gone, however slow the machine is.
+			// No process hangs in these tests: only a closed connection means death, however slow the machine is.
 			Engine: v1alpha2.Engine{Name: v1alpha2.EngineReference, Args: []string{"--max-batch-tokens", "24", "--max-model-len", "512",
 				"--max-peer-timeout-ms", "60000", "--min-peer-timeout-ms", "60000"}},
 			Template: v1alpha2.PodTemplate{Spec: v1alpha2.PodTemplateSpec{TerminationGracePeriodSeconds: ptr.To[int64](60)}},
@@ -83,7 +83,7 @@ func manifest(replicas int32, change func(*v1alpha2.MoEDeploymentSpec)) *v1alpha
 	return d
 }
 
-// serve a world and wait until it is Ready.
+// serve applies a world and waits until it is Ready.
 func serve(t *testing.T, k *kube.Client, replicas int32, change func(*v1alpha2.MoEDeploymentSpec)) {
 	t.Helper()
 	require.NoError(t, k.Apply(t.Context(), manifest(replicas, change)))
@@ -112,7 +112,7 @@ func names(pods []corev1.Pod) []string {
 	return all
 }
 
-// eventually waits for something that no condition tells; look gives what it saw, for the error.
+// eventually waits for a state without a condition; look returns the observed state, for the error.
 func eventually(t *testing.T, what string, look func() (ok bool, saw string)) {
 	t.Helper()
 	var saw string
@@ -125,7 +125,7 @@ func eventually(t *testing.T, what string, look func() (ok bool, saw string)) {
 	require.FailNow(t, "never: "+what, "last seen: %s", saw)
 }
 
-// requireCondition: it becomes so, with this reason (empty: any), and a message that holds these words.
+// requireCondition waits for the condition with this reason (empty: any), and a message with these words.
 func requireCondition(t *testing.T, k *kube.Client, kind, status, reason string, words ...string) {
 	t.Helper()
 	eventually(t, kind+"="+status+", "+reason, func() (bool, string) {
@@ -138,7 +138,7 @@ func requireCondition(t *testing.T, k *kube.Client, kind, status, reason string,
 	})
 }
 
-// requireAtRest: what objects say about a Ready world agrees with itself.
+// requireAtRest requires that the objects of a Ready world are consistent.
 func requireAtRest(t *testing.T, k *kube.Client, want ...string) *v1alpha2.MoEDeployment {
 	t.Helper()
 	d, pods := deployment(t, k), ranks(t, k)
@@ -150,7 +150,7 @@ func requireAtRest(t *testing.T, k *kube.Client, want ...string) *v1alpha2.MoEDe
 	require.Equal(t, d.SpecMode(), s.Mode)
 	require.Nil(t, s.Transition)
 
-	// The scale subresource: its replicas are the pods that its selector matches.
+	// The scale subresource's replicas are the pods that its selector matches.
 	selected, err := k.Pods(t.Context(), s.Selector)
 	require.NoError(t, err)
 	require.Equal(t, want, names(selected))
@@ -188,13 +188,13 @@ func newTrace(t *testing.T) *load.Trace {
 	return trace
 }
 
-// underLoad runs `what` while requests stream, and gives their results; none is lost.
+// underLoad runs `what` while requests stream, and returns their results; none is lost.
 func underLoad(t *testing.T, k *kube.Client, what func()) []*load.Result {
 	t.Helper()
 	return play(t, k, newTrace(t), what)
 }
 
-// play a trace while `what` happens.
+// play sends a trace's requests while `what` runs.
 func play(t *testing.T, k *kube.Client, trace *load.Trace, what func()) []*load.Result {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

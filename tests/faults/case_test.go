@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// shape of the world of a case.
+// shape is the shape of a case's world.
 type shape struct {
 	ranks  int
 	mode   string
-	placed *placement // nil: one copy of each expert, wherever
+	placed *placement // nil: one replica of each expert, anywhere
 }
 
-// placement of every layer: experts by rank.
+// placement has the experts by rank, for every layer.
 type placement [][]uint32
 
-// placed: with two experts on two ranks each, and others in no order.
+// placed has two experts on two ranks each, and the others in no order.
 var placed = &placement{{0, 4, 5}, {0, 1, 3}, {2, 6, 9}, {6, 7, 8}}
 
-// everyLayer of the tiny model.
+// everyLayer repeats the placement for the layers of the tiny model.
 func (p placement) everyLayer() [][][]uint32 { return [][][]uint32{p, p, p} }
 
 var (
@@ -31,18 +31,18 @@ var (
 	copies      = shape{4, "ExpertParallel", placed}
 )
 
-// first is what strikes pod 0 before: the case is about what comes of it. Empty kind: nothing.
+// first is an earlier fault at pod 0, whose consequences the case tests. Empty kind: none.
 type first struct {
 	kind string
-	at   string // while pod 0 stands at this point of the transition; empty: instead of a transition
+	at   string // while pod 0 is held at this point of the transition; empty: instead of a transition
 }
 
-// transition that is under way when the fault of a case strikes.
+// transition is in progress when the fault of a case strikes.
 type transition struct {
 	name     string
 	from, to shape
 	first    first
-	movesKV  bool // homes of requests change, or their heads are cut otherwise: KV moves
+	movesKV  bool // homes of requests change, or the split of their heads: KV moves
 }
 
 var transitions = []transition{
@@ -54,10 +54,10 @@ var transitions = []transition{
 	{"repair-expert", four, four, first{kind: "pod"}, false},
 	{"repair-tensor", tensor, tensor, first{kind: "pod"}, false},
 	{"repair-copies", copies, copies, first{kind: "pod"}, false},
-	// An engine that comes back, and a rank that is left out, released, and joins again.
+	// An engine that restarts, and a rank that is removed, released, and joins again.
 	{"return", four, four, first{kind: "engine"}, false},
 	{"left-out", four, four, first{kind: "cut"}, false},
-	// The second fault of two: while the first is aborted, or fenced and repaired.
+	// The second of two faults: while the first one is aborted, or fenced and repaired.
 	{"abort", four, tensor, first{"error", "stage.before_verify"}, false},
 	{"abort-join", three, four, first{"error", "prepare.after"}, false},
 	{"fence-stay", four, tensor, first{"pod", "stage.after"}, false},
@@ -65,24 +65,24 @@ var transitions = []transition{
 	{"fence-leave", four, three, first{"pod", "permit.after_arm"}, false},
 }
 
-// Kinds of faults. While a process stands at the point:
+// Kinds of faults. While a process is held at the point:
 var (
-	// its engine, its agent, or both are killed; the keeper is; its link with another rank is cut for a moment
+	// its engine, its agent, or both are killed; the keeper is killed; its link to another rank is cut for a moment
 	atThePoint = []string{"engine", "agent", "pod", "operator", "link"}
-	// those of another pod are; a process is stopped for less and for more than it takes to be missed; a link
-	// is cut until a rank was left out; it is slow
+	// processes of another pod are killed; a process is stopped for less and for more than its timeout; a link is cut
+	// until a rank is removed; the process is slow
 	elsewhere = []string{"other-engine", "other-agent", "other-pod", "engine-pause", "agent-pause", "engine-stop", "agent-stop", "cut", "slow"}
-	// the point fails, or a byte goes wrong there, where it can
+	// the point fails, or a byte is corrupted there, where supported
 	atSome = []string{"error", "corrupt"}
-	// Where a flip pulls KV: an engine stands before its pull while a pod from which it is to pull is stopped, with its agent. All others
-	// wait for that engine then, whose pull has to fail before anybody suspects it.
+	// At the fetch of KV in a flip: an engine is held before its fetch while one of its source pods, with its agent, is
+	// stopped. All others wait for that engine then, so its fetch must fail before another rank suspects it.
 	ofSources = []string{"source-stop"}
 )
 
-// beforePulls is where an engine stands that has a plan of what KV it is to pull.
+// beforePulls is the point at which an engine knows the KV that it must fetch.
 const beforePulls = "engine.flip_manifest"
 
-// pullsFromAll: heads are cut otherwise, so that each rank pulls KV from each other one.
+// pullsFromAll: the split of heads changes, so each rank fetches KV from every other one.
 func (t transition) pullsFromAll() bool {
 	return t.first.kind == "" && t.from.mode != t.to.mode && t.from.ranks == t.to.ranks
 }
@@ -91,21 +91,21 @@ func (t transition) pullsFromAll() bool {
 type fault struct {
 	point, kind string
 	transition  transition
-	oneNode     bool // agents map each other's memory, instead of sending
+	oneNode     bool // agents map each other's memory instead of sending
 }
 
 func (f fault) name() string { return f.transition.name + "/" + f.point + "/" + f.kind }
 
-// draw is a number that belongs to the case, for choices within it.
+// draw returns a number that depends only on the case, for choices within it.
 func (f fault) draw(n int) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(f.name())) // a hash never fails
 	return int(h.Sum32() % uint32(n))
 }
 
-// matrix of all cells of some transitions. points by transition are what it passes (expected.txt), takes what a point can do besides
-// (--list-fault-points). The kinds of `elsewhere` take turns over the points, so that each meets every transition; so do
-// those of `atThePoint` where the fault is the second one.
+// matrix returns all cells of some transitions. points are the points that each transition passes (expected.txt), takes
+// the further actions of a point (--list-fault-points). The kinds of `elsewhere` alternate over the points, so that
+// each occurs in every transition; so do those of `atThePoint` if the fault is the second one.
 func matrix(transitions []transition, points map[string][]string, takes map[string][]string) []fault {
 	var out []fault
 	for i, tr := range transitions {
@@ -135,8 +135,8 @@ func matrix(transitions []transition, points map[string][]string, takes map[stri
 	return out
 }
 
-// onOneNode gives the cells of worlds whose agents map each other's memory: nobody sends, and no KV is on a way where it could be
-// spoiled (docs/architecture.md, 8; what is read of weights is held to its hash there as well).
+// onOneNode returns the cells of worlds whose agents map each other's memory: no bytes are sent, so no KV can be
+// corrupted in transit (docs/architecture.md, 8; the hashes of weights are checked there as well).
 func onOneNode(cells []fault) []fault {
 	var out []fault
 	for _, f := range cells {
@@ -149,11 +149,11 @@ func onOneNode(cells []fault) []fault {
 	return out
 }
 
-// points are what a directory's files with this ending name.
+// points lists the names of a directory's files with this ending.
 func points(dir, ending string) []string {
 	files, err := filepath.Glob(filepath.Join(dir, "*"+ending))
 	if err != nil {
-		panic(err) // a pattern of ours
+		panic(err) // the pattern is constant
 	}
 	var out []string
 	for _, f := range files {
@@ -163,7 +163,7 @@ func points(dir, ending string) []string {
 	return out
 }
 
-// reset a pod's directory: nothing is armed, cut or seen.
+// reset clears a pod's directory: no point is armed, cut or recorded.
 func reset(dir string) error {
 	for _, ending := range []string{".armed", ".hit", ".seen"} {
 		if err := remove(dir, ending); err != nil {
@@ -176,7 +176,7 @@ func reset(dir string) error {
 	return nil
 }
 
-// remove a directory's files with this ending.
+// remove removes a directory's files with this ending.
 func remove(dir, ending string) error {
 	for _, point := range points(dir, ending) {
 		if err := os.Remove(filepath.Join(dir, point+ending)); err != nil && !os.IsNotExist(err) {

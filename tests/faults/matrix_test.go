@@ -1,4 +1,4 @@
-// Package faults plays the fault matrix: README.md.
+// Package faults runs the fault matrix: README.md.
 package faults
 
 import (
@@ -25,10 +25,10 @@ const (
 	failedDir     = worlds.Root + "/build/fault-matrix/failed" // logs
 )
 
-// exceptions are points that no cell plays, and why.
+// exceptions are points without a cell, with the reason.
 var exceptions = map[string]string{}
 
-// outcome of a cell, for the report.
+// outcome is the result of a cell, for the report.
 type outcome struct {
 	Name       string  `json:"name"`
 	Kind       string  `json:"kind"`
@@ -56,10 +56,11 @@ func TestFaults(t *testing.T) {
 	playMatrix(t, func() *scene { return referenceScene(t, oneNode, worlds.StartTiny) }, cells, sample)
 }
 
-// isFull: all cells are asked for.
+// isFull reports whether all cells are requested.
 func isFull() bool { return os.Getenv("FAULT_MATRIX") == "full" }
 
-// playMatrix on a scene, which is set once it is known that there is a cell to play: of those that go with the points that its transitions pass.
+// playMatrix runs cells on a scene, which is made only if there is a cell to run. The cells are those of the points
+// that its transitions pass.
 func playMatrix(t *testing.T, set func() *scene, matrix func(expected map[string][]string) []fault, sample func(cells []fault, day int) []fault) {
 	t.Helper()
 	full, update := isFull(), os.Getenv("UPDATE") == "1"
@@ -92,7 +93,8 @@ func playMatrix(t *testing.T, set func() *scene, matrix func(expected map[string
 			}
 			outcomes = append(outcomes, o)
 			if full {
-				fmt.Printf("%d/%d %s: %.1f s, passed %t\n", len(outcomes), len(cells), o.Name, o.Seconds, o.Passed) // go test tells at the end only
+				// For progress: go test prints its output only at the end.
+				fmt.Printf("%d/%d %s: %.1f s, passed %t\n", len(outcomes), len(cells), o.Name, o.Seconds, o.Passed)
 			}
 			require.NoError(t, err, "logs are in %s", s.Dir())
 			require.False(t, notReached, "in %d plays the point was not passed, or the flip had no KV to carry", s.tries)
@@ -100,14 +102,15 @@ func playMatrix(t *testing.T, set func() *scene, matrix func(expected map[string
 		if n := len(outcomes); n > 0 && outcomes[n-1].Error != "" {
 			s.endKeeper()
 			s.Stop()
-			keepLogs(t, s, f) // nobody writes there any more
+			keepLogs(t, s, f) // no process writes to them any longer
 			s = newStage(t, sc)
 		}
 	}
 	report(t, sc.report, outcomes, all, full, time.Since(began))
 }
 
-// sharesMemory says whether the agents map each other's memory: with ONE_NODE=1, and in the samples of every other seven seeds.
+// sharesMemory reports whether the agents map each other's memory: with ONE_NODE=1, and in the samples of every other
+// seven seeds.
 func sharesMemory(t *testing.T, full bool) bool {
 	t.Helper()
 	oneNode := os.Getenv("ONE_NODE") == "1" || !full && os.Getenv("ONLY") == "" && os.Getenv("UPDATE") != "1" && worlds.Seed(t)/parts%2 == 1
@@ -115,7 +118,7 @@ func sharesMemory(t *testing.T, full bool) bool {
 	return oneNode
 }
 
-// survey which points each transition passes: all that are expected. What it passes beside them, it does not pass each time.
+// survey checks that each transition passes all expected points. Further points are passed only sometimes.
 func survey(t *testing.T, s *stage, expected map[string][]string, update bool) {
 	t.Helper()
 	var lines []string
@@ -139,7 +142,7 @@ func survey(t *testing.T, s *stage, expected map[string][]string, update bool) {
 		ours := func(name string) bool {
 			return slices.ContainsFunc(s.transitions, func(tr transition) bool { return tr.name == name })
 		}
-		for name, points := range expected { // of other matrices
+		for name, points := range expected { // entries of other matrices
 			for _, point := range points {
 				if !ours(name) {
 					lines = append(lines, name+" "+point+"\n")
@@ -151,7 +154,7 @@ func survey(t *testing.T, s *stage, expected map[string][]string, update bool) {
 	}
 }
 
-// choose the cells to play: all of a shard, those of a pattern, or a sample.
+// choose selects the cells to run: all of a shard, those of a pattern, or a sample.
 func choose(t *testing.T, cells []fault, full bool, sample func([]fault, int) []fault) []fault {
 	t.Helper()
 	if only := os.Getenv("ONLY"); only != "" {
@@ -176,7 +179,7 @@ func choose(t *testing.T, cells []fault, full bool, sample func([]fault, int) []
 	return out
 }
 
-// readExpected gives the points that each transition passes, by its name.
+// readExpected returns the points that each transition passes, by its name.
 func readExpected(t *testing.T) map[string][]string {
 	t.Helper()
 	wire, err := os.ReadFile(expectedFile)
@@ -190,7 +193,7 @@ func readExpected(t *testing.T) map[string][]string {
 	return out
 }
 
-// Every point that the programs declare is played in some transition, or is an exception.
+// Every declared point is passed in some transition, or is an exception.
 func TestEveryPointIsPlayed(t *testing.T) {
 	declared, err := harness.FaultPoints(t.Context(), worlds.Root)
 	require.NoError(t, err)
@@ -214,7 +217,7 @@ func TestEveryPointIsPlayed(t *testing.T) {
 	}
 }
 
-// keepLogs of a case that failed: the next stage takes the folder.
+// keepLogs copies the logs of a failed case: the next stage uses the folder.
 func keepLogs(t *testing.T, s *stage, f fault) {
 	t.Helper()
 	matrix, _, _ := strings.Cut(t.Name(), "/")
@@ -224,7 +227,7 @@ func keepLogs(t *testing.T, s *stage, f fault) {
 	t.Logf("logs of %s: %s", f.name(), to)
 }
 
-// coreCells are the cells that `make test` runs: one of each kind of death, and a corrupt byte.
+// coreCells returns the cells of `make test`: one of each kind of death, and a corrupt byte.
 func coreCells(t *testing.T) func([]fault, int) []fault {
 	t.Helper()
 	core := []string{

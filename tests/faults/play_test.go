@@ -16,31 +16,31 @@ import (
 
 const (
 	together = 20 * time.Millisecond
-	hang     = 20 * time.Second // until an engine that hangs was left out, or what it held up was given up
-	cutOff   = 90 * time.Second // until a rank behind a cut link was left out: one that joins connects to its peers for 30 s (limits.h) before its attempt is given up
-	// An agent hangs for so long, or until that happens: longer than the driver waits for its answer.
+	hang     = 20 * time.Second // until a hung engine is removed, or the work that it blocked is aborted
+	cutOff   = 90 * time.Second // until a rank behind a cut link is removed: a joining rank tries for 30 s (limits.h)
+	// Duration of an agent's hang, unless the rank is removed first: longer than the driver waits for its reply.
 	hangOfAgent = 4 * time.Second
-	// A source of KV is stopped for so long: all others have given the flip up by then.
+	// Duration of a KV source's stop: all others have abandoned the flip by then.
 	hangOfSource = 12 * time.Second
-	shortly      = 300 * time.Millisecond // less than what makes anybody suspect anybody
-	heals        = 700 * time.Millisecond // long enough to be seen, short enough to be wondered at
+	shortly      = 300 * time.Millisecond // shorter than any timeout
+	heals        = 700 * time.Millisecond // long enough to be noticed, too short for a timeout
 )
 
-// cell that is being played.
+// cell is a running cell.
 type cell struct {
 	*stage
 	fault
 	living []int          // pods at the start
 	ids    map[int]string // members by pod
 	struck time.Time
-	held   time.Duration // that whoever stood at the point was, by this test
+	held   time.Duration // how long this test held the process at the point
 	heal   []func() error
-	known  int    // what the keeper had done before
-	source string // the member that was stopped, of source-stop: nobody else may be left out
+	known  int    // number of earlier actions of the keeper
+	source string // the stopped member of source-stop: no other one may be removed
 }
 
-// play one cell. Where requests and pieces happen to be decides whether a pod passes a point, and whether a flip has KV to
-// carry: else it is played again.
+// play runs one cell. The places of requests and pieces decide whether a pod passes a point, and whether a flip has KV
+// to migrate. Otherwise the cell is repeated.
 func (s *stage) play(ctx context.Context, f fault) (t toll, notReached bool, err error) {
 	for range s.tries {
 		if t, notReached, err = s.playOnce(ctx, f); err != nil || !notReached {
@@ -55,7 +55,7 @@ func (s *stage) playOnce(ctx context.Context, f fault) (t toll, notReached bool,
 		return t, false, fmt.Errorf("before the case: %w", err)
 	}
 	c := &cell{stage: s, fault: f, living: s.Living()}
-	if c.ids, err = s.members(ctx); err != nil { // now: who stands at a point may not answer
+	if c.ids, err = s.members(ctx); err != nil { // now, because a process held at a point may not respond
 		return t, false, err
 	}
 	s.did = nil
@@ -65,7 +65,7 @@ func (s *stage) playOnce(ctx context.Context, f fault) (t toll, notReached bool,
 		return t, false, err
 	}
 	end := s.load(ctx)
-	defer end() // on every way out
+	defer end() // on every return
 	if err := s.awaitBusy(ctx); err != nil {
 		return t, false, err
 	}
@@ -94,7 +94,8 @@ func (s *stage) playOnce(ctx context.Context, f fault) (t toll, notReached bool,
 	return t, t.carriedNothing(f), errors.Join(t.excess(f, s.bounds), c.suspects(did))
 }
 
-// suspects says which healthy members others took for lost, when one was stopped from which they pull KV; and if nobody missed that one.
+// suspects reports healthy members that others took for lost while a source of KV was stopped; and whether no member
+// missed the source.
 func (c *cell) suspects(did []harness.Did) error {
 	if c.source == "" {
 		return nil
@@ -123,7 +124,7 @@ func (c *cell) suspects(did []harness.Did) error {
 	return errors.Join(errs...)
 }
 
-// strikeUnderWay begins the transition, and strikes while somebody stands at the point.
+// strikeUnderWay starts the transition, and strikes while a process is held at the point.
 func (c *cell) strikeUnderWay(ctx context.Context) (notReached bool, err error) {
 	defer func() { err = errors.Join(err, c.release()) }()
 	if notReached, err = c.begin(ctx, false, func() error { return c.arm(c.point) }); err != nil || notReached {
@@ -137,8 +138,7 @@ func (c *cell) strikeUnderWay(ctx context.Context) (notReached bool, err error) 
 	return false, c.strike(ctx, c.kind, c.point, at, true)
 }
 
-// begin what is under way, with whatever strikes first, and last if nothing comes then. armed is called before it takes
-// effect.
+// begin starts the transition, with the first fault (last: and no other). armed is called before it takes effect.
 func (c *cell) begin(ctx context.Context, last bool, armed func() error) (notReached bool, err error) {
 	for _, p := range c.living {
 		if err := reset(c.FaultDir(p)); err != nil {
@@ -166,7 +166,7 @@ func (c *cell) begin(ctx context.Context, last bool, armed func() error) (notRea
 	if !eventually(ctx, c.reach, func() bool { return exists(filepath.Join(dir, tr.first.at+".hit")) }) {
 		return true, nil
 	}
-	for _, p := range c.living { // what is passed from now on is what comes of the fault
+	for _, p := range c.living { // points passed from now on are consequences of the fault
 		if err := remove(c.FaultDir(p), ".seen"); err != nil {
 			return false, err
 		}
@@ -177,7 +177,7 @@ func (c *cell) begin(ctx context.Context, last bool, armed func() error) (notRea
 	return false, c.strike(ctx, tr.first.kind, tr.first.at, c.living[0], last)
 }
 
-// places are the pods that may stand at the point: all but one that is dead by then.
+// places are the pods that may be held at the point: all except one that is dead by then.
 func (c *cell) places() []int {
 	if c.transition.first.kind == "pod" {
 		return c.living[1:]
@@ -188,7 +188,7 @@ func (c *cell) places() []int {
 func (c *cell) arm(point string) error {
 	for _, p := range c.places() {
 		if c.transition.first.at == point && p == c.living[0] {
-			continue // it stands there
+			continue // it is held there
 		}
 		if err := touch(filepath.Join(c.FaultDir(p), point+".armed")); err != nil {
 			return err
@@ -197,7 +197,7 @@ func (c *cell) arm(point string) error {
 	return nil
 }
 
-// reached waits until somebody stands at the point, and lets go of all but one; -1: nobody came.
+// reached waits until a pod is held at the point, and releases all except one; -1: none arrived.
 func (c *cell) reached(point string) (int, error) {
 	at := func() (out []int) {
 		for _, p := range c.places() {
@@ -208,9 +208,9 @@ func (c *cell) reached(point string) (int, error) {
 		return out
 	}
 	come := func() bool {
-		if c.transition.first.kind == "cut" && c.leftOut(c.known) { // whoever was left out may come back
+		if c.transition.first.kind == "cut" && c.leftOut(c.known) { // a removed rank may return
 			for _, heal := range c.heal {
-				_ = heal() // again by release, which tells
+				_ = heal() // repeated by release, which reports errors
 			}
 		}
 		return len(at()) > 0
@@ -218,7 +218,7 @@ func (c *cell) reached(point string) (int, error) {
 	if !eventually(context.Background(), c.reach, come) {
 		return -1, nil
 	}
-	time.Sleep(together) // most points are passed by all at about the same time: any of them may be the one
+	time.Sleep(together) // most points are passed by all at about the same time: any of them may be chosen
 	all := at()
 	one := all[c.draw(len(all))]
 	for _, p := range c.places() {
@@ -231,11 +231,11 @@ func (c *cell) reached(point string) (int, error) {
 	return one, nil
 }
 
-// release whoever stands anywhere, and heal what was cut.
+// release releases all held processes, and heals cut links.
 func (c *cell) release() error {
 	var errs []error
 	if c.transition.first.kind == "cut" && len(c.heal) > 0 {
-		for end := time.Now().Add(cutOff); !c.everLeftOut(); time.Sleep(shortly) { // a look costs a process
+		for end := time.Now().Add(cutOff); !c.everLeftOut(); time.Sleep(shortly) { // a check starts a process
 			if time.Now().After(end) {
 				errs = append(errs, fmt.Errorf("nobody was left out within %v of a cut link", cutOff))
 				break
@@ -252,14 +252,14 @@ func (c *cell) release() error {
 	return errors.Join(errs...)
 }
 
-// other pod of the world than this one, and not one that died first.
+// other returns another pod of the world that did not die first.
 func (c *cell) other(pod int) int {
 	others := slices.DeleteFunc(slices.Clone(c.places()), func(p int) bool { return p == pod })
 	return others[c.draw(len(others))]
 }
 
-// strike while a pod stands at the point, which is let go then; "": nobody stands anywhere. last: no other fault
-// comes after it, so that what lasts may be waited for.
+// strike strikes while a pod is held at the point, then releases it; "": no pod is held. last: no other fault follows,
+// so lasting effects may be awaited.
 func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool) error {
 	armed := filepath.Join(c.FaultDir(at), point+".armed")
 	letGo := func() error {
@@ -273,7 +273,7 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		c.held = time.Since(hit.ModTime())
 		return os.Remove(armed)
 	}
-	act := func(action string) error { // whoever stands there takes it away and does it
+	act := func(action string) error { // the held process removes the file and does it
 		if err := os.WriteFile(armed, []byte(action), 0o600); err != nil {
 			return err
 		}
@@ -302,7 +302,7 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		if err := letGo(); err != nil {
 			return err
 		}
-		time.Sleep(shortly) // nobody is there
+		time.Sleep(shortly) // time without an operator
 		return c.keep(c.transition.to)
 	case "link", "cut":
 		if err := c.cut(at, c.other(at)); err != nil {
@@ -329,7 +329,7 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		if kind == "engine-pause" {
 			time.Sleep(shortly)
 		} else if !eventually(ctx, hang, leftOut) {
-			if joins, err := c.joins(ctx, at); err != nil || !joins { // who is about to join holds nobody up but its attempt
+			if joins, err := c.joins(ctx, at); err != nil || !joins { // a joining rank delays only its attempt
 				return errors.Join(fmt.Errorf("nobody noticed within %v that an engine hangs", hang), err)
 			}
 		}
@@ -344,7 +344,7 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		if err := letGo(); err != nil {
 			return err
 		}
-		eventually(ctx, hangOfSource, leftOut) // else nobody is: it may have flipped, for all that the driver knows
+		eventually(ctx, hangOfSource, leftOut) // otherwise none is removed: it may have flipped
 		return nil
 	case "agent-pause", "agent-stop":
 		c.HangAgent(at, true)
@@ -355,7 +355,7 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		if kind == "agent-pause" {
 			time.Sleep(shortly)
 		} else {
-			eventually(ctx, hangOfAgent, leftOut) // else it is not needed: engines serve on
+			eventually(ctx, hangOfAgent, leftOut) // otherwise no removal is needed: engines keep serving
 		}
 		return nil
 	case "slow":
@@ -368,7 +368,7 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 	return letGo()
 }
 
-// joins tells whether the pod's rank is in no layout yet.
+// joins reports whether the pod's rank is in no layout yet.
 func (c *cell) joins(ctx context.Context, pod int) (bool, error) {
 	all, err := c.Status(ctx)
 	if err != nil {
@@ -384,13 +384,13 @@ func (c *cell) joins(ctx context.Context, pod int) (bool, error) {
 	return false, fmt.Errorf("no agent has a rank of pod %d", pod)
 }
 
-// leftOut was a rank, or what was under way was given up, since the keeper had done so many things.
+// leftOut reports whether a rank was removed, or the transition aborted, after the first `known` actions of the keeper.
 func (c *cell) leftOut(known int) bool {
 	return slices.ContainsFunc(c.keeper.Did()[known:], leavesOut)
 }
 
-// everLeftOut was a rank since the cell began, by this keeper or by one that was killed, which may not have come to tell:
-// then a pod has another member.
+// everLeftOut reports whether a rank was removed since the cell began, by this keeper or by a killed one, which may not
+// have reported it: then a pod has another member.
 func (c *cell) everLeftOut() bool {
 	all := slices.Concat(c.did, c.keeper.Did())
 	if slices.ContainsFunc(all[min(c.known, len(all)):], leavesOut) {
@@ -398,7 +398,7 @@ func (c *cell) everLeftOut() bool {
 	}
 	now, err := c.members(context.Background())
 	if err != nil {
-		return false // who does not answer is on its way
+		return false // a rank that does not respond is restarting
 	}
 	return slices.ContainsFunc(c.living, func(p int) bool { return now[p] != c.ids[p] })
 }
@@ -407,7 +407,7 @@ func leavesOut(d harness.Did) bool {
 	return d.Error != "" || d.Record != nil && len(d.Record.Lost) > 0
 }
 
-// cut the link between the ranks of two pods.
+// cut cuts the link between the ranks of two pods.
 func (c *cell) cut(a, b int) error {
 	for _, pair := range [][2]int{{a, b}, {b, a}} {
 		path := filepath.Join(c.FaultDir(pair[0]), "cut")
@@ -424,7 +424,7 @@ func (c *cell) cut(a, b int) error {
 	return nil
 }
 
-// members by pod.
+// members returns the members by pod.
 func (s *stage) members(ctx context.Context) (map[int]string, error) {
 	all, err := s.Status(ctx)
 	if err != nil {
@@ -443,7 +443,7 @@ func (s *stage) members(ctx context.Context) (map[int]string, error) {
 	return out, nil
 }
 
-// eventually looks until something is so, or the time is over.
+// eventually polls until the condition holds, or the time ends.
 func eventually(ctx context.Context, within time.Duration, is func() bool) bool {
 	for end := time.Now().Add(within); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) || ctx.Err() != nil {
@@ -453,8 +453,8 @@ func eventually(ctx context.Context, within time.Duration, is func() bool) bool 
 	return true
 }
 
-// survey tells which points a transition passes when only its first fault strikes, played until it passed all those
-// that are expected, a few times at most: some are passed only if requests happen to be where they must move.
+// survey returns the points that a transition passes with only its first fault. It repeats the transition a few times
+// until all expected points are passed: some are passed only if requests happen to be where they must move.
 func (s *stage) survey(ctx context.Context, tr transition, expected []string) ([]string, error) {
 	var all []string
 	for range s.tries {
@@ -494,7 +494,7 @@ func (s *stage) surveyOnce(ctx context.Context, tr transition) ([]string, error)
 	if err = errors.Join(err, c.release()); err != nil {
 		return nil, err
 	}
-	if len(s.Living()) < s.pods { // only the repair: a pod that comes passes the points of a join
+	if len(s.Living()) < s.pods { // only the repair: a new pod passes the points of a join
 		err = s.awaitRepaired(ctx, before.epoch)
 	} else {
 		err = s.await(ctx, tr.to, before.epoch, false)
@@ -515,7 +515,7 @@ func (s *stage) surveyOnce(ctx context.Context, tr transition) ([]string, error)
 	return out, s.judge.check(ctx, end())
 }
 
-// awaitRepaired until all members of a layout of a later epoch step.
+// awaitRepaired waits until all members of a layout of a later epoch compute steps.
 func (s *stage) awaitRepaired(ctx context.Context, above uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, s.settle)
 	defer cancel()

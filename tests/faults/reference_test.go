@@ -12,12 +12,12 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// judge says what is wrong with what clients got; nil: nothing.
+// judge checks the clients' results; nil: they are right.
 type judge interface {
 	check(ctx context.Context, results []*load.Result) error
 }
 
-// reference is a world of one rank in which nothing ever happens. Each request is asked of it once.
+// reference is a world of one rank without events. It computes each request once.
 type reference struct {
 	world   *harness.World
 	answers map[int]*load.Result // by index of the request
@@ -30,7 +30,7 @@ func newReference(t *testing.T, start func(*testing.T, harness.Options) *harness
 	return &reference{w, map[int]*load.Result{}}
 }
 
-// check that every one of the requests ended, with the tokens and logit hashes of the world of one rank.
+// check requires that every request ended, with the tokens and logit hashes of the world of one rank.
 func (r *reference) check(ctx context.Context, results []*load.Result) error {
 	var fresh []*load.Result
 	for i, result := range results {
@@ -50,7 +50,7 @@ func (r *reference) check(ctx context.Context, results []*load.Result) error {
 	return differ(results, r.answers)
 }
 
-// differ says which requests are lost, or have other tokens than the answers, by index.
+// differ reports lost requests, and requests whose tokens differ from the answers, by index.
 func differ(results []*load.Result, answers map[int]*load.Result) error {
 	wrong, first := 0, ""
 	note := func(text string) {
@@ -77,7 +77,7 @@ func differ(results []*load.Result, answers map[int]*load.Result) error {
 	return nil
 }
 
-// Every request counts, whatever its index.
+// Every request is compared, whatever its index.
 func TestEveryRequestIsCompared(t *testing.T) {
 	answer := func(i int) *load.Result {
 		return &load.Result{Request: load.Request{Index: i}, Tokens: []load.Token{{ID: uint32(i), Hash: "h"}, {ID: 7, Hash: "g"}}}

@@ -13,17 +13,17 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// transitionsOfARun are switches of mode that take twelve flips under one permit: 24 layers with two spare banks, where the other
+// transitionsOfARun are mode switches of twelve flips under one permit: 24 layers with two spare banks, where the other
 // worlds have as many spare banks as layers.
 var transitionsOfARun = []transition{
 	{"walk-to-tensor", four, tensor, first{}, true},
 	{"walk-to-expert", tensor, four, first{}, true},
 }
 
-// At each point between two flips of a run every one of these strikes.
+// Each of these faults strikes at each point between two flips of a run.
 var kindsOfARun = slices.Concat(atThePoint, []string{"other-engine", "other-pod", "engine-stop", "agent-pause", "slow", "error"})
 
-// ofARun are points that agents pass between two flips.
+// ofARun reports points that agents pass between two flips.
 func ofARun(point string) bool { return strings.HasPrefix(point, "run.") }
 
 func matrixOfARun(points map[string][]string) []fault {
@@ -40,7 +40,7 @@ func matrixOfARun(points map[string][]string) []fault {
 
 const sizeOfARunSample = 5
 
-// sampleOfARun gives a few cells; consecutive seeds cover all.
+// sampleOfARun returns a few cells; consecutive seeds cover all.
 func sampleOfARun(cells []fault, seed int) []fault {
 	var out []fault
 	for n := sizeOfARunSample * seed; n < sizeOfARunSample*(seed+1); n++ {
@@ -65,7 +65,8 @@ func sceneOfARun(t *testing.T) *scene {
 	return s
 }
 
-// Somebody dies, hangs or fails in the middle of a chain that has one permit: what is flipped stays, the rest is planned again.
+// A process dies, hangs or fails in the middle of a chain with one permit: completed flips stay, the rest is planned
+// again.
 func TestFaultsOfARun(t *testing.T) {
 	playMatrix(t, func() *scene { return sceneOfARun(t) }, matrixOfARun, sampleOfARun)
 }

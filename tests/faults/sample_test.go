@@ -11,10 +11,10 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-const parts = 7 // of a deal
+const parts = 7 // per deal
 
-// samples deals cells into parts: together they have each kind of fault in each transition, and every point; each part has every kind. The
-// seed of `make check` is 7 x deal + part.
+// samples deals cells into parts. Together they have each kind of fault in each transition, and every point; each part
+// has every kind. The seed of `make check` is 7 x deal + part.
 func samples(cells []fault, deal int) [parts][]fault {
 	cells = slices.Clone(cells)
 	random := rand.New(rand.NewPCG(uint64(deal), 1))
@@ -51,7 +51,7 @@ func samples(cells []fault, deal int) [parts][]fault {
 
 func kinds() []string { return slices.Concat(atThePoint, elsewhere, atSome, ofSources) }
 
-// Seven seeds cover all, and no sample is large.
+// Seven seeds cover all cells, and every sample is small.
 func TestSamplesOfADealCoverAll(t *testing.T) {
 	takes, err := harness.FaultPoints(t.Context(), worlds.Root)
 	require.NoError(t, err)

@@ -21,12 +21,12 @@ import (
 
 const look = 80 * time.Millisecond
 
-// stage is a world that cases play on, one after another, as long as they end well.
+// stage is a world for consecutive cases, as long as they succeed.
 type stage struct {
 	*harness.World
 	*scene
 	keeper *harness.Keeper
-	did    []harness.Did // by keepers that are no more
+	did    []harness.Did // by earlier keepers
 	bounds bounds
 }
 
@@ -43,7 +43,7 @@ func newStage(t *testing.T, sc *scene) *stage {
 	return s
 }
 
-// keep the world in a shape from now on.
+// keep starts a keeper with a shape.
 func (s *stage) keep(to shape) error {
 	s.endKeeper()
 	var err error
@@ -55,7 +55,7 @@ func (s *stage) keep(to shape) error {
 	return err
 }
 
-// endKeeper kills it; what it did counts.
+// endKeeper kills the keeper; its actions still count.
 func (s *stage) endKeeper() {
 	if s.keeper == nil {
 		return
@@ -65,7 +65,7 @@ func (s *stage) endKeeper() {
 	s.keeper = nil
 }
 
-// lead the world to a shape and wait until it is there, and at rest.
+// lead takes the world to a shape and waits until it is there, and at rest.
 func (s *stage) lead(ctx context.Context, to shape) error {
 	if err := s.keep(to); err != nil {
 		return err
@@ -73,9 +73,9 @@ func (s *stage) lead(ctx context.Context, to shape) error {
 	return s.await(ctx, to, 0, true)
 }
 
-// await a world that is wholly as wanted: width, mode, placement, all agents and engines there, nobody in
-// the middle of anything, every pool adds up, at an epoch above the one given. At rest, when nobody asks for anything: no page of KV is taken, and each
-// rank has the memory that its layout says. An error tells what was wrong last.
+// await waits until the world matches: ranks, mode, placement, all agents and engines attached, no operation in
+// progress, every pool adds up, at an epoch above the given one. At rest, without requests: no page of KV is used, and
+// each rank has the memory of its layout. An error has the last difference.
 func (s *stage) await(ctx context.Context, to shape, above uint64, rest bool) error {
 	ctx, cancel := context.WithTimeout(ctx, s.settle)
 	defer cancel()
@@ -93,7 +93,7 @@ func (s *stage) await(ctx context.Context, to shape, above uint64, rest bool) er
 				return nil
 			}
 		}
-		if ctx.Err() == nil { // else it is the asking that was broken off
+		if ctx.Err() == nil { // otherwise the query was interrupted
 			last = err
 		}
 		select {
@@ -111,7 +111,7 @@ func newest(all []*tangramv1.StatusResponse) (epoch uint64) {
 	return epoch
 }
 
-// restless says what is taken though nobody asks for anything; nil: nothing.
+// restless reports memory that is used without requests; nil: none.
 func restless(all []*tangramv1.StatusResponse) error {
 	for _, a := range all {
 		v, err := geometry.New(a.Geometry)
@@ -124,7 +124,7 @@ func restless(all []*tangramv1.StatusResponse) error {
 					r.Member.Id, e.KvFreePages, e.KvPages, e.KvReservedTokens, e.Running, e.Waiting)
 			}
 			if !r.InWorld {
-				continue // unlike has seen that it holds nothing
+				continue // unlike has checked that it holds nothing
 			}
 			if want := layout.SteadyBytes(a.Layout, v, r.Rank); r.MemoryMapped != want {
 				return fmt.Errorf("%s at rest: %d bytes are mapped, its layout of epoch %d has %d", r.Member.Id, r.MemoryMapped, a.Epoch, want)
@@ -134,7 +134,7 @@ func restless(all []*tangramv1.StatusResponse) error {
 	return nil
 }
 
-// unlike says in what a world is not as wanted; nil: in nothing.
+// unlike reports how a world differs from the shape; nil: it matches.
 func unlike(all []*tangramv1.StatusResponse, to shape) error {
 	var l *tangramv1.Layout
 	members := 0
@@ -172,7 +172,7 @@ func unlike(all []*tangramv1.StatusResponse, to shape) error {
 	return misplaced(l, to)
 }
 
-// misplaced says in what a layout has not the wanted placement.
+// misplaced reports how a layout differs from the placement.
 func misplaced(l *tangramv1.Layout, to shape) error {
 	is := layout.PlacementOf(l)
 	switch {
@@ -184,15 +184,15 @@ func misplaced(l *tangramv1.Layout, to shape) error {
 	return nil
 }
 
-// load the world. end stops the load and gives what came of it.
+// load starts the load. end stops it and returns the results.
 func (s *stage) load(ctx context.Context) (end func() []*load.Result) {
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
 	go func() { played <- worlds.Client(s.World).Play(ctx, s.source, 2*s.pods, halt) }()
 	return sync.OnceValue(func() []*load.Result { close(halt); return <-played })
 }
 
-// awaitBusy until each rank of the layout in force has served a request since the load began; which rank serves how
-// many is the gateway's choice.
+// awaitBusy waits until each rank of the active layout has served a request since the load began; the gateway
+// distributes requests.
 func (s *stage) awaitBusy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.settle)
 	defer cancel()
@@ -220,7 +220,7 @@ func (s *stage) awaitBusy(ctx context.Context) error {
 	}
 }
 
-// refill: as many pods live as at the start.
+// refill adds pods up to the initial number.
 func (s *stage) refill(ctx context.Context) error {
 	for len(s.Living()) < s.pods {
 		if _, err := s.AddPod(ctx, 1); err != nil {

@@ -16,49 +16,49 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// toll is what a cell cost.
+// toll is the cost of a cell.
 type toll struct {
 	WorldEnded   string  `json:"world_ended,omitempty"`
-	Lost         int     `json:"lost"`             // members that fences left out
-	Failed       int     `json:"failed"`           // things that the keeper tried in vain
-	Retries      int     `json:"retries"`          // within what it did
-	Checkpoint   uint64  `json:"checkpoint_bytes"` // read in transitions and repairs that ended well
+	Lost         int     `json:"lost"`             // members removed by fences
+	Failed       int     `json:"failed"`           // failed actions of the keeper
+	Retries      int     `json:"retries"`          // within its actions
+	Checkpoint   uint64  `json:"checkpoint_bytes"` // read in successful transitions and repairs
 	KV           uint64  `json:"kv_bytes"`         // moved in them
 	Shared       uint64  `json:"shared_bytes"`     // of weights, read from the memory of other agents
-	TCP          uint64  `json:"tcp_bytes"`        // sent by them
+	TCP          uint64  `json:"tcp_bytes"`        // of weights, sent by agents
 	Replays      float64 `json:"replays"`
-	Orphaned     float64 `json:"orphaned"` // of these without a token so far: their rank left before it took them
+	Orphaned     float64 `json:"orphaned"` // of these without a token so far: their rank left before it accepted them
 	Conflicts    float64 `json:"conflicting_tokens"`
 	LostRequests float64 `json:"lost_requests"`
-	Refused      int     `json:"refused"`         // answers of 429 and 503
-	Corrupt      float64 `json:"corrupt_fetches"` // found by their hash
-	Pause        float64 `json:"pause_seconds"`   // the longest that a request waited for a token after the strike
-	Whole        float64 `json:"whole_seconds"`   // from the strike until the world was as wanted
-	Held         float64 `json:"held_seconds"`    // that the test, not the fault, held whoever stood at the point
+	Refused      int     `json:"refused"`         // replies of 429 and 503
+	Corrupt      float64 `json:"corrupt_fetches"` // found by hash
+	Pause        float64 `json:"pause_seconds"`   // longest wait of a request for a token after the strike
+	Whole        float64 `json:"whole_seconds"`   // from the strike until the world matched its shape
+	Held         float64 `json:"held_seconds"`    // time at the point caused by the test, not by the fault
 }
 
-// may is what a kind of fault may cost. Nothing may end the world, lose a request, deliver a token twice with another
-// value, or have a request refused.
+// may is the allowed cost of a kind of fault. No fault may end the world, lose a request, deliver two different tokens
+// for a position, or cause the rejection of a request.
 type may struct {
-	lost    int           // members that may be left out
-	failed  int           // things that the keeper tries in vain, and tries again
-	replays bool          // requests whose home is gone are submitted again
-	corrupt bool          // bytes are found corrupt: they must be
-	quiet   bool          // nobody dies and nobody is suspected: what was under way ends, KV moved where homes move
+	lost    int           // members that may be removed
+	failed  int           // actions of the keeper that fail, and are repeated
+	replays bool          // requests of a dead home are submitted again
+	corrupt bool          // corrupt bytes must be found
+	quiet   bool          // no process dies or is suspected: the transition completes, and KV moves if homes move
 	pause   time.Duration // that a request may wait for a token
 }
 
-// Pauses: three times what docs/failure-modes.md promises in the median for the kind.
+// Pauses: three times the promised median of the kind in docs/failure-modes.md.
 const (
 	pauseOfDeath = 3 * 1500 * time.Millisecond
 	pauseOfHang  = 3 * 3 * time.Second
 )
 
-// A request may be on its way to a rank while that leaves; the load sends some 70 in a second, and a flip takes some 30 ms.
+// A request may be in transit to a rank that leaves; the load sends some 70 per second, and a flip takes some 30 ms.
 const orphanedAtMost = 3
 
-// The driver knocks five times a second at an agent that was to get its permit, until it takes it for gone (within twice
-// Limits.Answer); the members serve on meanwhile.
+// The driver calls an agent that must get its permit five times a second, until it takes it for dead (within twice
+// Limits.Answer); the members keep serving meanwhile.
 const knocksAtMost = 20
 
 var mays = map[string]may{
@@ -82,28 +82,28 @@ var mays = map[string]may{
 	"corrupt":      {quiet: true, corrupt: true, pause: pauseOfDeath},
 }
 
-// allowed in a case: what its first fault may cost, and the one that strikes then.
+// allowed returns the allowed cost of a case: of its first fault, and of the second one.
 func (f fault) allowed() may {
 	a, b := mays[f.transition.first.kind], mays[f.kind]
 	if f.kind == "error" && f.point == "flip.before_commit" {
-		b = mays["agent"] // all words were equal: the others flip, and whoever cannot is left out
+		b = mays["agent"] // all votes were equal: the others flip, and a rank that cannot is removed
 	}
 	return may{lost: a.lost + b.lost, failed: a.failed + b.failed, replays: a.replays || b.replays, corrupt: a.corrupt || b.corrupt,
 		quiet: a.quiet && b.quiet, pause: a.pause + b.pause}
 }
 
-// carriedNothing: at the moment of the flip no request had KV to carry, where one that ends well carries some.
+// carriedNothing reports that no request had KV to migrate at the flip, although a successful case migrates some.
 func (t toll) carriedNothing(f fault) bool {
 	return t.KV == 0 && f.allowed().quiet && f.transition.movesKV
 }
 
 // bounds of the worlds of a matrix.
 type bounds struct {
-	share  uint64  // bytes of experts that one rank holds at most
-	slower float64 // requests may wait so many times as long as those of the reference engine
+	share  uint64  // maximum bytes of experts on one rank
+	slower float64 // factor of the waits, relative to the reference engine
 }
 
-// excess of a case over what it may cost.
+// excess reports the costs beyond the allowed ones.
 func (t toll) excess(f fault, b bounds) error {
 	var errs []error
 	note := func(is bool, format string, args ...any) {
@@ -127,7 +127,7 @@ func (t toll) excess(f fault, b bounds) error {
 	note(t.Orphaned > orphanedAtMost && !a.replays, "%v requests reached a rank that did not take them, at most %d may", t.Orphaned, orphanedAtMost)
 	note(t.Checkpoint > uint64(a.lost)*b.share, "%d bytes were read from the checkpoint, at most %d may be", t.Checkpoint, uint64(a.lost)*b.share)
 	note(t.Corrupt > 0 && !a.corrupt, "%v pulls of corrupt bytes", t.Corrupt)
-	// The pull of an attempt that is aborted may end before it has read the byte.
+	// The fetch of an aborted attempt may end before it has read the byte.
 	note(t.Corrupt == 0 && a.corrupt && f.transition.first.kind != "error", "no pull found corrupt bytes")
 	note(f.oneNode && a.quiet && (t.TCP > 0 || t.Shared == 0), "agents of one node read %d bytes of each other's memory and sent %d", t.Shared, t.TCP)
 	note(t.Pause > b.slower*a.pause.Seconds(), "a request waited %.1f s for a token, at most %.1f", t.Pause, b.slower*a.pause.Seconds())
@@ -137,7 +137,7 @@ func (t toll) excess(f fault, b bounds) error {
 	return errors.Join(errs...)
 }
 
-// Each figure alone is enough to fail a cell.
+// Each figure alone can fail a cell.
 func TestATollIsJudged(t *testing.T) {
 	held := bounds{100, 1}
 	quiet := fault{point: "stage.before", kind: "slow", transition: transitions[slices.IndexFunc(transitions, func(tr transition) bool { return tr.name == "resize-down" })]}
@@ -180,7 +180,7 @@ func TestATollIsJudged(t *testing.T) {
 	}
 }
 
-// meter is what was counted before a case.
+// meter has the counters before a case.
 type meter struct {
 	gateway map[string]float64
 	corrupt map[string]float64 // by agent
@@ -207,7 +207,7 @@ func (s *stage) read(ctx context.Context) (m meter, err error) {
 	return m, nil
 }
 
-// count what a case cost: by the keepers' records, the gateway's and the agents' counters, and the clients.
+// count returns the cost of a case from the keepers' records, the gateway's and the agents' counters, and the clients.
 func (s *stage) count(ctx context.Context, before meter, did []harness.Did, results []*load.Result, struck time.Time) (toll, error) {
 	var t toll
 	now, err := s.read(ctx)

@@ -19,10 +19,10 @@ import (
 
 var (
 	two          = shape{2, "ExpertParallel", nil}
-	expertsInTwo = shape{3, "TensorParallel", nil} // and each request whole: vLLM keeps its attention on one rank
+	expertsInTwo = shape{3, "TensorParallel", nil} // with whole requests: vLLM keeps attention on one rank
 )
 
-// transitionsOfVLLM are the kit's part of what the reference engine goes through.
+// transitionsOfVLLM are the kit's part of the reference engine's transitions.
 var transitionsOfVLLM = []transition{
 	{"vllm-resize-up", two, three, first{}, false},
 	{"vllm-resize-down", three, two, first{}, true},
@@ -37,10 +37,10 @@ const ofEachGroup = 2 // in a sample
 // At each point an engine is killed, one hangs, and one of these strikes in turn.
 var inTurnOfVLLM = []string{"pod", "link", "engine-pause", "other-engine", "slow", "operator", "agent"}
 
-// Where one of three is dead already nobody else may be lost: the one that is left would not go on.
+// If one of three is already dead, no other may be lost: the remaining one could not continue.
 var harmlessOfVLLM = []string{"engine-pause", "slow", "operator"}
 
-// ofTheKit are points that an engine passes: the agents' are the same whoever computes.
+// ofTheKit reports points that an engine passes: the agents' points are the same for every engine.
 func ofTheKit(point string) bool {
 	return strings.HasPrefix(point, "engine.") && point != "engine.attach"
 }
@@ -61,7 +61,7 @@ func matrixOfVLLM(points map[string][]string) []fault {
 	return out
 }
 
-// sampleOfVLLM gives two deaths, two hangs and two of the other kinds; engines need seconds to start.
+// sampleOfVLLM returns two deaths, two hangs and two of the other kinds; engines need seconds to start.
 func sampleOfVLLM(cells []fault, seed int) []fault {
 	var of [3][]fault
 	for _, f := range cells {
@@ -80,13 +80,14 @@ func sampleOfVLLM(cells []fault, seed int) []fault {
 	return out
 }
 
-// noHash is what the gateway tells where an engine hashes no logits.
+// noHash is the gateway's value for an engine without logit hashes.
 const noHash = "0000000000000000"
 
-// transformers knows the answers to the prompts that are asked.
+// transformers has the answers to the golden prompts.
 type transformers struct{ worlds.Golden }
 
-// At gives the golden prompts in turn, with answers of various lengths: those that begin together shall not end together.
+// At returns the golden prompts in turn, with answers of various lengths, so that concurrent requests do not end
+// together.
 func (g transformers) At(i int) load.Request {
 	c := g.Cases[i%len(g.Cases)]
 	return load.Request{Index: i, Prompt: c.Prompt, MaxTokens: len(c.Tokens) - i*5%(len(c.Tokens)/2), TopP: 1}
@@ -107,7 +108,7 @@ func (g transformers) check(_ context.Context, results []*load.Result) error {
 	return differ(results, answers)
 }
 
-// sceneOfVLLM has worlds of three ranks of vLLM, whose answers are transformers'.
+// sceneOfVLLM has worlds of three vLLM ranks, whose answers are transformers'.
 func sceneOfVLLM(t *testing.T) *scene {
 	t.Helper()
 	const pods = 3
@@ -127,7 +128,7 @@ func sceneOfVLLM(t *testing.T) *scene {
 		settle: 90 * time.Second, reach: 15 * time.Second, most: 32 /* of 64, on two ranks */, slower: 3 /* than the reference engine, whose limits these are */, tries: 4}
 }
 
-// vLLM's ranks go through the kit's turn: who dies or hangs at a point of it costs a pause, and no token.
+// vLLM's ranks run the kit's step loop: a death or a hang at one of its points costs a pause, and no token.
 func TestFaultsOfVLLM(t *testing.T) {
 	playMatrix(t, func() *scene { return sceneOfVLLM(t) }, matrixOfVLLM, sampleOfVLLM)
 }

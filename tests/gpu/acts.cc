@@ -3,7 +3,7 @@
 namespace tangram::gpu {
 namespace {
 
-// Together less than eight minutes. What tells most for its seconds comes first.
+// Less than eight minutes in total. Acts with the most information per second come first.
 constexpr Act kActs[] = {
     {"machine", "what this machine is", 15, RunMachine},
     {"conformance", "the suite of every device, on this driver", 55, RunConformance},

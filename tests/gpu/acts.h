@@ -1,5 +1,5 @@
-// The acts of the check, each in a file of its name. An act runs in a process of its own, opens the
-// driver itself, and tells what it finds; it throws Lacks or Failed (gpu.h) where it cannot go on.
+// The acts of the check, each in a file of its name. An act runs in a separate process, opens the
+// driver itself, and reports its results; it throws Lacks or Failed (gpu.h) if it cannot continue.
 #pragma once
 
 #include <span>
@@ -10,15 +10,15 @@
 namespace tangram::gpu {
 
 struct Task {
-  std::string driver;  // the library
-  // Sizes that a recording driver, which moves bytes by a processor, gets through in seconds.
+  std::string driver;  // path of the library
+  // Sizes that finish in seconds on a recording driver, which moves bytes with the CPU.
   bool small = false;
   Recorder* out = nullptr;
 };
 
 struct Act {
   const char* name;
-  const char* what;  // in the table
+  const char* what;  // text for the table
   int limit_seconds;
   void (*run)(const Task& task);
 };
@@ -35,7 +35,7 @@ void RunGraphs(const Task& task);
 void RunTokens(const Task& task);
 void RunDispatch(const Task& task);
 
-// In the order in which they are run.
+// In the order of execution.
 std::span<const Act> Acts();
 
 }  // namespace tangram::gpu

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the check of a GPU with all that it needs but the driver: tests/gpu/bundle.sh [BUILD [ARCHIVE]]. BUILD is a tree where tangram-gpu-check and
-# gpu_conformance_test are built.
+# Packs the GPU check with all dependencies except the driver: tests/gpu/bundle.sh [BUILD [ARCHIVE]]. BUILD is a tree in
+# which tangram-gpu-check and gpu_conformance_test are built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${1:-build/cxx} archive=${2:-build/gpu-check.tar.gz}
@@ -13,7 +13,8 @@ for program in tangram-gpu-check gpu_conformance_test; do
   strip -g -o "$staged/gpu-check/bin/$program" "$build/tests/gpu/$program"
   ldd "$build/tests/gpu/$program"
 done >"$staged/needs"
-# The driver is the machine's own, and what it needs of the C library must be of the same release as the rest of it.
+# The machine provides the driver. All parts of the C library that the driver needs must be of the same release as the
+# bundle's.
 ! grep libcuda "$staged/needs" || { echo "bundle.sh: the driver is linked; it is to be opened" >&2; exit 1; }
 libc=$(sed -n 's/.*libc\.so\.6 => \([^ ]*\) .*/\1/p' "$staged/needs" | head -1)
 for library in $(grep -o '/[^ ]*' "$staged/needs" | sort -u) "$(dirname "$libc")"/lib{dl,rt,pthread,m}.so.[0-9]; do

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The bundle runs where there is nothing: in a root of its own that has /dev/null, /proc and /tmp, first without a driver, then with the recording one.
+"""The bundle runs in an empty root with only /dev/null, /proc and /tmp, first without a driver, then with the recording
+one.
 
     bundle_test.py BUILD    (a tree with everything built; as root, for mounts)
 """
@@ -34,7 +35,7 @@ class Bundle(unittest.TestCase):
         for name in ("dev", "proc", "tmp", "out", "driver"):
             (cls.root / name).mkdir()
         (cls.root / "dev/null").touch()
-        # The line of gpu-check.sh, for a place without a shell.
+        # Repeats the command of gpu-check.sh, because the root has no shell.
         line = (HERE / "gpu-check.sh").read_text().splitlines()[-1]
         cls.loader = re.match(r'exec "\$here/(\S+)" --library-path "\$path" "\$here/(\S+)" "\$@"$', line)
 
@@ -43,7 +44,7 @@ class Bundle(unittest.TestCase):
         cls.folder.cleanup()
 
     def alone(self, *options, timeout=240):
-        """The check in its root, in mounts of its own that go with it."""
+        """Runs the check in its root, with private mounts that end with it."""
         mounts = "mount --bind /dev/null dev/null && mount -t proc proc proc && mount -t tmpfs tmpfs tmp"
         command = ["/gpu-check/" + self.loader[1], "--library-path", "/gpu-check/lib:/driver", "/gpu-check/" + self.loader[2], *options]
         return subprocess.run(["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{mounts} && exec chroot . "$@"', "sh", *command],
@@ -94,10 +95,10 @@ class Bundle(unittest.TestCase):
 
     def test_TheCommandRunsTheBundleThatLiesBesideIfNothingCanBeBuilt(self):
         self.give_driver()
-        tree = pathlib.Path(self.folder.name) / "apart/tree"  # the archive itself is not beside it
+        tree = pathlib.Path(self.folder.name) / "apart/tree"  # without the archive next to it
         (tree / "tests/gpu").mkdir(parents=True)
         shutil.copy(HERE / "check.sh", tree / "tests/gpu")
-        # A machine with a GPU, as far as its files tell.
+        # A machine whose files indicate a GPU.
         devices = "mount -t tmpfs tmpfs /dev && mknod /dev/null c 1 3 && touch /dev/nvidiactl"
         command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{devices} && exec tests/gpu/check.sh --small --only graphs"]
 

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// In the child: a line of JSON for each record, so that what was told before a death stays.
+// Runs in the child: a line of JSON per record, so that records survive the child's death.
 [[noreturn]] void RunHere(const Act& act, Task task, int out) {
   Recorder recorder(act.name, [&](const Json& record) {
     const std::string line = record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -43,7 +43,7 @@ using Clock = std::chrono::steady_clock;
   _exit(0);
 }
 
-// Adds the lines that are whole.
+// Adds the complete lines.
 void Take(std::string* text, std::vector<Json>* records) {
   for (size_t end; (end = text->find('\n')) != std::string::npos; text->erase(0, end + 1)) {
     records->push_back(Json::parse(text->substr(0, end)));
@@ -63,7 +63,7 @@ std::vector<Json> Play(const Act& act, Task task) {
   const pid_t child = fork();
   if (child < 0) throw Failed(std::string("a process: ") + std::strerror(errno));
   if (child == 0) {
-    setpgid(0, 0);  // killed with what it starts
+    setpgid(0, 0);  // a process group, to be killed with its children
     in.reset();
     RunHere(act, std::move(task), out.get());
   }
@@ -83,13 +83,13 @@ std::vector<Json> Play(const Act& act, Task task) {
     text.append(buffer, static_cast<size_t>(got));
     Take(&text, &records);
   }
-  // Its own end, if it came to that, is known already: this is for what it has started.
+  // The child may have ended: this kills the processes that it started.
   kill(-child, SIGKILL);
   int status = 0;
   const auto killed = Clock::now();
   while (waitpid(child, &status, WNOHANG) == 0) {
     if (Clock::now() - killed > std::chrono::seconds(10)) {
-      how += " and cannot be killed";  // it hangs in the kernel
+      how += " and cannot be killed";  // stuck in the kernel
       break;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -112,7 +112,7 @@ Json Summary(const std::string& date, std::vector<Json> records) {
       out[record["name"].get<std::string>()] = record["text"];
     }
   }
-  // Its driver moves bytes by a processor, and has no clock: nothing is judged by that.
+  // The recording driver moves bytes with the CPU and has no clock: its figures are not judged.
   const bool recorded = out["device"].get<std::string>().find("(recorded)") != std::string::npos;
   uint64_t wrong = 0, passed = 0, missed = 0, broken = 0, not_run = 0;
   for (Json& record : records) {

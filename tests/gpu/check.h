@@ -1,4 +1,4 @@
-// Plays acts, each in a process of its own, and sums up what they told.
+// Runs acts, each in a separate process, and sums up their records.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace tangram::gpu {
 
-// Its records, in order, and at their end one of kind "ended": how long it took, and `how` where
-// it broke off (a signal, an error, its time was over). Before it no process of this one may have
-// opened the driver.
+// The act's records, in order, and finally one of kind "ended": its duration, and `how` it broke
+// off, if so (a signal, an error, a timeout). This process must not have opened the driver before.
 std::vector<Json> Play(const Act& act, Task task);
 
-// All of it, with date, driver and device.
+// The whole report, with date, driver and device.
 Json Summary(const std::string& date, std::vector<Json> records);
-// Bytes differ, or an act broke off. What lacked something, or missed a goal, is not wrong.
+// False: bytes differ, or an act broke off. An act that lacked something or missed a goal is not
+// wrong.
 bool IsRight(const Json& summary);
-// The table for people.
+// The summary as a Markdown table.
 std::string Markdown(const Json& summary);
 
 }  // namespace tangram::gpu

@@ -1,6 +1,7 @@
 #!/bin/sh
-# `make gpu-check`, also without make: runs the check on this machine's GPU and writes docs/gpu-results.md and docs/gpu-results.json. The bundle is
-# made if it can be made here; else the one that lies in build/ or beside is run. 0: right; 1: wrong, or it could not run; 2: there is no GPU.
+# `make gpu-check`, also without make: runs the check on this machine's GPU and writes docs/gpu-results.md and
+# docs/gpu-results.json. Makes the bundle if possible; else it runs the bundle in build/ or next to this script. Exit
+# code 0: right; 1: wrong, or it could not run; 2: there is no GPU.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 if [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ]; then

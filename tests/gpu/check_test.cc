@@ -1,4 +1,4 @@
-// How acts are played and summed up, whatever becomes of them.
+// Acts are run and summed up, however they end.
 #include "tests/gpu/check.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(Play, AnActThatHangsIsEndedWithAllThatItStarted) {
   const auto records = PlayOf(
       [](const Task& task) {
         task.out->Right("before", 1);
-        if (fork() == 0) pause();  // it holds the pipe, too
+        if (fork() == 0) pause();  // the grandchild also holds the pipe
         pause();
       },
       1);

@@ -1,5 +1,5 @@
-// The suite that every device passes (agent/device/conformance.h), as a program of its own beside
-// this one: it says what it found in GoogleTest's words.
+// The suite that every device passes (agent/device/conformance.h), as a separate program next to
+// this one, whose GoogleTest output is parsed here.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -21,7 +21,7 @@
 namespace tangram::gpu {
 namespace {
 
-// All that a program writes until it ends; its exit code.
+// The complete output of a program, and its exit code.
 std::pair<std::string, int> Output(const std::vector<std::string>& command) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw Failed("no pipe");
@@ -50,14 +50,14 @@ std::pair<std::string, int> Output(const std::vector<std::string>& command) {
 }  // namespace
 
 void RunConformance(const Task& task) {
-  { const Gpu here(task.driver); }  // or every test of the suite would say that there is none
+  { const Gpu here(task.driver); }  // otherwise every test of the suite would report a missing GPU
   const auto command = Beside("gpu_conformance_test");
   if (access(command.back().c_str(), X_OK) != 0) {
     return task.out->NotRun("the suite", "there is no " + command.back());
   }
   setenv("TANGRAM_GPU_DRIVER", task.driver.c_str(), 1);
   const auto [text, code] = Output(command);
-  // "[  PASSED  ] 15 tests.", then, if any, "[  FAILED  ] Suite.Name" for each.
+  // "[  PASSED  ] 15 tests.", then a line "[  FAILED  ] Suite.Name" per failure.
   unsigned passed = 0;
   std::istringstream lines(text);
   std::string said;

@@ -1,5 +1,5 @@
-// The suite of every device over the driver that TANGRAM_GPU_DRIVER names: in CI the recording one,
-// on a GPU its own.
+// The suite of every device over the driver in TANGRAM_GPU_DRIVER: in CI the recording one, on a
+// GPU the real one.
 #include "agent/device/conformance.h"
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ std::shared_ptr<CudaContext> Open() {
 struct Gpu {
   static constexpr uint64_t kUnit = 2 << 20;
   static constexpr bool kBytes = true;
-  // A handle's descriptor has no rights of its own: whoever imports it says what it maps it for.
+  // A handle's descriptor has no access rights; the importer chooses them in the mapping.
   static constexpr bool kReadOnlyExports = false;
   static std::unique_ptr<Device> Make(uint64_t bytes) {
     const auto context = Open();

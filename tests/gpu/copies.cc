@@ -1,5 +1,5 @@
-// What copies best by the shape of its lines, the copy engine or a kernel, and how many blocks the
-// kernel needs; what hashes reach by the size and the number of ranges.
+// The best way to copy by the shape of lines (copy engine or kernel), the number of blocks that the
+// kernel needs, and the speed of hashes by the size and the number of ranges.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kRounds = 5;
 
-// Lines as they are copied out of a matrix, side by side into a piece.
+// Lines that are copied from a matrix into a contiguous piece.
 struct Shape {
   const char* name;
   uint64_t bytes, pitch;

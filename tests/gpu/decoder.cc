@@ -39,7 +39,7 @@ Decoder::Decoder(const Gpu& gpu, const Kernels& kernels, const DecoderShape& sha
   };
   embedding_ = weights(shape.vocabulary * h, 1, 1);
   head_ = weights(shape.vocabulary * h, 2, 0.05f);
-  dense_ = weights(Layer(shape.layers).q / 2, 3, 0.05f);  // it counts from 0 until it is there
+  dense_ = weights(Layer(shape.layers).q / 2, 3, 0.05f);  // Layer counts from 0 until it is set
   gpu.Wait(stream_);
   turns_ = UploadList(gpu, Turns(shape));
   Draw draw(seed);
@@ -153,7 +153,7 @@ size_t Decoder::Capture(const Mode& mode, int like) {
   gpu_.Check(gpu_.more().StreamEndCapture(stream_, &layout->graph), "ending to capture");
   gpu_.Check(gpu_.more().GraphInstantiateWithFlags(&layout->executable, layout->graph, 0),
              "making a graph");
-  const uint64_t left = gpu_.free_bytes();  // more, where somebody else gave some back
+  const uint64_t left = gpu_.free_bytes();  // may have grown if another process freed memory
   graph_bytes_ += free - std::min(left, free);
   layouts_.push_back(std::move(layout));
   return layouts_.size() - 1;

@@ -1,6 +1,6 @@
-// Decoding on one GPU: weights that all ranks have alike, the requests, their KV on virtual ranks,
-// and a captured graph for each layout. What moves (experts, pages) is named by tables in memory
-// that the graphs read.
+// Decoding on one GPU: weights that are equal on all ranks, the requests, their KV on virtual
+// ranks, and a captured graph per layout. Tables in memory, which the graphs read, have the places
+// of movable data (experts, pages).
 #pragma once
 
 #include <cstdint>
@@ -15,34 +15,34 @@ namespace tangram::gpu {
 
 class Decoder {
  public:
-  // Requests begin with one token each, drawn by the seed.
+  // Requests begin with one token each, drawn from the seed.
   Decoder(const Gpu& gpu, const Kernels& kernels, const DecoderShape& shape, uint64_t seed);
   ~Decoder();
 
-  // A layout: memory for its KV, and its graph, which is instantiated here and never again. Pages
-  // of requests whose rank is the same in layout `like` (-1: none) are that one's.
+  // Adds a layout: memory for its KV, and its graph, which is instantiated only once. Requests on
+  // the same rank as in layout `like` (-1: none) share that layout's pages.
   size_t Capture(const Mode& mode, int like = -1);
-  // That the graphs of all layouts took of the device.
+  // Device memory of all layouts' graphs.
   uint64_t graph_bytes() const { return graph_bytes_; }
-  // Where its experts are: [rank][layer][expert], 0 where not.
+  // Sets the places of the layout's experts: [rank][layer][expert], 0 where absent.
   void Place(size_t layout, const std::vector<uint64_t>& places);
-  // One token for each request.
+  // Computes one token for each request.
   void Step(size_t layout);
 
-  // Between steps: KV that is there in one layout is brought to another. Requests of rows from
-  // `end` on have none and are left out.
+  // Between steps: copies KV from one layout to another, without the requests of rows from `end`
+  // on.
   void MoveKv(size_t from, size_t to, uint64_t end);
-  // Requests from this row on begin again: what they had is computed anew from their tokens.
+  // Restarts the requests from this row on: their KV is computed again from their tokens.
   void StartAgain(uint64_t row);
 
-  // Logits of the last step; what the requests are.
+  // Logits of the last step; the state of the requests.
   std::vector<std::byte> Logits() const;
   struct Requests {
     std::vector<uint32_t> tokens, positions, known, history;
     bool operator==(const Requests&) const = default;
   };
   Requests Told() const;
-  // KV of a layout, in the order of layers, requests, heads and blocks; and into one.
+  // Reads the KV of a layout, in the order of layers, requests, heads and blocks; and writes it.
   std::vector<std::byte> Kv(size_t layout) const;
   void Take(const Requests& requests, size_t layout, const std::vector<std::byte>& kv);
 
@@ -61,13 +61,13 @@ class Decoder {
   void Launch(const char* kernel, uint64_t results, const Parameters& parameters) const;
   void Attention(const Layout& layout, uint64_t layer) const;
   void Experts(const Layout& layout, uint64_t layer) const;
-  void Put(const Layout& layout) const;  // all launches of a step
+  void Put(const Layout& layout) const;  // enqueues all launches of a step
   void Matvec(uint64_t to, uint64_t from, uint64_t weights, uint64_t rows, uint64_t outputs,
               uint64_t columns, uint64_t weights_pitch = 0) const;
   size_t PageNumber(uint64_t layer, uint64_t row, uint64_t head, uint64_t block) const;
   void MakePages(Layout* layout, int like);
 
-  // Matrices of a layer, behind each other.
+  // Matrices of a layer, one after another.
   struct Dense {
     uint64_t q = 0, k = 0, v = 0, o = 0, router = 0;
   };
@@ -78,7 +78,7 @@ class Decoder {
   const DecoderShape shape_;
   const Stream stream_;
   std::unique_ptr<Buffer> embedding_, head_, dense_, turns_;
-  // Of the requests, and of a step.
+  // State of the requests and of a step.
   std::unique_ptr<Buffer> tokens_, positions_, known_, history_, x_, n_, q_, k_, v_, mixed_,
       scores_, parts_, logits_, routed_, choices_, acts_;
   std::vector<std::unique_ptr<Layout>> layouts_;

@@ -6,7 +6,7 @@
 namespace tangram::gpu {
 namespace {
 
-// What a rank may get beside its own when another one dies.
+// Slots of a rank: its own experts, and its part when another rank dies.
 uint64_t SlotsOf(const DecoderShape& shape, uint64_t ranks) {
   const uint64_t own = shape.experts / ranks, others = std::max<uint64_t>(ranks - 1, 1);
   return own + (own + others - 1) / others;

@@ -1,5 +1,5 @@
-// The experts of the act `tokens`, on virtual ranks: whole, a handle each, in slots of their rank's
-// addresses; and sliced.
+// The experts of the act `tokens`, on virtual ranks: whole experts with one handle each, in slots
+// of their rank's address range; and sliced experts.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +13,35 @@ namespace tangram::gpu {
 
 class DecoderExperts {
  public:
-  // Who has which whole expert: [layer][expert].
+  // Owners of whole experts: [layer][expert].
   using Owners = std::vector<std::vector<uint64_t>>;
 
-  // Weights follow from the seed and from the expert's number alone.
+  // Weights depend only on the seed and the expert's number.
   DecoderExperts(const Gpu& gpu, const Kernels& kernels, const DecoderShape& shape, uint64_t ranks,
                  uint64_t seed);
   ~DecoderExperts();
 
-  // In order over the ranks.
+  // Experts dealt to the ranks in order.
   Owners InOrder() const;
-  // As read from a checkpoint.
+  // Writes the weights, as from a checkpoint.
   void LoadWhole(const Owners& owners);
   void LoadSliced();
-  // From the other layout, by one launch for each rank, on this stream.
+  // Copies from the other layout, with one launch per rank, on this stream.
   void StageSliced(CUstream stream);
   void StageWhole(CUstream stream);
-  // The memory of that layout is somebody else's now: it has other bytes.
+  // Overwrites the layout's memory, which then belongs to another owner.
   void SpoilWhole();
   void SpoilSliced();
 
   const Owners& owners() const { return owners_; }
-  // Two whole experts of a layer change places by their pages; the owners have each other's.
+  // Two whole experts of a layer exchange their pages and owners.
   void Exchange(uint64_t layer, uint64_t a, uint64_t b);
-  // The last rank's whole experts are gone.
+  // Frees the last rank's whole experts.
   void KillTheLast();
-  // They are read again, to the others in turn.
+  // Loads them again, to the other ranks in turn.
   void Repair();
 
-  // Addresses, 0 where it is not: [rank][layer][expert].
+  // Addresses, 0 where absent: [rank][layer][expert].
   std::vector<uint64_t> WholePlaces() const;
   std::vector<uint64_t> SlicedPlaces() const;
 
@@ -60,12 +60,12 @@ class DecoderExperts {
   const Gpu& gpu_;
   const Kernels& kernels_;
   const DecoderShape shape_;
-  const uint64_t ranks_, seed_, pitch_, slots_;    // of a rank in a layer
+  const uint64_t ranks_, seed_, pitch_, slots_;    // slots of a rank in a layer
   std::vector<std::unique_ptr<Range>> whole_;      // [rank]
-  Buffers sliced_;                                 // [rank]; empty before they are wanted
+  Buffers sliced_;                                 // [rank]; empty before first use
   std::vector<std::vector<Slot>> at_;              // [layer][expert]
-  std::vector<std::vector<uint64_t>> taken_;       // [rank][layer]: slots
-  std::vector<std::unique_ptr<StripList>> lists_;  // of what is staged last
+  std::vector<std::vector<uint64_t>> taken_;       // [rank][layer]: used slots
+  std::vector<std::unique_ptr<StripList>> lists_;  // of the last staging
   Owners owners_;
 };
 

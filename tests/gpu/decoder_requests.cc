@@ -1,4 +1,4 @@
-// The requests of a Decoder: their KV between layouts and to another decoder, and their state.
+// The requests of a Decoder: their KV in other layouts and decoders, and their state.
 #include <algorithm>
 
 #include "tests/gpu/decoder.h"

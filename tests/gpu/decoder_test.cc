@@ -1,4 +1,4 @@
-// What the act `tokens` computes, against the model's formulas in double on the host.
+// The results of the act `tokens`, against the model's formulas in double on the host.
 #include "tests/gpu/decoder.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ class Oracle {
     for (size_t i = 0; i < matrix.size(); ++i) out[i / x.size()] += matrix[i] * x[i % x.size()];
     return out;
   }
-  // Heads, normalised and turned.
+  // Heads, normalised and rotated.
   Row Turned(const Row& heads) const {
     const uint64_t dim = kShape.dim, half = dim / 2;
     Row out;
@@ -152,7 +152,7 @@ class DecoderTest : public ::testing::TestWithParam<std::pair<uint64_t, bool>> {
   }
 };
 
-// Whole or sliced, on one rank and on two.
+// Whole or sliced experts, on one rank and on two.
 INSTANTIATE_TEST_SUITE_P(Layouts, DecoderTest,
                          ::testing::Values(std::pair(1, false), std::pair(2, false),
                                            std::pair(2, true)));
@@ -171,7 +171,7 @@ TEST_P(DecoderTest, EachStepIsThatOfTheModelAndItsTokenTheHighest) {
   const size_t at = decoder.Capture(sliced ? TensorMode(kShape, ranks) : ExpertMode(kShape, ranks));
   decoder.Place(at, sliced ? experts.SlicedPlaces() : experts.WholePlaces());
   std::vector<Oracle> oracles(kShape.rows);
-  for (uint32_t step = 0; step < 7; ++step) {  // over three blocks of KV
+  for (uint32_t step = 0; step < 7; ++step) {  // across three blocks of KV
     const std::vector<uint32_t> tokens = decoder.Told().tokens;
     decoder.Step(at);
     const std::vector<std::byte> bytes = decoder.Logits();

@@ -1,5 +1,5 @@
-// Memory that one process passes to another: an agent's to its engine. The other reads it, is
-// killed while it maps, and tries to write what it mapped for reading.
+// Memory that one process passes to another, like an agent to its engine. The other process reads
+// it, is killed while it maps it, and tries to write to a read-only mapping.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ std::unique_ptr<Handle> Import(const Gpu& gpu, int descriptor, uint64_t bytes) {
   return std::make_unique<Handle>(gpu, handle, bytes);
 }
 
-// Maps for reading alone; where a driver does not know that, for both, and says so.
+// Maps for reading only; if a driver does not support that, for both, and reports it.
 std::string MapForReading(const Gpu& gpu, uint64_t address, const Handle& handle) {
   try {
     Map(gpu, address, handle, CU_MEM_ACCESS_FLAGS_PROT_READ);
@@ -44,7 +44,7 @@ std::string MapForReading(const Gpu& gpu, uint64_t address, const Handle& handle
   }
 }
 
-// The engine: reads what came, then maps and unmaps it until it is killed.
+// The engine: reads the received memory, then maps and unmaps it until it is killed.
 void ReadAndMap(const Line& line, const std::string& driver, uint64_t bytes) {
   const UniqueFd descriptor = line.Take();
   const Gpu gpu(driver);
@@ -59,8 +59,8 @@ void ReadAndMap(const Line& line, const std::string& driver, uint64_t bytes) {
   }
 }
 
-// Writes through a mapping for reading. What the driver says to it; whatever that is, this process
-// has lost its context then.
+// Writes through a read-only mapping, and reports the driver's result; after any result this
+// process has lost its context.
 void WriteWhatIsForReading(const Line& line, const std::string& driver, uint64_t bytes) {
   const UniqueFd descriptor = line.Take();
   const Gpu gpu(driver);
@@ -88,8 +88,8 @@ std::string WhatADescriptorTells(int descriptor) {
   return out;
 }
 
-// As much is free as was, but for what the driver keeps; who died gives memory back some time
-// later.
+// Waits until as much memory is free as before, except the driver's overhead; the memory of a dead
+// process is freed with a delay.
 void ExpectFree(const Gpu& gpu, uint64_t before, uint64_t bytes, Recorder* out) {
   const auto begin = std::chrono::steady_clock::now();
   uint64_t free = 0;
@@ -110,7 +110,7 @@ void ExpectFree(const Gpu& gpu, uint64_t before, uint64_t bytes, Recorder* out) 
 
 void RunDescriptors(const Task& task) {
   const uint64_t bytes = (task.small ? 8 : 256) * kMiB;
-  // Before the driver is opened here.
+  // Must be started before the driver is opened here.
   Child reader([&](const Line& line) { ReadAndMap(line, task.driver, bytes); });
   Child writer([&](const Line& line) { WriteWhatIsForReading(line, task.driver, bytes); });
 
@@ -118,7 +118,7 @@ void RunDescriptors(const Task& task) {
   Recorder& out = *task.out;
   const uint64_t before = gpu.free_bytes();
   {
-    const Buffer keep(gpu, 2 * kMiB);  // the agent has other memory, too
+    const Buffer keep(gpu, 2 * kMiB);  // the agent also has other memory
     const Handle handle(gpu, bytes);
     const Range range(gpu, bytes);
     Map(gpu, range.address(), handle);

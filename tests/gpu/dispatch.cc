@@ -1,7 +1,7 @@
 // Rows to the ranks of their experts and sums back, with the shapes of DeepSeek-V3: each phase of a
-// pair on all ranks at once, beside a copy of as many bytes. Ranks are streams and address ranges
-// of this one GPU: what is measured is its memory, and no link; and no kernel waits for another,
-// since streams meet between phases.
+// pair on all ranks concurrently, compared with a copy of as many bytes. Ranks are streams and
+// address ranges of this one GPU: this measures its memory, and no link. No kernel waits for
+// another, because streams synchronize between phases.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class World {
                  return lists_.back()->address();
                }),
         watch_(gpu, shape.ranks) {
-    // Whole numbers below 8, so that sums of eight halves of them are exact.
+    // Integers below 8, so that sums of eight halves of them are exact.
     std::vector<std::byte> x(ranks_.x_bytes());
     for (size_t i = 0; i + 2 <= x.size(); i += 2) {
       const auto number = static_cast<float>(i / 2 % 15) - 7;
@@ -48,12 +48,12 @@ class World {
       bits >>= 16;
       std::memcpy(&x[i], &bits, 2);
     }
-    // Nothing of an older run may pass for a flag.
+    // Clears flags of an earlier run.
     Upload(gpu, data_.address(), std::vector<std::byte>(data_.bytes()));
     Upload(gpu, data_.address() + ranks_.x_at(), x);
     x_ = std::move(x);
     for (uint32_t r = 0; r < shape.ranks; ++r)
-      ranks_.of(r).given = ranks_.of(r).packed;  // experts that give back what they get
+      ranks_.of(r).given = ranks_.of(r).packed;  // the experts return their input
   }
 
   void Run(Recorder* out) {
@@ -75,7 +75,7 @@ class World {
       phase(0);
       phase(1);
     });
-    // The pair that was begun there is what is sent back.
+    // Sends back the pair that was begun there.
     const double combine = watch_.Seconds(kRounds, [&] {
       phase(2);
       phase(3);
@@ -87,7 +87,7 @@ class World {
     const std::string name =
         fmt::format("{} ranks of {} tokens, hidden {}, top {} of {}, BF16", shape_.ranks,
                     shape_.tokens, shape_.hidden, shape_.top_k, shape_.experts);
-    // What is read and written, in halves: as a copy counts it.
+    // Reads and writes in halves, as a copy counts them.
     Tell(out, "dispatch: " + name, dispatch, (sent + packed) * row);
     Tell(out, "combine: " + name, combine, (packed + sent + sent + y) * row / 2);
     Tell(out, "both: " + name, whole, (sent + packed) * row + (packed + sent + sent + y) * row / 2);
@@ -96,7 +96,7 @@ class World {
 
  private:
   void Judge(Recorder* out) {
-    // Eight halves of x.
+    // Each must be eight halves of x.
     const auto y = Download(gpu_, data_.address() + ranks_.y_at(), ranks_.y_bytes());
     uint64_t wrong = 0;
     const uint64_t of = uint64_t{shape_.tokens} * shape_.hidden * 2;
@@ -125,7 +125,7 @@ class World {
     return out;
   }
 
-  // That went to ranks, and that were packed for experts, in all.
+  // Total rows sent to ranks, and packed for experts.
   std::pair<uint64_t, uint64_t> Rows(Recorder* out) {
     uint64_t sent = 0, packed = 0;
     for (uint32_t r = 0; r < shape_.ranks; ++r) {
@@ -146,7 +146,7 @@ class World {
   }
 
   void Tell(Recorder* out, const std::string& name, double seconds, uint64_t bytes) {
-    // Between halves of one buffer, on all streams at once.
+    // Between halves of one buffer, on all streams concurrently.
     const uint64_t each = std::min(bytes, data_.bytes() / 2) / shape_.ranks / 16 * 16;
     const Buffer to(gpu_, each * shape_.ranks);
     const double copy = watch_.Seconds(kRounds, [&] {

@@ -1,4 +1,4 @@
-// What a seed draws, the same on every machine.
+// Random draws from a seed, the same on every machine.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace tangram::gpu {
 class Draw {
  public:
   explicit Draw(uint64_t seed) : random_(seed) {}
-  // [0, end), or 0 where there is nothing to choose from.
+  // In [0, end), or 0 if end is 0.
   uint64_t Below(uint64_t end) { return end == 0 ? 0 : random_() % end; }
   uint64_t From(uint64_t least, uint64_t most) { return least + Below(most - least + 1); }
   bool OneIn(uint64_t n) { return Below(n) == 0; }

@@ -10,7 +10,7 @@
 namespace tangram::gpu {
 
 Result<MoreDriver> MoreDriver::Load(const std::string& library) {
-  // Opened once more, and like the first time never closed.
+  // Opened a second time; like the first one it is never closed.
   void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   using Find = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
   const auto find =

@@ -1,5 +1,5 @@
-// What the check asks of the CUDA driver beyond what the backend does (agent/device/cuda_driver.h):
-// streams that wait for each other, clocks, calls of the host, batches, graphs.
+// The check's calls of the CUDA driver beyond those of the backend (agent/device/cuda_driver.h):
+// waits between streams, clocks, host callbacks, batches, graphs.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,7 @@
 
 namespace tangram::gpu {
 
-// By the names of <cuda.h> without their `cu`.
+// The names of <cuda.h> without `cu`.
 #define TANGRAM_GPU_ENTRY_POINTS(X) \
   X(DeviceGetPCIBusId)              \
   X(DeviceCanAccessPeer)            \
@@ -26,14 +26,14 @@ namespace tangram::gpu {
   X(GraphDestroy)
 
 struct MoreDriver {
-  // kInvalid, in one line: the library lacks one of them.
+  // kInvalid, in one line: the library lacks an entry point.
   static Result<MoreDriver> Load(const std::string& library);
 
 #define TANGRAM_GPU_DECLARE(name) decltype(&::cu##name) name = nullptr;
   TANGRAM_GPU_ENTRY_POINTS(TANGRAM_GPU_DECLARE)
 #undef TANGRAM_GPU_DECLARE
 
-  // Of CUDA 13; null: the driver is older.
+  // From CUDA 13 on; null: the driver is older.
   CUresult (*MemcpyBatchAsync)(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
                                CUmemcpyAttributes* attributes, size_t* first, size_t kinds,
                                CUstream stream) = nullptr;

@@ -31,7 +31,7 @@ void ExpertRanks::AppendSlice(uint64_t rank, uint64_t whole_at, uint64_t piece_a
 
 std::vector<kernels::CopyStrip> ExpertRanks::ToSliced(uint64_t rank) const {
   std::vector<kernels::CopyStrip> out;
-  for (uint64_t expert = 0; expert < shape_.experts; ++expert) {  // owner after owner
+  for (uint64_t expert = 0; expert < shape_.experts; ++expert) {  // in the order of owners
     for (uint64_t layer = 0; layer < layers_; ++layer) {
       AppendSlice(rank, Whole(layer, expert), Slice(rank, layer, expert), true, &out);
     }

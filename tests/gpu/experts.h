@@ -1,5 +1,5 @@
 // The experts of some layers on virtual ranks: whole in one layout, sliced in the other, and the
-// strips that take them from one to the other.
+// strips that copy between them.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ struct ExpertShape {
   uint64_t granule_bytes() const { return 3 * granule_rows() * hidden * 2; }
   uint64_t expert_bytes() const { return granules * granule_bytes(); }
   uint64_t layer_bytes() const { return experts * expert_bytes(); }
-  // Of a granule: its rows of gate and of up; its columns of down, a line for each row.
+  // Sections of a granule: its rows of gate and of up; its columns of down, one line per row.
   std::vector<kernels::Section> sections() const;
 };
 
-// Who has what, where every rank has an address range of its own in either layout. `ranks` divides
-// experts and granules.
+// Places of pieces; every rank has a separate address range in each layout. `ranks` divides experts
+// and granules.
 class ExpertRanks {
  public:
   ExpertRanks(const ExpertShape& shape, uint64_t layers, uint64_t ranks, bool row_major,
@@ -41,15 +41,15 @@ class ExpertRanks {
   uint64_t rank_bytes() const { return layers_ * shape_.layer_bytes() / ranks_; }
   uint64_t per_rank() const { return shape_.experts / ranks_; }
   uint64_t OwnerOf(uint64_t expert) const { return expert / per_rank(); }
-  // Where a whole expert lies, with its owner; and a rank's slice of it, a piece.
+  // Place of a whole expert on its owner; and of a rank's slice of it, a piece.
   uint64_t Whole(uint64_t layer, uint64_t expert) const;
   uint64_t Slice(uint64_t rank, uint64_t layer, uint64_t expert) const;
   uint64_t slice_bytes() const { return shape_.expert_bytes() / ranks_; }
 
-  // What a rank pulls, from peer after peer: all slices of its own, or all experts of its own.
+  // Strips that a rank fetches, peer by peer: its slices of all experts, or its own whole experts.
   std::vector<kernels::CopyStrip> ToSliced(uint64_t rank) const;
   std::vector<kernels::CopyStrip> ToWhole(uint64_t rank) const;
-  // Appends what moves a rank's slice between the whole expert at an address and a piece.
+  // Appends the strips between a whole expert at an address and a rank's slice of it, a piece.
   void AppendSlice(uint64_t rank, uint64_t whole_at, uint64_t piece_at, bool to_piece,
                    std::vector<kernels::CopyStrip>* strips) const;
 
@@ -60,7 +60,8 @@ class ExpertRanks {
   const Buffers &whole_, &sliced_;
 };
 
-// A rank's slice of an expert, element by element from the whole one: what the strips must make.
+// A rank's slice of an expert, element by element from the whole one: the expected result of the
+// strips.
 std::vector<std::byte> SliceOf(const ExpertShape& shape, const std::vector<std::byte>& expert,
                                uint64_t rank, uint64_t ranks, bool row_major);
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs the check from its unpacked bundle, by the bundle's own loader and libraries; of the machine it takes the driver alone. Takes the options of
-# tangram-gpu-check (--help). Behind our folder are those where drivers lie: the driver opens further parts of itself by name.
+# Runs the check from its unpacked bundle, with the bundle's loader and libraries; only the driver is the machine's.
+# Takes the options of tangram-gpu-check (--help). The driver's usual folders follow ours in the search path, because
+# the driver opens parts of itself by name.
 here=$(cd "$(dirname "$0")" && pwd)
 path=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 for folder in /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64 /lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu/nvidia/current /usr/lib/wsl/lib /run/opengl-driver/lib; do

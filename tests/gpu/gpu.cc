@@ -9,8 +9,8 @@ namespace tangram::gpu {
 uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 Gpu::Gpu(const std::string& library) {
-  // Code is loaded with its module: a launch that loads it would wait for streams that a gate holds
-  // up, and may not be captured.
+  // Loads code with its module: a launch that loads code would wait for streams behind a gate, and
+  // cannot be captured.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   auto context = device::CudaContext::Open(library, 0);
   if (!context.ok()) throw Lacks(context.status().message());

@@ -1,5 +1,5 @@
-// The GPU that is checked: the backend's context and driver, with errors as exceptions, as nobody
-// goes on after one. Streams, events and memory, each gone with its object.
+// The checked GPU: the backend's context and driver, with errors as exceptions, because no act
+// continues after one. Streams, events and memory are freed with their objects.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,19 @@
 
 namespace tangram::gpu {
 
-// An act cannot go on; why, in one line.
+// An act cannot continue; the reason in one line.
 struct Failed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-// It cannot run on this machine, which lacks something; what, in one line.
+// The machine lacks a requirement of the act; named in one line.
 struct Lacks : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// One for a process, used by one thread, which is in its context.
+// One per process, used by one thread, in whose context it is.
 class Gpu {
  public:
-  // Device 0 of those that the process may use. Throws Lacks.
+  // Opens device 0 of the devices visible to the process. Throws Lacks.
   explicit Gpu(const std::string& library);
   ~Gpu();
   Gpu(const Gpu&) = delete;
@@ -41,13 +41,13 @@ class Gpu {
   CUmemAllocationProp properties() const { return context_->properties(); }
   CUdevice device() const { return device_; }
   int Attribute(CUdevice_attribute attribute) const;
-  // Multiprocessors.
+  // Number of multiprocessors.
   uint32_t sms() const;
   uint64_t free_bytes() const;
 
-  // Throws Failed, with what was tried.
+  // Throws Failed with the attempted action.
   void Check(CUresult result, const std::string& what) const;
-  // What nobody takes the time of runs there.
+  // The stream of work that is not timed.
   CUstream stream() const { return stream_; }
   void Wait() const { Wait(stream_); }
   void Wait(CUstream stream) const;
@@ -80,7 +80,7 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   void Record(CUstream stream) const;
-  // What is put on the stream from now on comes after what was recorded.
+  // Later work on the stream waits for the recorded work.
   void HoldUp(CUstream stream) const;
   void Wait() const;
   bool Done() const;
@@ -91,7 +91,7 @@ class Event {
   CUevent event_ = nullptr;
 };
 
-// Physical memory, as the backend makes it: a handle that may be exported.
+// Physical memory, allocated like the backend's: a handle that may be exported.
 class Handle {
  public:
   Handle(const Gpu& gpu, uint64_t bytes);
@@ -109,7 +109,7 @@ class Handle {
   const uint64_t bytes_;
 };
 
-// Reserved addresses. What is mapped there is unmapped before they go.
+// Reserved addresses. Mappings in it must end before it is destroyed.
 class Range {
  public:
   Range(const Gpu& gpu, uint64_t bytes);
@@ -125,16 +125,16 @@ class Range {
   CUdeviceptr address_ = 0;
 };
 
-// Maps a handle, whole, and gives access; and the other way round.
+// Maps a whole handle and gives access; unmaps it.
 void Map(const Gpu& gpu, uint64_t address, const Handle& handle,
          CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 void Allow(const Gpu& gpu, uint64_t address, uint64_t bytes, CUmemAccess_flags access);
 void Unmap(const Gpu& gpu, uint64_t address, uint64_t bytes);
 
-// Memory at an address of its own.
+// Memory with its own address.
 class Buffer {
  public:
-  Buffer(const Gpu& gpu, uint64_t bytes);  // rounded up to what the driver makes
+  Buffer(const Gpu& gpu, uint64_t bytes);  // rounded up to the driver's granularity
   ~Buffer();
   uint64_t address() const { return range_.address(); }
   uint64_t bytes() const { return handle_.bytes(); }
@@ -148,12 +148,12 @@ using Buffers = std::vector<std::unique_ptr<Buffer>>;
 
 uint64_t RoundUp(uint64_t bytes, uint64_t unit);
 
-// Between the host and the device, and on the device; over when they return, but for Copy.
+// Copies between host and device, and on the device; complete at return, except Copy.
 void Upload(const Gpu& gpu, uint64_t to, std::span<const std::byte> from);
 std::vector<std::byte> Download(const Gpu& gpu, uint64_t from, uint64_t bytes);
 void Copy(const Gpu& gpu, uint64_t to, uint64_t from, uint64_t bytes, CUstream stream);
 
-// A list in memory of the device.
+// Copies a list to memory of the device.
 template <typename T>
 std::unique_ptr<Buffer> UploadList(const Gpu& gpu, const std::vector<T>& items) {
   auto out = std::make_unique<Buffer>(gpu, items.size() * sizeof(T) + 1);

@@ -1,5 +1,5 @@
-// A graph that was captured once reads through a fixed address; between its replays the pages
-// behind that address are exchanged, as a flip exchanges an expert's. No graph is made again.
+// A graph that was captured once reads through a fixed address. Between its replays the pages
+// behind that address are exchanged, like an expert's in a flip. No graph is captured again.
 #include <fmt/format.h>
 
 #include "tests/gpu/acts.h"
@@ -9,7 +9,7 @@
 namespace tangram::gpu {
 namespace {
 
-// One launch of gather_blocks, captured: copies all of `from` to `to`.
+// One captured launch of gather_blocks: copies all of `from` to `to`.
 class Graph {
  public:
   Graph(const Gpu& gpu, const Kernels& kernels, uint64_t to, uint64_t from, uint64_t bytes)

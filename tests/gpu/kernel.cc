@@ -61,7 +61,7 @@ HashList::HashList(const Gpu& gpu, const std::vector<Bytes>& ranges)
 void HashList::Launch(const Kernels& kernels, uint32_t most_blocks, CUstream stream) const {
   kernels.Launch("hash_sums", kernels::HashSumsLaunch(parameters_, most_blocks), parameters_,
                  stream);
-  // Its blocks are of a warp: many fit.
+  // Its blocks have one warp each, so many fit.
   kernels.Launch("hash_chain", kernels::HashChainLaunch(parameters_, 16 * most_blocks), parameters_,
                  stream);
 }
@@ -75,7 +75,7 @@ std::vector<uint64_t> HashList::Hashes(const Kernels& kernels) const {
 }
 
 uint32_t AllBlocks(const Gpu& gpu) {
-  constexpr uint32_t kThreadsAtOnce = 2048;  // of a multiprocessor, since sm_80
+  constexpr uint32_t kThreadsAtOnce = 2048;  // per multiprocessor, since sm_80
   return gpu.sms() * kThreadsAtOnce / kernels::kMostThreads;
 }
 

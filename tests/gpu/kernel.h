@@ -1,4 +1,4 @@
-// Launches of kernels/ on the GPU, and what acts do with them more than once.
+// Launches of kernels/ on the GPU, and common helpers of the acts.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace tangram::gpu {
 
-// The image, loaded.
+// The loaded image.
 class Kernels {
  public:
-  // Throws Lacks: this build has no code for GPUs, or none for this one.
+  // Throws Lacks: this build has no GPU code, or none for this GPU.
   explicit Kernels(const Gpu& gpu);
   ~Kernels();
   Kernels(const Kernels&) = delete;
@@ -36,13 +36,13 @@ class Kernels {
   std::map<std::string_view, CUfunction> functions_;
 };
 
-// A list of strips on the device, with what a launch needs of it.
+// A list of strips on the device, with the data for its launch.
 class StripList {
  public:
-  // As kernels::NumberStrips numbers them; `start`: which strip the first block begins with.
+  // Numbered by kernels::NumberStrips; `start`: the first block's strip.
   StripList(const Gpu& gpu, std::vector<kernels::CopyStrip> strips, size_t start = 0);
   void Launch(const Kernels& kernels, uint32_t most_blocks, CUstream stream) const;
-  uint64_t bytes() const { return bytes_; }  // that are copied
+  uint64_t bytes() const { return bytes_; }  // to copy
 
  private:
   std::unique_ptr<Buffer> list_;
@@ -50,7 +50,7 @@ class StripList {
   uint64_t bytes_ = 0;
 };
 
-// Ranges on the device, to be hashed where they lie.
+// Ranges on the device that are hashed in place.
 class HashList {
  public:
   struct Bytes {
@@ -58,7 +58,7 @@ class HashList {
   };
   HashList(const Gpu& gpu, const std::vector<Bytes>& ranges);
   void Launch(const Kernels& kernels, uint32_t most_blocks, CUstream stream) const;
-  // Launches, waits, and fetches.
+  // Launches, waits, and downloads.
   std::vector<uint64_t> Hashes(const Kernels& kernels) const;
 
  private:
@@ -68,7 +68,7 @@ class HashList {
   kernels::HashParameters parameters_;
 };
 
-// All blocks that a GPU runs at once, of the widest that there are.
+// Number of the widest blocks that a GPU runs concurrently.
 uint32_t AllBlocks(const Gpu& gpu);
 
 }  // namespace tangram::gpu

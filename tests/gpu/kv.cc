@@ -1,5 +1,6 @@
-// KV of 256 requests goes from ranks that have all heads of theirs to ranks that have one head of
-// all: each pulls by one launch of kv_by_head. As in reshard.cc, of one GPU's memory.
+// KV of 256 requests moves from ranks with all heads of their requests to ranks with one head of
+// all requests: each rank fetches with one launch of kv_by_head. As in reshard.cc, this measures
+// one GPU's memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,8 +16,8 @@ namespace {
 constexpr int kRounds = 5;
 constexpr uint64_t kRanks = 8, kLayers = 94, kHeads = 4;
 
-// As many of the model's layers as there is memory for: the regions before and after (each head
-// goes to two ranks), and buffers to send and to receive.
+// As many of the model's layers as fit in memory: the regions before and after (each head goes to
+// two ranks), and send and receive buffers.
 KvRanks KvFor(const Gpu& gpu, bool small) {
   if (small) return KvRanks({2, kHeads}, kRanks, 16, 64, 5);
   const uint64_t room = gpu.free_bytes() / 10 * 8;
@@ -45,7 +46,7 @@ class KvMoveBench {
     const auto before = HashWhole();
     const double staged = StagedSeconds();
     Check("staged");
-    const double copy = CopySeconds();  // and so split regions are spoiled
+    const double copy = CopySeconds();  // and also overwrites the split regions
     const double pulled = PullSeconds();
     Check("pulled");
     Spoil();
@@ -76,7 +77,7 @@ class KvMoveBench {
     return std::max<uint32_t>(1, AllBlocks(gpu_) / static_cast<uint32_t>(kRanks));
   }
 
-  // Random bytes, a pool of them again and again, each time from another place.
+  // Random bytes: a pool that is repeated, each time from another offset.
   void Fill() {
     std::vector<std::byte> pool(std::min<uint64_t>(32 << 20, whole_[0]->bytes()));
     Draw(3).Fill(pool);
@@ -92,7 +93,7 @@ class KvMoveBench {
     }
     gpu_.Wait();
   }
-  // Other bytes at every place: neighbours exchange what they have.
+  // Changes the bytes at every place: neighbours exchange their contents.
   void Spoil() {
     for (uint64_t r = 0; r < kRanks; ++r) {
       Copy(gpu_, whole_[r]->address(), split_[r]->address(),
@@ -101,7 +102,7 @@ class KvMoveBench {
     gpu_.Wait();
   }
 
-  // Of what is there of every block of every layer: K and V.
+  // Hashes of the filled K and V of every block of every layer.
   std::vector<uint64_t> HashWhole() const {
     const KvShape& shape = kv_.shape();
     const uint64_t block_bytes = shape.block_bytes(shape.heads);
@@ -125,7 +126,7 @@ class KvMoveBench {
     out_.Right("parts of blocks equal by hash after they went there and back", before.size());
   }
 
-  // Some rows, by what they mean.
+  // Compares some rows, by their meaning.
   void Check(const char* how) {
     const KvShape& shape = kv_.shape();
     Draw draw(9);
@@ -154,7 +155,7 @@ class KvMoveBench {
   }
 
   double CopySeconds() {
-    const uint64_t bytes = kv_.moved_bytes() / kRanks;  // each rank takes as much
+    const uint64_t bytes = kv_.moved_bytes() / kRanks;  // each rank fetches the same amount
     return watch_.Seconds(kRounds, [&] {
       for (uint64_t r = 0; r < kRanks; ++r) {
         const uint64_t from = whole_[r]->bytes();
@@ -170,7 +171,7 @@ class KvMoveBench {
     std::vector<std::unique_ptr<MoveList>> lists;
     for (uint64_t rank = 0; rank < kRanks; ++rank) {
       std::vector<kernels::KvMove> moves;
-      for (uint64_t i = 1; i <= kRanks; ++i) {  // from its neighbour on
+      for (uint64_t i = 1; i <= kRanks; ++i) {  // starts with its neighbour
         const uint64_t home = (rank + i) % kRanks;
         for (const KvBlock& block : kv_.blocks(home)) {
           moves.push_back(kv_.MoveOf(kv_.Split(split_, rank, block),
@@ -187,7 +188,7 @@ class KvMoveBench {
     });
   }
 
-  // Every head from one of the two ranks that have it.
+  // Fetches every head from one of the two ranks that have it.
   void PullBack() {
     const uint64_t copies = kRanks / kHeads;
     for (uint64_t home = 0; home < kRanks; ++home) {
@@ -205,7 +206,7 @@ class KvMoveBench {
     }
   }
 
-  // A part of a buffer has one rank's blocks of the head of another, as a region of them would.
+  // A part of a buffer has one rank's blocks of another rank's head, in the format of a region.
   double StagedSeconds() {
     const KvShape& shape = kv_.shape();
     const Exchange exchange(gpu_, kRanks, shape.layers * kv_.most_blocks() * shape.block_bytes(1));

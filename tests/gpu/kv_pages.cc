@@ -19,7 +19,7 @@ KvRanks::KvRanks(const KvShape& shape, uint64_t ranks, uint64_t requests, uint64
       ++all_blocks_;
     }
   }
-  // Blocks lie in no order, as after some hours of serving.
+  // Blocks have no order, as after some hours of serving.
   const auto numbers = [&](uint64_t count) {
     std::vector<uint64_t> out(count);
     std::iota(out.begin(), out.end(), 0);

@@ -1,5 +1,5 @@
 // KV of requests on virtual ranks: all heads of a request on its own rank, or one head of all
-// requests on each, and the moves that take it from one to the other.
+// requests on each, and the moves between the two.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace tangram::gpu {
 
-// Pages as engines have them: of each layer all blocks, of a block K and V, of these its positions,
-// of a position its heads.
+// Pages as in engines: per layer all blocks, per block K and V, in these the positions, per
+// position the heads.
 struct KvShape {
   uint64_t layers = 0, heads = 0, tokens = 16, row_bytes = 256;  // tokens of a block
 
@@ -20,34 +20,33 @@ struct KvShape {
 };
 
 struct KvBlock {
-  uint64_t tokens = 0;  // that are there
+  uint64_t tokens = 0;  // filled
   uint64_t number = 0;  // on its request's rank, and
   uint64_t split = 0;   // on every rank that has one head of all
 };
 
 class KvRanks {
  public:
-  // Requests of an eighth of `longest` to `longest` positions, drawn by the seed, dealt out to
-  // ranks.
+  // Requests of an eighth of `longest` to `longest` positions, drawn from the seed, dealt to ranks.
   KvRanks(const KvShape& shape, uint64_t ranks, uint64_t requests, uint64_t longest, uint64_t seed);
 
   const KvShape& shape() const { return shape_; }
   uint64_t ranks() const { return blocks_.size(); }
   const std::vector<KvBlock>& blocks(uint64_t rank) const { return blocks_[rank]; }
   uint64_t all_blocks() const { return all_blocks_; }
-  // Blocks of whichever rank has most: all have room for as many.
+  // Blocks of the fullest rank: every rank has room for as many.
   uint64_t most_blocks() const { return most_blocks_; }
   uint64_t whole_bytes() const;  // of a rank's region
   uint64_t split_bytes() const;
   uint64_t HeadOf(uint64_t rank) const { return rank * shape_.heads / ranks(); }
   uint64_t moved_bytes() const;  // by all ranks together
 
-  // One head of one block in all layers, between a region of all heads of a rank, one of a head of
-  // all ranks, and a buffer in which `blocks` blocks of a head lie as in a region of them alone.
+  // Place of one head of one block in all layers: in a region with all heads of a rank, in one with
+  // a head of all ranks, or in a buffer of `blocks` blocks of a head in the format of a region.
   struct Place {
     uint64_t address = 0;
-    uint64_t blocks = 0;  // that the region has
-    uint64_t heads = 0;   // that lie in a page
+    uint64_t blocks = 0;  // of the region
+    uint64_t heads = 0;   // in a page
     uint64_t block = 0, head = 0;
   };
   kernels::KvMove MoveOf(const Place& to, const Place& from, uint64_t tokens) const;

@@ -1,5 +1,5 @@
-// What the machine is: nothing here decides anything, and every figure of the other acts is read
-// beside it.
+// Facts about the machine, for the interpretation of the other acts' figures; no decision depends
+// on them.
 #include <fmt/format.h>
 
 #include <array>
@@ -23,7 +23,7 @@ std::string FirstLine(const std::string& path) {
 
 std::string YesOrNo(bool value) { return value ? "yes" : "no"; }
 
-// A driver that is older does not know all of them.
+// An older driver does not know all attributes.
 std::optional<int> Attribute(const Gpu& gpu, CUdevice_attribute attribute) {
   int out = 0;
   if (gpu.driver().DeviceGetAttribute(&out, attribute, gpu.device()) != CUDA_SUCCESS) return {};
@@ -37,7 +37,8 @@ std::string Flag(const Gpu& gpu, CUdevice_attribute attribute) {
   return value ? YesOrNo(*value != 0) : "not told";
 }
 
-// The attribute may say yes where no handle can be made: they need a service of the machine (IMEX).
+// The attribute may say yes although no handle can be made: handles need a service of the machine
+// (IMEX).
 std::string FabricHandles(const Gpu& gpu) {
   const std::string says = Flag(gpu, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
   if (says != "yes") return says;
@@ -52,7 +53,7 @@ std::string FabricHandles(const Gpu& gpu) {
   return "yes, one was made";
 }
 
-// Others that the GPU reaches without the host: over NVLink it can also count there (atomics).
+// Other GPUs that this GPU reaches without the host; over NVLink also with atomics.
 std::string Peers(const Gpu& gpu) {
   int devices = 0, peers = 0, linked = 0;
   gpu.Check(gpu.driver().DeviceGetCount(&devices), "counting devices");
@@ -91,7 +92,7 @@ void RunMachine(const Task& task) {
     out.Fact("MIG slice", YesOrNo(std::string(name.data()).find(" MIG ") != std::string::npos) +
                               " (by its name)");
   }
-  const Gpu gpu(task.driver);  // throws what makes it unfit, and the lines above stay
+  const Gpu gpu(task.driver);  // throws if the GPU is unfit; the facts above stay
   size_t free = 0, total = 0;
   gpu.Check(gpu.driver().MemGetInfo(&free, &total), "memory");
   out.Fact("memory", fmt::format("{:.1f} GiB, of which {:.1f} are free",
@@ -113,7 +114,7 @@ void RunMachine(const Task& task) {
   out.Fact("ECC", Flag(gpu, CU_DEVICE_ATTRIBUTE_ECC_ENABLED));
   out.Fact("virtual memory management",
            fmt::format("yes, in multiples of {} MiB", gpu.granularity() >> 20));
-  out.Fact("descriptors of memory", "yes");  // or the context would not have been opened
+  out.Fact("descriptors of memory", "yes");  // opening the context requires them
   out.Fact("fabric handles", FabricHandles(gpu));
   out.Fact("multicast", Flag(gpu, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED));
   out.Fact("peers", Peers(gpu));

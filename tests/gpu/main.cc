@@ -1,5 +1,5 @@
-// tangram-gpu-check: everything that wants a GPU, in one command. 0: all that could run was right
-// (a goal that is missed is not wrong); 1: bytes differ, or an act broke off; 2: there is no GPU.
+// tangram-gpu-check: all checks that need a GPU, in one command. Exit code 0: everything that could
+// run was right (a missed goal is not wrong); 1: bytes differ, or an act broke off; 2: no GPU.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -30,7 +30,7 @@ bool Write(const std::filesystem::path& path, const std::string& text) {
   return false;
 }
 
-// What an act told, in a few words, while the others run.
+// Prints a short summary of an act while the others run.
 void Say(const Act& act, const std::vector<Json>& records) {
   uint64_t right = 0, figures = 0;
   for (const Json& record : records) {
@@ -79,7 +79,7 @@ int Main(int argc, char** argv) {
   }
   std::vector<Json> records;
   for (const Act& act : known) {
-    // The first is what the machine is, always.
+    // The first act describes the machine and always runs.
     const bool first = &act == known.data();
     if (!first && !only.empty() && std::find(only.begin(), only.end(), act.name) == only.end()) {
       continue;

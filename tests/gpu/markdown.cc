@@ -1,4 +1,4 @@
-// The table for people.
+// The summary as a Markdown table.
 #include <fmt/format.h>
 
 #include "tests/gpu/check.h"

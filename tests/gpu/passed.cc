@@ -76,7 +76,7 @@ UniqueFd Line::Take() const {
   return UniqueFd(descriptor);
 }
 
-// Of sockets that keep the ends of messages.
+// A pair of sockets that keep message boundaries.
 Child::Ends Child::SocketPair() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -91,7 +91,7 @@ Child::Child(const std::function<void(const Line&)>& work, Ends ends)
   pid_ = fork();
   if (pid_ < 0) throw Failed(std::string("a process: ") + std::strerror(errno));
   if (pid_ > 0) return;
-  // It does not outlive its parent.
+  // The child ends with its parent.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   const Line line(std::move(ends.second));

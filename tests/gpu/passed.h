@@ -1,4 +1,4 @@
-// Descriptors and words between a process and its child.
+// Descriptors and messages between a process and its child.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 
 namespace tangram::gpu {
 
-// One end of a pair of sockets. Throws Failed when the other end is gone, or silent for too long.
+// One end of a socket pair. Throws Failed if the other end is closed, or silent for too long.
 class Line {
  public:
   explicit Line(UniqueFd socket) : socket_(std::move(socket)) {}
@@ -24,9 +24,9 @@ class Line {
   const UniqueFd socket_;
 };
 
-// Runs `work` in a process of its own, which is killed with this object if it is still there. It
-// must be made before this process opens the driver: a driver does not survive a fork. What `work`
-// throws is the last that the line hears, with "failed: " before it.
+// Runs `work` in a separate process, which is killed with this object if it still runs. Make it
+// before this process opens the driver: a driver does not survive a fork. An exception of `work`
+// becomes the last message of the line, with the prefix "failed: ".
 class Child {
  public:
   explicit Child(const std::function<void(const Line&)>& work) : Child(work, SocketPair()) {}
@@ -34,7 +34,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   const Line& line() const { return line_; }
-  void Kill();  // -9, and waits
+  void Kill();  // with SIGKILL, and waits
 
  private:
   using Ends = std::pair<UniqueFd, UniqueFd>;

@@ -1,5 +1,5 @@
-// What an act tells, record by record: facts, figures, what was compared, what was wrong. They are
-// JSON from the start, as they come from processes that may die at any moment.
+// The records of an act: facts, figures, comparisons, errors. They are JSON from the start, because
+// the process that writes them may die at any moment.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@ namespace tangram::gpu {
 
 using Json = nlohmann::json;
 
-// A number with the bound that it is judged by.
+// A number with its goal.
 struct Figure {
   std::string name;
   double value = 0;
   std::string unit;
-  // The same of what cannot be beaten, or of what it is compared with, measured beside it.
+  // The limit or the peer that it is compared with, measured in the same run.
   std::optional<double> ceiling = std::nullopt;
   std::string ceiling_is = "";
-  // What value / ceiling (or the value, without a ceiling) shall be: at least, or at most.
+  // The goal of value / ceiling (or of the value, without a ceiling): a minimum, or a maximum.
   std::optional<double> goal = std::nullopt;
   bool at_most = false;
-  // Where the value is a median: of so many, and the hundredth part are above this.
+  // If the value is a median: the number of samples, and their 99th percentile.
   std::optional<double> p99 = std::nullopt;
   uint64_t samples = 0;
   std::string note = "";
 };
 
-// Of one act. Every call is a record, at once.
+// The records of one act. Every call writes one immediately.
 class Recorder {
  public:
   Recorder(std::string act, std::function<void(const Json&)> write)
@@ -37,9 +37,9 @@ class Recorder {
 
   void Fact(const std::string& name, const std::string& text);
   void Add(const Figure& figure);
-  // So many comparisons of this kind came out equal.
+  // `count` comparisons of this kind were equal.
   void Right(const std::string& what, uint64_t count);
-  // Bytes that are not what they must be: the check as a whole is wrong.
+  // Bytes differ from the expected ones: the whole check is wrong.
   void Wrong(const std::string& what);
   void NotRun(const std::string& what, const std::string& why);
   // The act broke off.

@@ -1,4 +1,4 @@
-// Parts of the check over the recording driver, in this process: what must be noticed is noticed.
+// Parts of the check over the recording driver, in this process: errors are noticed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ void With(std::vector<std::byte>* bytes, Change&& change) {
   std::memcpy(bytes->data(), &parameters, sizeof parameters);
 }
 
-// One less of a number of a kernel's parameters.
+// Decrements a number in a kernel's parameters.
 template <typename Parameters, typename Number>
 void Lessen(Number Parameters::*member, std::vector<std::byte>* bytes) {
   With<Parameters>(bytes, [&](Parameters& parameters) { --(parameters.*member); });
@@ -66,13 +66,13 @@ void Spoil(Image::Step* step) {
   if (kernel == "route") Lessen(&RouteParameters::rows, bytes);
   if (kernel == "expert_up" || kernel == "expert_down") Lessen(&ExpertParameters::rows, bytes);
   if (kernel == "dispatch_flag") {
-    // Each is told how many rows the next one has.
+    // Each kernel passes the number of rows to the next one.
     With<DispatchParameters>(bytes, [](DispatchParameters& p) { p.sent += 4; });
   } else if (kernel == "dispatch_wait") {
-    // More is not believed.
+    // A larger number is rejected.
     With<DispatchParameters>(bytes, [](DispatchParameters& p) { p.most_tokens = 1; });
   } else if (kernel == "dispatch_offsets") {
-    // There is room for one.
+    // Room for one row.
     With<DispatchParameters>(bytes, [](DispatchParameters& p) { p.capacity = 1; });
   } else if (kernel == "combine_reduce") {
     Lessen(&DispatchParameters::tokens, bytes);
@@ -118,7 +118,7 @@ TEST_F(RecordedTest, AByteThatIsAnotherOnTheDeviceIsNoticed) {
   AddNumberCases(1, 1, &counts);
   ASSERT_EQ(counts[0].kernel, "load_histogram");
   const auto difference = Difference(gpu, kernels, counts[0], [](Image* image) {
-    image->data().back() ^= std::byte{1};  // of the last count, the highest
+    image->data().back() ^= std::byte{1};  // the highest byte of the last count
   });
   ASSERT_TRUE(difference.has_value());
   EXPECT_NE(difference->find("in 1 of "), std::string::npos) << *difference;
@@ -131,7 +131,7 @@ TEST_F(RecordedTest, AStopwatchMeasuresWhatStreamsDoAndNotHowTheyAreFilled) {
   int filled = 0;
   const double seconds = watch.Seconds(4, [&] {
     ++filled;
-    // One after another: the streams meet in between.
+    // In order: the streams synchronize in between.
     Copy(gpu, buffer.address() + 4096, buffer.address(), 4096, watch.stream(0));
     watch.Meet();
     Copy(gpu, buffer.address() + 8192, buffer.address() + 4096, 4096, watch.stream(2));
@@ -165,7 +165,7 @@ uint64_t Count(const std::vector<Json>& records, const char* kind) {
       records.begin(), records.end(), [&](const Json& record) { return record["kind"] == kind; }));
 }
 
-// Those that open the driver in this process alone; all of them play in bundle_test.py.
+// Acts that open the driver only in this process; bundle_test.py runs all acts.
 TEST_F(RecordedTest, ActsFindNothingWrongAndGiveEverythingBack) {
   for (const auto run :
        {RunMachine, RunTwins, RunRemap, RunReshard, RunKv, RunCopies, RunGraphs, RunDispatch}) {

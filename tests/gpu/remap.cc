@@ -1,5 +1,5 @@
-// What the driver's calls on virtual memory cost, by the size of a handle. A flip of Tangram pays
-// one map for each handle and one access for each stretch; a transition that makes no memory pays
+// Costs of the driver's virtual memory calls, by the size of a handle. A flip of Tangram costs one
+// map per handle and one access per address range; a transition that allocates no memory has
 // neither create nor release.
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ constexpr uint64_t kMiB = 1 << 20;
 // Microseconds of each call, by its name.
 using Costs = std::map<std::string, std::vector<double>>;
 
-// All of it once, for `count` handles of `bytes`.
+// Runs all calls once, for `count` handles of `bytes`.
 void Round(const Gpu& gpu, uint64_t bytes, uint64_t count, Costs* costs) {
   const auto& driver = gpu.driver();
   const auto timed = [&](const char* call, const std::function<void()>& work) {
@@ -53,7 +53,7 @@ void Round(const Gpu& gpu, uint64_t bytes, uint64_t count, Costs* costs) {
       [&] { Allow(gpu, at(0), bytes * count, CU_MEM_ACCESS_FLAGS_PROT_READWRITE); });
   (*costs)["access, all at once, of each"].push_back(together / static_cast<double>(count));
   unmap_all();
-  // An expert's page is exchanged for another's at the same address.
+  // An expert's page is exchanged with another's at the same address.
   map_all();
   Allow(gpu, at(0), bytes * count, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   for (uint64_t i = 0; i + 1 < count; i += 2) {
@@ -86,7 +86,7 @@ void Round(const Gpu& gpu, uint64_t bytes, uint64_t count, Costs* costs) {
   }
 }
 
-// Microseconds of a copy of such a handle on the device.
+// Microseconds of a copy of one such handle on the device.
 double CopyMicroseconds(const Gpu& gpu, uint64_t bytes) {
   const Buffer from(gpu, bytes), to(gpu, bytes);
   Stopwatch watch(gpu, 1);
@@ -110,7 +110,7 @@ void RunRemap(const Task& task) {
     }
     Costs costs;
     Round(gpu, bytes, count, &costs);
-    costs.clear();  // the first time is of a driver that warms up
+    costs.clear();  // the first round warms up the driver
     for (int i = 0; i < rounds; ++i) Round(gpu, bytes, count, &costs);
     for (const auto& [call, microseconds] : costs) {
       task.out->Add({.name = fmt::format("{}, {} MiB", call, mib),

@@ -1,6 +1,6 @@
-// Experts of Qwen3-235B between whole and sliced: all ranks pull at once by one launch of
-// copy_strips each. Ranks are streams and address ranges of this one GPU: what is measured is its
-// memory, and no link.
+// Experts of Qwen3-235B between whole and sliced: all ranks fetch concurrently with one launch of
+// copy_strips each. Ranks are streams and address ranges of this one GPU: this measures its memory,
+// and no link.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kRounds = 5;
 
-// As many layers as half of the memory holds, at most four, so that there is room for both layouts
-// and for the other way's buffers. On a small GPU a layer has fewer experts.
+// As many layers as half of the memory holds, at most four, so that both layouts and the staged
+// method's buffers fit. On a small GPU a layer has fewer experts.
 struct Size {
   ExpertShape shape;
   uint64_t layers = 0;
@@ -34,7 +34,7 @@ Size SizeFor(const Gpu& gpu, bool small) {
   return out;
 }
 
-// What experts contain: parts of one pool of random bytes, each from a place of its own.
+// Contents of experts: parts of one pool of random bytes, each from a different offset.
 class Contents {
  public:
   Contents(const Gpu& gpu, const Size& size)
@@ -83,14 +83,14 @@ class Reshard {
     const auto before = HashWhole();
     const double copy = CopySeconds();
     double there_staged = 0;
-    if (row_major_) {  // the other way must be right, too
+    if (row_major_) {  // the staged method must be right, too
       there_staged = StagedSeconds(true);
       CheckSlices(before);
-      (void)CopySeconds();  // what slices are not, so that what does not arrive shows
+      (void)CopySeconds();  // overwrites the slices, so that missing bytes are detected
     }
     const double there = PullSeconds(true);
     CheckSlices(before);
-    FillWhole(1);  // others, so that what does not come back shows
+    FillWhole(1);  // other experts, so that missing bytes are detected
     const double back = PullSeconds(false);
     ExpectWhole(before, "after there and back");
     double back_staged = 0;
@@ -117,7 +117,7 @@ class Reshard {
     return std::max<uint32_t>(1, AllBlocks(gpu_) / static_cast<uint32_t>(ranks()));
   }
 
-  // The expert `shift` places further than its own: 0 is what belongs there.
+  // Fills each place with the expert `shift` places further: 0 is the right one.
   void FillWhole(uint64_t shift) {
     for (uint64_t layer = 0; layer < size_.layers; ++layer) {
       for (uint64_t e = 0; e < size_.shape.experts; ++e) {
@@ -128,8 +128,8 @@ class Reshard {
     gpu_.Wait();
   }
 
-  // A hash for each granule of each expert, if they lie one after another; of a slab that is
-  // row-major, of as many bytes.
+  // A hash per granule of each expert if granules are contiguous; in a row-major slab, per as many
+  // bytes.
   std::vector<uint64_t> HashWhole() const {
     std::vector<HashList::Bytes> ranges;
     for (uint64_t layer = 0; layer < size_.layers; ++layer) {
@@ -153,7 +153,7 @@ class Reshard {
     out_.Right(Name() + ": granules equal by hash " + when, now.size());
   }
 
-  // All granules by their hashes where slices have them in order; else some slices byte for byte.
+  // Checks all granules by hash if slices have them in order; else some slices byte for byte.
   void CheckSlices(const std::vector<uint64_t>& before) {
     if (!row_major_) {
       std::vector<HashList::Bytes> ranges;
@@ -186,7 +186,7 @@ class Reshard {
     out_.Right(Name() + ": slices compared byte for byte", kSamples);
   }
 
-  // A plain copy of the same bytes, by all ranks at once or one after another: what is faster.
+  // A plain copy of the same bytes, by all ranks concurrently or one after another: the faster one.
   double CopySeconds() {
     const double at_once = watch_.Seconds(kRounds, [&] {
       for (uint64_t r = 0; r < ranks(); ++r) {
@@ -207,7 +207,7 @@ class Reshard {
     std::vector<std::unique_ptr<StripList>> lists;
     for (uint64_t r = 0; r < ranks(); ++r) {
       auto strips = to_sliced ? experts_.ToSliced(r) : experts_.ToWhole(r);
-      // Each begins with its neighbour.
+      // Each rank starts with its neighbour.
       const size_t start = (r + 1) % ranks() * (strips.size() / ranks());
       lists.push_back(std::make_unique<StripList>(gpu_, std::move(strips), start));
     }
@@ -218,7 +218,7 @@ class Reshard {
     });
   }
 
-  // Pack, all-to-all, unpack, layer after layer.
+  // The staged method: pack, all-to-all, unpack, layer after layer.
   double StagedSeconds(bool to_sliced) {
     const Exchange exchange(gpu_, ranks(), experts_.per_rank() * experts_.slice_bytes());
     std::vector<std::unique_ptr<StripList>> packs, unpacks;  // [layer][rank]
@@ -240,21 +240,22 @@ class Reshard {
     });
   }
 
-  // What a rank packs for (or unpacks of) every peer: a part has the slices of one owner's experts.
+  // A rank's strips to pack for (or unpack from) every peer: a part has the slices of one owner's
+  // experts.
   std::unique_ptr<StripList> StagedList(const Exchange& exchange, uint64_t layer, uint64_t rank,
                                         bool to_sliced, bool pack) {
     std::vector<kernels::CopyStrip> strips;
     const uint64_t piece = experts_.slice_bytes();
     for (uint64_t peer = 0; peer < ranks(); ++peer) {
       const uint64_t part = pack ? exchange.SendAt(rank, peer) : exchange.ReceivedAt(rank, peer);
-      // Of whom the experts are, and whose slices.
+      // The owner of the experts, and the rank of the slices.
       const bool mine = pack == to_sliced;
       const uint64_t owner = mine ? rank : peer, slice = mine ? peer : rank;
       for (uint64_t i = 0; i < experts_.per_rank(); ++i) {
         const uint64_t e = owner * experts_.per_rank() + i, at = part + i * piece;
         if (mine) {  // between whole experts and parts
           experts_.AppendSlice(slice, experts_.Whole(layer, e), at, pack, &strips);
-        } else {  // between parts and slices, which look alike
+        } else {  // between parts and slices, which have the same format
           const uint64_t lies = experts_.Slice(rank, layer, e);
           strips.push_back({pack ? at : lies, piece, pack ? lies : at, piece, piece, 1, 0});
         }

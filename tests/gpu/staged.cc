@@ -27,7 +27,7 @@ void Exchange::Put(Stopwatch* watch, const std::function<void(uint64_t rank)>& p
       Copy(gpu_, ReceivedAt(r, peer), SendAt(peer, r), part_bytes_, watch->stream(r));
     }
   }
-  // The next exchange packs into buffers that peers read now.
+  // The next exchange packs into the buffers that peers read now.
   watch->Meet();
   for (uint64_t r = 0; r < ranks(); ++r) unpack(r);
 }

@@ -1,6 +1,6 @@
-// The other way to reshard experts or KV, which engines use today: pack what goes to each peer, an
-// all-to-all between whole-layer buffers, and unpack. As well as it can be done on one GPU: each of
-// the three passes runs at the speed of a copy, and none waits for the host.
+// The method of today's engines to reshard experts or KV: pack the data for each peer, an
+// all-to-all between whole-layer buffers, and unpack. At its best on one GPU: each of the three
+// passes runs at the speed of a copy, and none waits for the host.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ class Exchange {
   uint64_t SendAt(uint64_t rank, uint64_t peer) const;
   uint64_t ReceivedAt(uint64_t rank, uint64_t peer) const;
 
-  // One exchange, put on a stream for each rank: every rank packs, then takes its part of every
-  // peer's buffer, beginning with its neighbour, then unpacks.
+  // Enqueues one exchange on a stream per rank: every rank packs, then copies its part of every
+  // peer's buffer, starting with its neighbour, then unpacks.
   void Put(Stopwatch* watch, const std::function<void(uint64_t rank)>& pack,
            const std::function<void(uint64_t rank)>& unpack) const;
 

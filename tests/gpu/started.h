@@ -1,4 +1,4 @@
-// How this program was started, and how to start another that lies beside it.
+// How this program was started, and how to start another program of its folder.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace tangram::gpu {
 
-// The command for a program in this one's folder: by the loader of the bundle, if that started this
-// one, else by itself. The last word is the program's path.
+// The command for a program in this one's folder: with the bundle's loader if that started this
+// program, else directly. The last word is the program's path.
 std::vector<std::string> Beside(const std::string& program);
 
 }  // namespace tangram::gpu

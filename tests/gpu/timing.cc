@@ -63,7 +63,7 @@ double Stopwatch::Once(const std::function<void()>& fill) {
     Meet();
     end_.Record(stream(0));
   } catch (...) {
-    gate_.Open();  // or the streams that are destroyed now would wait for it
+    gate_.Open();  // otherwise the destruction of the streams would wait for it
     throw;
   }
   gate_.Open();

@@ -1,4 +1,4 @@
-// Time on the GPU, by its own clock.
+// Time by the GPU's clock.
 #pragma once
 
 #include <condition_variable>
@@ -13,36 +13,36 @@
 
 namespace tangram::gpu {
 
-// Of values, at least one; `share` 0.5 is the median, by rank.
+// Quantile of at least one value; `share` 0.5 is the median, by rank.
 double Quantile(std::vector<double> values, double share);
 
-// Takes the time of work on streams that run at once. A gate is shut in front of them while they
-// are filled, so that what is measured is the GPU's work and not how fast it is given any: the
-// method of nvbandwidth, with a call of the host in place of its spinning kernel.
+// Times work on concurrent streams. A gate holds the streams while they are filled, so that the
+// time is the GPU's work and not the rate of launches: the method of nvbandwidth, with a host
+// callback instead of its spinning kernel.
 class Stopwatch {
  public:
   Stopwatch(const Gpu& gpu, size_t streams);
   size_t streams() const { return streams_.size(); }
   CUstream stream(size_t number) const { return *streams_[number]; }
 
-  // Every stream waits for what all were given until now.
+  // Every stream waits for all work enqueued so far.
   void Meet();
-  // Seconds from when all streams may begin to the end of the last, of what `fill` puts on them:
-  // the median of `rounds`, after one that is not counted.
+  // Seconds from the opening of the gate to the end of the last stream, for the work that `fill`
+  // enqueues: the median of `rounds`, after one that does not count.
   double Seconds(int rounds, const std::function<void()>& fill);
-  // Rounds in which the gate opened by itself, before all was given: more was given than the
-  // driver takes at once, and that round tells of the host, too.
+  // Rounds in which the gate opened early, before everything was enqueued, because the driver's
+  // queue was full. Such a round also measures the host.
   int hurried() const { return hurried_; }
-  // That, for people; empty: none.
+  // A note about these rounds; empty: none.
   std::string Note() const;
 
  private:
-  // A stream that comes here waits; if nobody opens, half a second at most.
+  // Holds the streams that reach it until Open, at most half a second.
   class Gate {
    public:
     void Shut();
     void Open();
-    // False: it opened by itself.
+    // False: the time limit opened it.
     bool opened();
     static void Pass(void* gate);
 
@@ -62,7 +62,7 @@ class Stopwatch {
   int hurried_ = 0;
 };
 
-// Microseconds that a call of the host takes.
+// Microseconds of a host call.
 double HostMicroseconds(const std::function<void()>& work);
 
 }  // namespace tangram::gpu

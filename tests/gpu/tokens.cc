@@ -1,6 +1,6 @@
-// A GPU decodes by a graph for each layout while experts and KV go from whole to sliced and back,
-// experts change places, and a rank dies. What it computes then is what the same layout computes
-// that was loaded afresh, bit for bit, and within a bound what one rank does.
+// A GPU decodes with a graph per layout while experts and KV move from whole to sliced and back,
+// experts exchange places, and a rank dies. The results equal, bit for bit, those of the same
+// layout loaded from scratch, and within a bound those of one rank.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,11 +16,12 @@ namespace tangram::gpu {
 namespace {
 
 constexpr uint64_t kSeed = 5;
-// Of the largest logit: sums of 1536 to 8192 fp32 products, added in another order by other ranks.
+// Relative to the largest logit: sums of 1536 to 8192 fp32 products, in a different order on other
+// ranks.
 constexpr double kBound = 1e-4;
 
-// Layers of Qwen3-235B-A22B, as many as fit four times: both layouts, and another world to compare
-// with.
+// Layers of Qwen3-235B-A22B, as many as fit four times: both layouts, and another world for
+// comparison.
 DecoderShape ShapeFor(const Gpu& gpu, bool small) {
   if (small) return {2, 64, 8, 2, 16, 8, 2, 32, 128, 8, 4, 12};
   DecoderShape out{4, 4096, 64, 4, 128, 128, 8, 1536, 4096, 8, 16, 8};
@@ -111,7 +112,7 @@ class Walk {
                     .unit = "ms",
                     .ceiling = step,
                     .ceiling_is = "a step"};
-      // What a dead rank had is read again, which takes as long as it takes.
+      // A repair has no goal: it loads the dead rank's experts again.
       if (name != "a rank killed") {
         figure.goal = 1.1;
         figure.at_most = true;
@@ -131,7 +132,7 @@ class Walk {
       steps_.push_back(Milliseconds([&] { decoder_.Step(layout); }));
     }
   }
-  // While steps go on.
+  // Runs while steps continue.
   void Stage(size_t layout, const std::function<void()>& put) {
     put();
     const Event staged(gpu_);
@@ -145,8 +146,8 @@ class Walk {
     gaps_.emplace_back(what, Milliseconds(work));
   }
 
-  // The next step, here and by others that have the same requests, with the KV that layout `had`
-  // has: the one before a flip.
+  // Compares the next step, here and in others with the same requests, with the KV of layout `had`,
+  // the one before a flip.
   void Check(const std::string& what, size_t layout, const Mode& mode, size_t had) {
     const Decoder::Requests before = decoder_.Told();
     const std::vector<std::byte> kv = decoder_.Kv(had);
@@ -184,7 +185,7 @@ class Walk {
                       ranks_, what, apart, kBound));
     }
   }
-  // KV of the dead rank's requests, as far as they have come again.
+  // Compares the dead rank's KV, as far as it was computed again.
   void CheckComputedAgain(const std::vector<std::byte>& lost, const std::vector<std::byte>& again) {
     const auto positions = decoder_.Told().positions;
     const uint64_t row_bytes = shape_.dim * 4, part = shape_.block_tokens * row_bytes;
@@ -213,7 +214,7 @@ class Walk {
                       ranks_, apart, kBound));
     }
   }
-  // The largest difference, as a part of the largest number. Infinite: some are no numbers.
+  // The largest difference relative to the largest number. Infinite: NaN or infinity in the data.
   static double Apart(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
     double most = 0, largest = 0;
     for (size_t at = 0; at < a.size(); at += sizeof(float)) {

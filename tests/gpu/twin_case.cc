@@ -28,7 +28,7 @@ std::vector<TwinCase> TwinCases(uint32_t seed, uint64_t scale) {
 
 std::optional<std::string> Difference(const Gpu& gpu, const Kernels& kernels, const TwinCase& twin,
                                       const std::function<void(Image*)>& spoil) {
-  // How much memory a case takes does not depend on where it lies.
+  // The size of a case does not depend on its address.
   Image sized(0, twin.data_bytes);
   twin.build(&sized);
   const uint64_t bytes = RoundUp(sized.bytes().size(), Image::kAlignment);

@@ -1,4 +1,4 @@
-// One case in which a kernel on the GPU and its twin on the host do the same.
+// One case for a kernel on the GPU and its twin on the host, with the same expected result.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@
 
 namespace tangram::gpu {
 
-// The memory of a case as it is before, and what is launched on it: once for addresses of the host
-// and once for those of the device. Data comes first, and is compared; lists, which name addresses,
-// come behind it, and are not.
+// The initial memory of a case and its launches: once with addresses of the host and once with
+// those of the device. Data comes first, and is compared; lists, which contain addresses, follow
+// and are not compared.
 class Image {
  public:
   static constexpr uint64_t kAlignment = 4096;
 
-  // `base` is a multiple of kAlignment; what is asked of `random` is the same for the same seed.
+  // `base` is a multiple of kAlignment; draws from `random` are the same for the same seed.
   Image(uint64_t base, uint64_t data_bytes) : base_(base), data_bytes_(data_bytes) {
     bytes_.resize((data_bytes + 255) / 256 * 256);
   }
@@ -30,7 +30,7 @@ class Image {
   std::span<std::byte> data() { return std::span(bytes_).first(data_bytes_); }
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
-  // Where a list that is appended now lies.
+  // Address of the appended list.
   template <typename T>
   uint64_t Append(const std::vector<T>& list) {
     const size_t at = (bytes_.size() + 15) / 16 * 16;
@@ -58,14 +58,14 @@ class Image {
 };
 
 struct TwinCase {
-  std::string kernel;  // whose case it is
+  std::string kernel;  // name of its kernel
   uint64_t data_bytes = 0;
   std::function<void(Image*)> build;
 };
 
-// Cases of every kernel, drawn by a seed; `scale` is about how many MiB each has.
+// Cases of every kernel, drawn from a seed; `scale` is about their size in MiB.
 std::vector<TwinCase> TwinCases(uint32_t seed, uint64_t scale);
-// Parts of it: in the order of kernels/.
+// Parts of it, in the order of kernels/.
 void AddHashCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases);
 void AddCopyCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases);
 void AddKvCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases);
@@ -73,8 +73,8 @@ void AddNumberCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases)
 void AddDecodeCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases);
 void AddDispatchCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases);
 
-// Runs a case on both sides. Nothing: all of the data came out alike; else where it first differs.
-// `spoil` changes what the device is asked, for tests of this.
+// Runs a case on both sides. nullopt: all data is equal; else the first difference. Tests use
+// `spoil` to change the device's input.
 std::optional<std::string> Difference(const Gpu& gpu, const Kernels& kernels, const TwinCase& twin,
                                       const std::function<void(Image*)>& spoil = {});
 

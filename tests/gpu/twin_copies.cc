@@ -1,4 +1,4 @@
-// Cases of copy_strips and gather_blocks: any shapes, places and gaps, any start of the ring.
+// Cases of copy_strips and gather_blocks: random shapes, places and gaps, any start of the ring.
 #include <algorithm>
 #include <numeric>
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kManyBlocks = 512;
 
-// Strips until half of the data is their source and half is their target.
+// Strips until half of the data is a source and half is a target.
 TwinCase StripsCase(uint32_t seed, uint64_t half, uint64_t longest, uint32_t most_blocks) {
   return {"copy_strips", 2 * half, [=](Image* image) {
             Draw draw(seed);
@@ -18,7 +18,8 @@ TwinCase StripsCase(uint32_t seed, uint64_t half, uint64_t longest, uint32_t mos
             std::vector<kernels::CopyStrip> strips;
             uint64_t from = 0, to = half;
             for (;;) {
-              const uint64_t unit = uint64_t{1} << draw.Below(6);  // of all its numbers, to 32
+              const uint64_t unit = uint64_t{1}
+                                    << draw.Below(6);  // divides all its numbers; up to 32
               kernels::CopyStrip strip{
                   0, 0, 0, 0, unit * draw.Below(longest / unit), draw.Below(99), 0};
               if (draw.OneIn(4)) strip.bytes += draw.Below(16);

@@ -1,4 +1,4 @@
-// Cases of the kernels of a decode step: numbers come out with the same bits on both sides.
+// Cases of the kernels of a decode step: both sides give the same bits.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kManyBlocks = 512;
 
-// The data of a case, taken piece by piece; what was not drawn is 0.
+// The data of a case, allocated piece by piece; undrawn data is 0.
 class Pieces {
  public:
   Pieces(Image* image, uint64_t seed) : image_(*image), draw_(seed) {}
@@ -19,7 +19,7 @@ class Pieces {
   uint64_t Floats(uint64_t count) {
     const uint64_t at = Room(count * 4);
     for (uint64_t i = 0; i < count; ++i) {
-      // Of many sizes, also some that are nearly nothing.
+      // Various magnitudes, some close to 0.
       const auto whole =
           static_cast<double>(static_cast<int64_t>(draw_.Below(1 << 25)) - (1 << 24));
       Put(at + 4 * i, static_cast<float>(std::ldexp(whole, -static_cast<int>(draw_.From(22, 34)))));
@@ -49,7 +49,7 @@ class Pieces {
   }
   uint64_t Room(uint64_t bytes) {
     const uint64_t at = std::exchange(next_, RoundUp(next_ + bytes, 64));
-    if (next_ > image_.data().size()) std::abort();  // the case says that it has less
+    if (next_ > image_.data().size()) std::abort();  // the case declared too little data
     return at;
   }
   uint64_t Results(uint64_t bytes) { return image_.base() + Room(bytes); }
@@ -88,7 +88,7 @@ TwinCase MatvecCase(uint32_t seed, uint64_t rows, uint64_t outputs, uint64_t col
           }};
 }
 
-// Rows as they are embedded, normalised, turned and summed.
+// Rows that are embedded, normalised, rotated and summed.
 TwinCase RowsCase(uint32_t seed) {
   constexpr uint64_t kRows = 5, kHeads = 4, kDim = 64, kColumns = kHeads * kDim;
   return {"rope", 1 << 20, [=](Image* image) {
@@ -139,7 +139,7 @@ TwinCase AttentionCase(uint32_t seed) {
           }};
 }
 
-// Half of the experts are here.
+// Half of the experts are on this rank.
 TwinCase ExpertsCase(uint32_t seed, uint64_t hidden, uint64_t inner) {
   constexpr uint64_t kRows = 4, kTop = 3, kExperts = 6;
   return {"expert_down", 4 << 20, [=](Image* image) {

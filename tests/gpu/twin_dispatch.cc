@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint32_t kManyBlocks = 64;
 
-// Numbers of all sizes: a sum of few of them is rounded. None that is no number: of those a GPU
-// and a host may have other bits.
+// Numbers of all magnitudes, so that sums of few are rounded. No NaN: its bits may differ between
+// GPU and host.
 void FillNumbers(uint32_t element, std::span<std::byte> bytes, Draw* draw) {
   const size_t size = kernels::BytesOfNumber(element);
   for (size_t at = 0; at + size <= bytes.size(); at += size) {

@@ -1,5 +1,5 @@
-// Cases of hash_sums, copy_hash and hash_chain: ranges of every length around the ends of what is
-// done in another way, at every alignment, and large ones.
+// Cases of hash_sums, copy_hash and hash_chain: ranges of lengths around the limits of special code
+// paths, at every alignment, and large ones.
 #include <algorithm>
 
 #include "tests/gpu/draw.h"
@@ -11,12 +11,12 @@ namespace {
 constexpr uint32_t kManyBlocks = 512;
 
 struct Range {
-  uint64_t bytes, from, to;  // offsets of the data
+  uint64_t bytes, from, to;  // offsets in the data
 };
 
 TwinCase CaseOf(const char* kernel, uint32_t seed, const std::vector<Range>& ranges,
                 uint64_t data_bytes, uint32_t most_blocks) {
-  // Behind the bytes: hashes, then the scratch, which the kernels must leave alike, too.
+  // The bytes are followed by hashes, then the scratch; the kernels must leave both equal, too.
   const uint64_t hashes_at = RoundUp(data_bytes, 16);
   std::vector<kernels::HashRange> plain;
   for (const Range& range : ranges) plain.push_back({0, range.bytes, 0, 0, 0});
@@ -42,7 +42,7 @@ TwinCase CaseOf(const char* kernel, uint32_t seed, const std::vector<Range>& ran
           }};
 }
 
-// Lays ranges side by side, each at its alignment, sources then targets.
+// Places ranges one after another, each at its alignment, sources then targets.
 struct Ranges {
   std::vector<Range> list;
   uint64_t end = 0;

@@ -7,7 +7,8 @@ namespace {
 
 constexpr uint32_t kManyBlocks = 512;
 
-// Pages of all heads on one side, of one head on the other; blocks are renamed, some are not full.
+// Pages of all heads on one side, of one head on the other; blocks are renumbered, some are partly
+// filled.
 TwinCase HeadsCase(uint32_t seed, uint64_t layers, uint64_t heads, uint64_t tokens, uint64_t row,
                    uint64_t blocks) {
   const uint64_t part = tokens * heads * row, side = layers * blocks * 2 * part;
@@ -16,11 +17,11 @@ TwinCase HeadsCase(uint32_t seed, uint64_t layers, uint64_t heads, uint64_t toke
         Draw draw(seed);
         draw.Fill(image->data());
         const uint64_t from = image->base(), to = image->base() + side + 16 * draw.Below(4);
-        const uint64_t step = blocks > 3 ? 3 : 1;  // renames: no factor of `blocks`
+        const uint64_t step = blocks > 3 ? 3 : 1;  // for renumbering: no divisor of `blocks`
         std::vector<kernels::KvMove> moves;
         for (uint64_t b = 0; b < blocks; ++b) {
           for (uint64_t h = 0; h < heads; ++h) {
-            // Where the head's own pages lie on the other side: all blocks of it together.
+            // The head's pages on the other side: all its blocks together.
             const uint64_t place =
                 h * layers * blocks * 2 * tokens * row + (b * step + 1) % blocks * 2 * tokens * row;
             moves.push_back({to + place, blocks * 2 * tokens * row, tokens * row, row,
@@ -66,7 +67,7 @@ void AddKvCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases) {
   cases->push_back(HeadsCase(seed, 3, 4, 16, 256, 7));
   cases->push_back(HeadsCase(seed + 1, 2, 8, 16, 64, scale * 10));
   cases->push_back(HeadsCase(seed + 2, 2, 4, 5, 12, 4));
-  cases->push_back(HeadsCase(seed + 3, 2, 2, 3, 7, 5));  // a multiple of nothing
+  cases->push_back(HeadsCase(seed + 3, 2, 2, 3, 7, 5));  // not a multiple of anything
   cases->push_back(LatentCase(seed, 1152, 8, scale * 5));
   cases->push_back(LatentCase(seed + 1, 656, 3, 5));
   cases->push_back(LatentCase(seed + 2, 7, 2, 20));

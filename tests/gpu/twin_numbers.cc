@@ -12,12 +12,12 @@ namespace {
 
 constexpr uint32_t kManyBlocks = 512;
 
-// Most ids are of few experts, as a batch's are; some are nobody's.
+// Most ids are of few experts, as in a batch; some are of no expert.
 TwinCase HistogramCase(uint32_t seed, uint64_t experts, uint64_t count) {
   const uint64_t counts = (experts + 1) * sizeof(uint64_t);
   return {"load_histogram", counts, [=](Image* image) {
             Draw draw(seed);
-            draw.Fill(image->data());  // what is there is added to
+            draw.Fill(image->data());  // counts are added to the existing values
             std::vector<int32_t> ids(count);
             for (int32_t& id : ids) {
               id = static_cast<int32_t>(draw.Below(draw.OneIn(2) ? 3 : experts + 3)) - 2;
@@ -30,7 +30,7 @@ TwinCase HistogramCase(uint32_t seed, uint64_t experts, uint64_t count) {
           }};
 }
 
-// `any`: numbers of any bits, of which many do not fit.
+// `any`: numbers with random bits, many of which are out of range.
 TwinCase SumsCase(uint32_t seed, uint64_t elements, uint64_t count, bool any) {
   const uint64_t pitch = RoundUp(elements * sizeof(float), 64);
   const uint64_t sums_at = count * pitch, bad_at = sums_at + elements * sizeof(int64_t);

@@ -1,5 +1,5 @@
-// Every kernel against its twin on the host: the same text compiled by two compilers, run by
-// thousands of threads at once and by one.
+// Every kernel against its twin on the host: the same source compiled by two compilers, run by
+// thousands of threads and by one.
 #include <map>
 
 #include "tests/gpu/acts.h"
@@ -13,7 +13,7 @@ void RunTwins(const Task& task) {
   const uint32_t seeds = task.small ? 1 : 6;
   std::map<std::string, uint64_t> right;
   for (uint32_t seed = 1; seed <= seeds; ++seed) {
-    // The last draws large ones.
+    // The last seed has large cases.
     const uint64_t scale = task.small ? 1 : seed == seeds ? 64 : 8;
     for (const TwinCase& twin : TwinCases(100 * seed, scale)) {
       const auto difference = Difference(gpu, kernels, twin);

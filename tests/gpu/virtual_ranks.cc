@@ -24,14 +24,14 @@ DispatchParameters ShapeOf(const VirtualShape& shape) {
   p.sums = shape.sums;
   p.outputs = shape.outputs();
   p.most_locals = (shape.experts * shape.copies + shape.ranks - 1) / shape.ranks + 1;
-  // Rows of all ranks, a half more than if they were spread evenly.
+  // Room for the rows of all ranks: half more than in an even distribution.
   p.capacity = uint64_t{shape.tokens} * shape.top_k * 3 / 2 + 64;
   p.timeout = 200'000'000;
   p.inbox = kernels::InboxOf(p, 0);
   return p;
 }
 
-// Where things begin in data, for all ranks; the first is at 0.
+// Offsets in data, for all ranks; the first one is 0.
 struct Data {
   uint64_t inboxes = 0, turns = 0, x = 0, packed = 0, scales = 0, given = 0, y = 0, bytes = 0;
   uint64_t inbox = 0, of_packed = 0, of_scales = 0, of_given = 0, of_x = 0, of_y = 0, of_turns = 0;
@@ -46,7 +46,7 @@ Data DataOf(const VirtualShape& shape) {
     return at;
   };
   const uint64_t ranks = shape.ranks;
-  // Half an inbox: one pair at a time.
+  // Half an inbox, because there is one pair at a time.
   data.inboxes = take(kernels::InboxOf(p, 1).flags[0], ranks * ranks, &data.inbox);
   data.turns = take(uint64_t{shape.experts} * 4, ranks, &data.of_turns);
   data.x = take(shape.tokens * kernels::BytesOfRow(p.x, p.hidden), ranks, &data.of_x);
@@ -65,7 +65,8 @@ std::vector<std::byte> BytesOf(const std::vector<T>& items) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Expert e on rank e % ranks, its copies on the ranks behind, each the own one of its rank.
+// Expert e is on rank e % ranks, its replicas on the following ranks; each rank uses its own
+// replica.
 kernels::DispatchLayer LayerOf(const VirtualShape& shape, uint32_t rank,
                                const VirtualRanks::Append& append) {
   std::vector<uint32_t> first{0}, ranks_begin{0}, ranks;
@@ -121,8 +122,8 @@ VirtualRanks::VirtualRanks(const VirtualShape& shape, uint64_t base, const Appen
     DispatchParameters p = ShapeOf(shape);
     DispatchParameters sized = p;
     (void)kernels::PutScratch(0, &sized);
-    std::vector<std::byte> zeros(sized.packed);  // what is behind lies in data
-    // Also a packed row that a kernel forgot comes from somewhere.
+    std::vector<std::byte> zeros(sized.packed);  // later parts are in data
+    // A packed row that a kernel forgot also needs a valid source.
     const uint64_t somewhere = base + data.inboxes + p.inbox.rows[0];
     for (uint64_t i = 0; i < p.capacity; ++i)
       std::memcpy(&zeros[sized.from + i * 8], &somewhere, sizeof somewhere);
@@ -130,7 +131,7 @@ VirtualRanks::VirtualRanks(const VirtualShape& shape, uint64_t base, const Appen
     std::vector<uint32_t> ids;
     std::vector<float> weights(uint64_t{shape.tokens} * shape.top_k, 0.5f);
     for (uint32_t token = 0; token < shape.tokens; ++token) {
-      // As a router gives them: each once for a row.
+      // As from a router: no expert twice in a row.
       const uint64_t start = draw.Below(shape.experts), step = 1 + draw.Below(3);
       for (uint32_t k = 0; k < shape.top_k; ++k)
         ids.push_back(static_cast<uint32_t>((start + k * step) % shape.experts));

@@ -1,5 +1,5 @@
-// Ranks of one GPU that exchange rows of experts: what the kernels of dispatch and combine are
-// told, and what lies in memory beside, for any place that it is to lie at.
+// Ranks of one GPU that exchange rows of experts: the parameters of the dispatch and combine
+// kernels, and their data in memory, for any address.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace tangram::gpu {
 struct VirtualShape {
   uint32_t ranks = 0, tokens = 0, hidden = 0, experts = 0, top_k = 0;
   uint32_t x = kernels::kRowF32, wire = kernels::kRowF32, sums = kernels::kRowF32;
-  uint32_t copies = 1;  // of each expert, on as many ranks
+  uint32_t copies = 1;  // replicas of each expert, on as many ranks
   uint64_t seed = 0;
 
   uint32_t outputs() const {
@@ -23,26 +23,26 @@ struct VirtualShape {
   }
 };
 
-// Of one world. Data (inboxes, turns, rows, what is packed, what experts give, y) lies in a range
-// that the caller made; lists, which name addresses, and scratch are given to `append`, which says
-// where they lie.
+// The ranks of one world. Data (inboxes, turns, rows, packed rows, experts' results, y) is in a
+// range of the caller. Lists, which contain addresses, and scratch are passed to `append`, which
+// returns their place.
 class VirtualRanks {
  public:
   using Append = std::function<uint64_t(const std::vector<std::byte>&)>;
   static uint64_t DataBytes(const VirtualShape& shape);
   VirtualRanks(const VirtualShape& shape, uint64_t data, const Append& append);
 
-  // In order: what goes, what comes, what goes back, what came back. Of every rank each before the
-  // next begins: nobody waits then. `lane` of the parameters is set.
+  // In order: send, receive, send back, receive back. All ranks complete a phase before the next
+  // one begins, so no kernel waits. `lane` is the parameter's value.
   struct Phase {
     std::vector<const char*> kernels;
     uint32_t lane = 0;
   };
   static const std::vector<Phase>& Phases();
-  // Of a rank.
+  // The parameters of a rank.
   kernels::DispatchParameters& of(uint32_t rank) { return ranks_[rank]; }
 
-  // Where in data: of all ranks [ranks][tokens][hidden] of x, and y likewise; and the bytes of x.
+  // Offsets in data: x of all ranks [ranks][tokens][hidden], and y likewise; and the bytes of x.
   uint64_t x_at() const { return x_at_; }
   uint64_t x_bytes() const { return x_bytes_; }
   uint64_t given_at() const { return given_at_; }

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestModelOfCopiesAhead checks ahead.pml: a flip uses only copies that equal what the home has then. Each rule is needed.
+// TestModelOfCopiesAhead checks ahead.pml: a flip uses only copies that equal the home's block at that time. Each rule
+// is needed.
 func TestModelOfCopiesAhead(t *testing.T) {
 	whole := checkFile(t, "ahead.pml")
 	require.Zero(t, whole.errors, whole.output)

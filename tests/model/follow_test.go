@@ -25,15 +25,15 @@ var (
 const (
 	simulation = "../../build/cxx/agent/simulation/tangram-simulate-agents"
 	byTheNight = 100_000
-	searchMiB  = 400 // of a search, some five million states; what wants more is undecided
+	searchMiB  = 400 // per search, some five million states; larger searches are undecided
 
-	// bits of what a rank shows (follow.pml, SEEN)
+	// bits of a rank's shown state (follow.pml, SEEN)
 	epochBits              = 15
 	armed, latched, stops  = 16, 32, 64
 	dead, unseen, everyone = 128, 255, 7
 )
 
-// shown is a part of a history: what three ranks showed, one state after another, and the survivors.
+// shown is a part of a history: the shown states of three ranks, one after another, and the survivors.
 type shown struct {
 	seed    string
 	members [3]int // by epoch, as masks
@@ -50,7 +50,7 @@ func (s shown) text() string {
 	return out.String()
 }
 
-// play histories of agents with a program.
+// play runs histories of agents with a program.
 func play(t *testing.T, program string, first, count int) []shown {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), program, "--seed", fmt.Sprint(first), "--count", fmt.Sprint(count), "--shown").Output()
@@ -76,7 +76,7 @@ func play(t *testing.T, program string, first, count int) []shown {
 	return parts
 }
 
-// follower is the model's verifier, built to show what it is given.
+// follower builds the model's verifier, which searches for a run with the given states.
 func follower(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -92,13 +92,13 @@ func follower(t *testing.T) string {
 	return filepath.Join(dir, "pan")
 }
 
-// verdict of the model on a part.
+// verdict is the model's result for a part.
 type verdict struct {
 	follows, undecided bool
-	far                string // how much of it was shown, where not all was
+	far                string // the matched part, if not all
 }
 
-// follow tells, of each part, whether some run of the model with so many leaders shows it.
+// follow returns, for each part, whether some run of the model with this many leaders shows it.
 func follow(t *testing.T, pan string, parts []shown, leaders ...string) []verdict {
 	t.Helper()
 	verdicts := make([]verdict, len(parts))
@@ -134,9 +134,9 @@ func followOne(t *testing.T, pan, file string, part shown, leaders []string) (v 
 			return verdict{follows: true}
 		}
 		if strings.Contains(text, "MEMLIM bound") {
-			return verdict{undecided: v.far == "", far: v.far} // refuted with one leader, it is not shown until more show it
+			return verdict{undecided: v.far == "", far: v.far} // refuted with one leader, if v.far is set
 		}
-		// Anything else than a search to its end says nothing.
+		// Only a completed search gives a result.
 		if !strings.Contains(text, "errors: 0") || strings.Contains(text, "max search depth too small") || strings.Contains(text, "Search not completed") {
 			t.Errorf("seed %s: the verifier: %s", part.seed, tail(text))
 			return v
@@ -147,7 +147,8 @@ func followOne(t *testing.T, pan, file string, part shown, leaders []string) (v 
 	return v
 }
 
-// TestTheModelFollowsTheSimulation: whatever ranks of the simulated world show, which is shipping code, some run of the model does.
+// TestTheModelFollowsTheSimulation: for all shown states of the simulated world's ranks, which run shipped code, there
+// is a run of the model.
 func TestTheModelFollowsTheSimulation(t *testing.T) {
 	count, from := *followed, *followSeed
 	switch {
@@ -163,7 +164,7 @@ func TestTheModelFollowsTheSimulation(t *testing.T) {
 	pan := follower(t)
 	began := time.Now()
 	parts := slices.Concat(play(t, simulation, 1, fixed), play(t, simulation, from, count-fixed))
-	verdicts := follow(t, pan, parts, "1", "2") // two have many more states, and are hardly ever wanted
+	verdicts := follow(t, pan, parts, "1", "2") // two have many more states, and are rarely needed
 	kinds, lines, undecided := map[string]int{}, 0, 0
 	for i, part := range parts {
 		lines += len(part.lines)
@@ -188,7 +189,7 @@ func TestTheModelFollowsTheSimulation(t *testing.T) {
 	}
 }
 
-// kinds of what happens in it.
+// kinds returns the kinds of events in it.
 func (s shown) kinds() []string {
 	seen := map[string]bool{
 		"join":  s.members[1]&^s.members[0] != 0,
@@ -219,7 +220,7 @@ func (s shown) kinds() []string {
 	return out
 }
 
-// TestTheModelDoesNotFollowWhatMayNotBe: the same parts, with something in them that no rank may do.
+// TestTheModelDoesNotFollowWhatMayNotBe: the same parts, each with a forbidden state.
 func TestTheModelDoesNotFollowWhatMayNotBe(t *testing.T) {
 	parts := play(t, simulation, 1, 150)
 	pan := follower(t)
@@ -252,7 +253,7 @@ func TestTheModelDoesNotFollowWhatMayNotBe(t *testing.T) {
 	}
 }
 
-// TestTheModelDoesNotFollowAMutant: agents with a rule changed that no claim of the simulation notices.
+// TestTheModelDoesNotFollowAMutant: agents with a changed rule whose effect no claim of the simulation detects.
 func TestTheModelDoesNotFollowAMutant(t *testing.T) {
 	mutant := filepath.Join(t.TempDir(), "mutant")
 	out, err := exec.CommandContext(t.Context(), "python3", "../mutants/simulation.py", "--build", "one equal word is enough", "--out", mutant).CombinedOutput()
@@ -269,7 +270,7 @@ func (s shown) copied() shown {
 	return s
 }
 
-// withoutWord takes the word back out from which a member flipped first.
+// withoutWord removes the vote before a member's first flip.
 func withoutWord(s shown) (shown, bool) {
 	s = s.copied()
 	for i := 1; i < len(s.lines); i++ {
@@ -290,7 +291,7 @@ func withoutWord(s shown) (shown, bool) {
 	return s, false
 }
 
-// earlyFence puts the first fence before the last stop of a survivor.
+// earlyFence moves the first fence before the last stop of a survivor.
 func earlyFence(s shown) (shown, bool) {
 	s = s.copied()
 	for i := 2; i < len(s.lines); i++ {
@@ -318,8 +319,8 @@ func earlyFence(s shown) (shown, bool) {
 	return s, false
 }
 
-// goesBack ends a part after its first flip, with the rank that flipped where it was. Where nothing else goes wrong: leaders that
-// nobody sees have too many states to refute.
+// goesBack ends a part after its first flip, with the flipped rank back in the old state. It skips parts with other
+// faults: unseen leaders have too many states to refute.
 func goesBack(s shown) (shown, bool) {
 	s = s.copied()
 	if !strings.HasSuffix(s.world, " 0 0") {

@@ -1,5 +1,5 @@
-// Package model proves the rules of the gate, the fence and the repair on a Spin model (gate.pml), and that the
-// proof notices when a rule is taken out.
+// Package model proves the rules of the gate, the fence and the repair on a Spin model (gate.pml), and that the proof
+// fails without a rule.
 package model
 
 import (
@@ -23,7 +23,7 @@ import (
 
 const (
 	memoryMiB = 3800
-	deepest   = 100000 // steps of a run that pan may follow
+	deepest   = 100000 // maximum steps of a run
 	patience  = 5 * time.Minute
 )
 
@@ -41,8 +41,7 @@ type scenario struct {
 	floor  int
 }
 
-// scenarios of gate.pml; floor is about half of the states that each has, so that a model that lost its
-// behaviour does not pass.
+// scenarios of gate.pml; floor is about half of the number of states, so that a model without its behaviour fails.
 var scenarios = []scenario{
 	{0, "two flips", 7000},
 	{1, "two flips and a crash", 600_000},
@@ -56,7 +55,7 @@ var scenarios = []scenario{
 	{10, "two flips under one permit and a crash", 1_200_000},
 }
 
-// byNight has what takes minutes and gigabytes (make nightly).
+// byNight has runs of minutes and gigabytes (make nightly).
 var byNight = append(slices.Clone(scenarios), scenario{8, "three ranks, a crash around a flip and two leaders", 20_000_000})
 
 // removed are rules without which a claim must fail.
@@ -64,7 +63,7 @@ var removed = []struct {
 	rule     string
 	scenario int
 	claim    string
-	sentence string // of docs/architecture.md, without emphasis: the rule in the document's words
+	sentence string // of docs/architecture.md, without emphasis: the rule in the document
 }{
 	{"NO_ALL_WORDS", 6, "FOLLOWS", "A flip happens only if the votes of all members of the epoch are equal."},
 	{"NO_ALL_WORDS", 6, "SAME_EPOCH", "A flip happens only if the votes of all members of the epoch are equal."},
@@ -93,12 +92,12 @@ var removed = []struct {
 	{"NO_HOLD", 7, "KEPT", "The driver decides only when each survivor's status reports that it holds or has flipped."},
 }
 
-// unreachable lines of gate.pml in every scenario, and why.
+// unreachable lines of gate.pml in all scenarios, with reasons.
 var unreachable = map[string]string{
 	":: ONE(alive) && old == 7 -> over = true; again = true  /* one of three does not go on */": "one failure leaves enough (GOES_ON); with NO_LEAVERS_FLIP it is reached",
 }
 
-// two checks at a time: each takes a core and up to memoryMiB.
+// places allows two concurrent checks: each takes a core and up to memoryMiB.
 var places = make(chan struct{}, 2)
 
 func take(t *testing.T) {
@@ -106,7 +105,7 @@ func take(t *testing.T) {
 	t.Cleanup(func() { <-places })
 }
 
-// run a tool in dir; its output, and whether it exited with 0.
+// run runs a tool in dir; it returns the output, and whether the exit code was 0.
 func run(t *testing.T, dir, tool string, args ...string) (string, bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -127,7 +126,7 @@ type result struct {
 	defines        []string
 }
 
-// check the model in full: every reachable state is kept, losslessly.
+// check checks the model completely: every reachable state is kept, losslessly.
 func check(t *testing.T, defines ...string) result {
 	t.Helper()
 	return checkFile(t, "gate.pml", defines...)
@@ -150,7 +149,7 @@ func checkFile(t *testing.T, file string, defines ...string) result {
 	r.output, _ = run(t, r.dir, filepath.Join(r.dir, "pan"), "-E", "-w22", "-m"+strconv.Itoa(deepest))
 	for _, bad := range []string{"max search depth too small", "out of memory", "memory limit", "Search not completed", "hash-compact", "Bit statespace"} {
 		if bad == "Search not completed" && !strings.Contains(r.output, "errors: 0") {
-			continue // it ended at an error, as it shall
+			continue // the search ended at an error, as intended
 		}
 		require.NotContainsf(t, r.output, bad, "%v: the search was not exhaustive", defines)
 	}
@@ -168,7 +167,7 @@ func number(t *testing.T, line *regexp.Regexp, text string) int {
 	return n
 }
 
-// violated is the source line of the assertion that the run found fails at, and the end of its story.
+// violated returns the source line of the failed assertion, and the end of the run's trace.
 func (r result) violated(t *testing.T) (source, story string) {
 	t.Helper()
 	out, _ := run(t, r.dir, "spin", append(slices.Clone(r.defines), "-t", "-p", r.file)...)
@@ -183,7 +182,7 @@ func (r result) violated(t *testing.T) (source, story string) {
 
 func tail(text string) string { return text[max(0, len(text)-6000):] }
 
-// unreached statements of a run, as "proctype: line". A process that serves for ever never ends.
+// unreached lists the unreached statements of a run, as "proctype: line". A process that serves forever never ends.
 func (r result) unreached() map[string]bool {
 	out := map[string]bool{}
 	proc := ""

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestModelOfPauses checks pause.pml: all ranks leave out the same steps, and no rank waits forever. Each rule is needed.
+// TestModelOfPauses checks pause.pml: all ranks omit the same steps, and no rank waits forever. Each rule is needed.
 func TestModelOfPauses(t *testing.T) {
 	whole := checkFile(t, "pause.pml")
 	require.Zero(t, whole.errors, whole.output)
@@ -14,12 +14,13 @@ func TestModelOfPauses(t *testing.T) {
 	require.Empty(t, whole.unreached())
 	for _, r := range []struct {
 		rule, claim, sentence string
-		holds                 []string // with these the claim holds
+		holds                 []string // the claim holds with these
 	}{
 		{"NO_ALIKE", "ALIKE", "The exchange tells every member that one of them wants no step, so all leave it out.", nil},
 		{"NO_BOUND", "SERVES", "An attempt pauses steps for at most ten seconds, so a world whose operator died in it continues to serve.", nil},
 		{"NO_END", "SERVES", "Each exchange requests the pause anew, so it ends with its attempt.", nil},
-		// NO_BOUND: the clock would end this pause too. NO_DEATH: without the clock, a death of the operator breaks SERVES.
+		// NO_BOUND: otherwise the clock would also end this pause. NO_DEATH: without the clock, a death of the operator
+		// breaks SERVES.
 		{"NO_MORE", "SERVES", "A flip that KV does not allow pauses no more, because requests must end first.", []string{"-DNO_BOUND", "-DNO_DEATH"}},
 	} {
 		t.Run(r.rule, func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// The code that ships, tied to the model: random histories of gate.pml go through the gate and through the attempts of an agent
-// (testing/replay.cc of each). Half of them always have the same seeds.
+// Checks the shipped code against the model: random histories of gate.pml run through the gate and through an agent's
+// attempts (testing/replay.cc of each). Half of them always have the same seeds.
 var (
 	runs = flag.Int("model.runs", 160, "random histories of each scenario")
 	seed = flag.Int("model.seed", 0, "seed of the first history of the second half; 0: by SEED")
@@ -37,10 +37,10 @@ var (
 
 const agentFolder = "../../agent"
 
-// mutant is one rule of the code, changed.
+// mutant is a change of one rule in the code.
 type mutant struct{ name, file, from, to string }
 
-// of gives the changed source.
+// of returns the changed source.
 func (m mutant) of(t *testing.T, folder string) string {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join(folder, m.file))
@@ -92,10 +92,10 @@ var fenceMutants = []mutant{
 	{"a leaver's flip does not count", "truth.go", "if (t.believed[i] || t.record.leftBy(a)) && a.Epoch", "if t.believed[i] && a.Epoch"},
 }
 
-// forTheFence are lines of what a leader sees and rules; operator/internal/driver replays them.
+// forTheFence matches lines of a leader's view and decisions; operator/internal/driver replays them.
 var forTheFence = regexp.MustCompile("^(rank|look|rules) ")
 
-// history of one random run, as replay.cc reads it.
+// history returns one random run, in the format of replay.cc.
 func history(t *testing.T, dir string, scenario, seed int) string {
 	t.Helper()
 	text, err := os.ReadFile("gate.pml")
@@ -113,7 +113,7 @@ func history(t *testing.T, dir string, scenario, seed int) string {
 	return events.String()
 }
 
-// histories of all scenarios, made once.
+// histories returns the runs of all scenarios, made once.
 func histories(t *testing.T) []byte {
 	second := *seed
 	if second == 0 {
@@ -148,8 +148,8 @@ var made struct {
 	events []byte
 }
 
-// build compiles the replay, one file of its folder changed, in a folder of its own; objects of sources that the change cannot
-// reach are those of `before` ("": all are compiled). It gives the folder.
+// build compiles the replay with one changed file in a separate folder. Objects of sources that the change cannot
+// affect are those of `before` ("": all are compiled). It returns the folder.
 func (p program) build(t *testing.T, before, changed, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -219,7 +219,8 @@ func (p program) test(t *testing.T, mutants []mutant) {
 	})
 }
 
-// TestMutantsOfTheFence: the rulings of the model (operator/internal/driver, TestRulingsOfTheModel) notice a changed one.
+// TestMutantsOfTheFence: the model's fence decisions (operator/internal/driver, TestRulingsOfTheModel) detect a changed
+// rule.
 func TestMutantsOfTheFence(t *testing.T) {
 	module, err := filepath.Abs("../../operator")
 	require.NoError(t, err)

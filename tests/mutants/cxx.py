@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Mutants of the agent's pure parts: agent/gate, agent/layout and agent/kv, each changed at one place, must fail their tests.
+"""Mutants of the agent's pure parts: agent/gate, agent/layout and agent/kv, each changed at one place, must fail their
+tests.
 
-All mutants lie in the tests' programs, asleep (cxx_changes.py, cxx_build.py); each is woken by itself before the tests that reach it
-(cxx_play.py). Mutants of the gate are also shown the histories of tests/model. A mutant that survives is a test that is missing, or one
-that cxx_explained.txt explains.
+All mutants are compiled into the tests' programs, inactive (cxx_changes.py, cxx_build.py). Each is activated alone for
+the tests that reach it (cxx_play.py). Mutants of the gate also run the histories of tests/model. A surviving mutant is
+a missing test, or is explained in cxx_explained.txt.
 
     tests/mutants/cxx.py [--sample N] [--seed S] [--folder gate layout kv] [--only TEXT] [--jobs N] [--list] [--tests]
 
-Exit code 1: fewer than 95 of 100 mutants of all, or of a folder, are killed or explained, or an explanation matches nothing, or only what
-was killed.
+Exit code 1: fewer than 95 % of all mutants, or of a folder's, are killed or explained, or an explanation matches
+nothing, or only killed mutants.
 """
 
 import argparse
@@ -28,7 +29,7 @@ VERDICTS = ("killed", "timed out", "explained", "survived", "not reached", "sens
 
 
 def explanations(every):
-    """{key: why}, and what is wrong with them."""
+    """{key: reason}, and errors in the explanations."""
     out, wrong = {}, []
     for number, line in enumerate(EXPLAINED.read_text().splitlines(), 1):
         key, _, why = (part.strip() for part in line.partition(" :: "))
@@ -94,7 +95,7 @@ def shown(m):
 
 
 def share(counts):
-    """Of those that make sense, how many are killed or explained."""
+    """The killed or explained share of the mutants that make sense."""
     good = counts["killed"] + counts["timed out"] + counts["explained"]
     return good / max(good + counts["survived"] + counts["not reached"], 1)
 

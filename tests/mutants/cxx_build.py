@@ -1,4 +1,5 @@
-"""The agent's folders with all their mutants in them, built in a copy of the source (build/mutants), and the histories of the gate's model."""
+"""Builds the agent's folders with all their mutants in a copy of the source (build/mutants), and the histories of the
+gate's model."""
 
 import pathlib
 import re
@@ -13,18 +14,19 @@ WORK = ROOT / "build" / "mutants"
 COPY, BUILD = WORK / "source", WORK / "build"
 HELPERS = pathlib.Path(__file__).resolve().parent / "cxx_helpers.h"
 FOLDERS = ("gate", "layout", "kv")
-HISTORIES = 20  # of each scenario of the model
+HISTORIES = 20  # per scenario of the model
 
 
 def sources(folder):
-    """What ships: no tests, and none of their headers."""
+    """The shipped sources: no tests, and none of their headers."""
     for path in sorted((ROOT / "agent" / folder).glob("*.*")):
         if path.suffix in (".cc", ".h") and not path.stem.endswith(("_test", "_fuzz", "_main", "testing")):
             yield path
 
 
 def find(folders):
-    """{number: mutant}, and {file: its source with them}. A file's numbers do not depend on the other files, whose objects stay as built."""
+    """{number: mutant}, and {file: source with mutants}. A file's numbers do not depend on other files, so their
+    objects stay built."""
     found, rewritten = {}, {}
     for folder in folders:
         for path in sources(folder):
@@ -35,14 +37,15 @@ def find(folders):
 
 
 def put(path, content):
-    """What is equal keeps its time, so that nothing is built twice."""
+    """Writes a file unless it is equal, so that its time does not change and nothing is built again."""
     if not (path.exists() and path.read_bytes() == content):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
 
 def build(folders):
-    """Builds the folders' tests and the gate's replay; {number: mutant}. The others' mutants are in the copy too, so that it is one for all."""
+    """Builds the folders' tests and the gate's replay; returns {number: mutant}. The copy contains the mutants of all
+    folders, so one copy serves all."""
     found, rewritten = find(FOLDERS)
     built = re.findall(r"^ *add_subdirectory\((\S+)\)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "CMakeLists.txt", *built, "tests/golden"], cwd=ROOT,
@@ -69,7 +72,7 @@ def run(command):
 
 
 def histories():
-    """Random runs of the gate's model, as agent/gate/testing/replay.cc reads them."""
+    """Random runs of the gate's model, in the format of agent/gate/testing/replay.cc."""
     out = WORK / "gate.events"
     model = ROOT / "tests" / "model" / "gate.pml"
     if out.exists() and out.stat().st_mtime > model.stat().st_mtime:

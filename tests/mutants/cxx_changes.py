@@ -1,7 +1,8 @@
-"""Where a C++ source can be changed, and into what; and the source with all changes in it, asleep (cxx_helpers.h wakes one).
+"""Places where a C++ source can be changed, and the changes; and the source with all changes, inactive (cxx_helpers.h
+activates one).
 
-Texts of errors and of the log are left alone, because no test reads them whole; so are declarations, which rarely compile without, and
-what is computed outside of functions.
+Error and log texts are not changed, because no test reads them completely. Declarations, which rarely compile without a
+part, and code outside of functions are not changed either.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+"
 HELPERS = {"<": "Less", "<=": "AtMost", ">": "More", ">=": "AtLeast", "==": "Equal", "!=": "Differ", "+": "Add", "-": "Subtract"}
 KEYWORDS = {"return", "const", "constexpr", "auto", "using", "break", "continue", "if", "for", "while", "case", "default", "static", "switch",
             "do", "else", "goto", "throw", "struct", "class", "enum", "public", "private", "protected", "template", "typename", "delete"}
-# What a returned {} is anyway.
+# Expressions that equal a returned {}.
 DEFAULTS = {"{}", "{0, 0}", "0", "false", "OkStatus()", "std::nullopt", "nullptr"}
 
 
@@ -27,13 +28,13 @@ class Mutant:
     becomes: str
 
     def key(self):
-        """Names it in the list of explained ones: no line numbers, which move."""
+        """The name in the list of explained mutants, without line numbers, which change."""
         return f"{self.file} {self.function}: {self.was} -> {self.becomes}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """Puts texts before and after source[start:end]."""
+    """Inserts texts before and after source[start:end]."""
     start: int
     end: int
     before: str
@@ -46,7 +47,7 @@ def short(text):
 
 
 class Finder:
-    """Notes the mutants of one source, numbered from `first`, and the edits that put them in."""
+    """Records the mutants of one source, numbered from `first`, and the edits that insert them."""
 
     def __init__(self, file, source, first):
         self.file, self.source, self.first = file, source, first
@@ -54,7 +55,7 @@ class Finder:
         self.mutants, self.edits = [], []
 
     def slice(self, a, b):
-        """The source of the tokens from a to before b."""
+        """The source of the tokens in [a, b)."""
         return self.source[self.tokens[a].start:self.tokens[b - 1].end]
 
     def note(self, at, was, becomes):
@@ -66,7 +67,7 @@ class Finder:
         self.edits.append(Edit(self.tokens[a].start, self.tokens[b - 1].end, before, after))
 
     def swap(self, at, to):
-        """Another token in the place of one: a comma, mostly."""
+        """Replaces one token by another, usually a comma."""
         token = self.tokens[at]
         self.edits.append(Edit(token.start, token.end, to, None))
 
@@ -89,7 +90,7 @@ class Finder:
         return self
 
     def condition(self, i):
-        """Negated; but of one equality alone, the other operator is the same change."""
+        """Negates the condition, unless it is a single equality: there the other operator is the same change."""
         end = self.tokens[i + 1].pair
         first = i + 2
         for j in range(first, end):
@@ -109,7 +110,7 @@ class Finder:
         if token.text in HELPERS:
             self.wrap(a, b, f"::mutants::{HELPERS[token.text]}({number}, ", ")")
             self.swap(i, ",")
-        else:  # the second operand is asked only if the first leaves it open
+        else:  # the second operand is evaluated only if the first one does not decide
             awake = f"::mutants::Awake({number})"
             then, other = ("", f" : {awake}") if token.text == "&&" else (f"!{awake} : ", "")
             self.wrap(a, b, "(static_cast<bool>(", f"){other})")
@@ -121,7 +122,7 @@ class Finder:
         self.wrap(i + 1, end, f"::mutants::Sign({number}, ", ")")
 
     def returned(self, i):
-        """Nothing instead: zero, false, empty, OK."""
+        """Returns an empty value instead: zero, false, empty, OK."""
         end, gives = statement(self.tokens, i), self.tokens[i].gives
         if not end or end == i + 1 or self.tokens[i + 1].text in ("true", "false"):
             return
@@ -147,7 +148,8 @@ class Finder:
         return self.tokens[at].text == ")" and self.tokens[self.tokens[at].pair - 1].text in ("if", "for", "while")
 
     def rewritten(self):
-        """The source with all edits. Where several begin or end at one byte, the longer are the outer ones. Lines stay where they are."""
+        """The source with all edits. If several begin or end at one byte, the longer ones are outside. Lines keep their
+        numbers."""
         texts = []
         for order, e in enumerate(self.edits):
             if e.after is None:
@@ -179,13 +181,13 @@ def removable(words):
         if word in ("=", "+=", "-=", "|=", "&=") and depth == 0:
             return before is not None
         if word in SWAPS and depth == 0:
-            return False  # of a for's head
+            return False  # in the head of a for
         if word in "([":
             depth += 1
         elif word in ")]":
             depth -= 1
         elif depth == 0:
-            # two words side by side, or a type's * and &, begin a declaration
+            # two adjacent words, or a type's * and &, begin a declaration
             if before and re.match(r"\w", word) and (re.match(r"[\w>]", before) or before in ("*", "&")) and before != "*first":
                 return False
             before = "*first" if word == "*" and before is None else word
@@ -193,7 +195,7 @@ def removable(words):
 
 
 def changes(file, source, first=1):
-    """All mutants of a source, numbered from `first`, and the source with them in it.
+    """All mutants of a source, numbered from `first`, and the source with them inserted.
 
     >>> source = "int F(std::set<int> s) { if (s.size() < 3 && Done()) s.insert(1); return Bad(s.size() + 1); }"
     >>> found, text = changes("f.cc", source)

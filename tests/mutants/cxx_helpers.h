@@ -1,5 +1,6 @@
-// Included before all else where the agent is built with its mutants (tests/mutants/cxx_build.py).
-// Each is a number; all of them sleep but the one that the variable MUTANT names.
+// Included before everything else if the agent is built with its mutants
+// (tests/mutants/cxx_build.py). Each mutant is a number; only the one in the variable MUTANT is
+// active.
 #pragma once
 
 #include <fcntl.h>
@@ -16,8 +17,8 @@ namespace mutants {
 
 inline const char* Variable(const char* name) { return std::getenv(name); }
 inline const int awake = Variable("MUTANT") != nullptr ? std::atoi(Variable("MUTANT")) : 0;
-// Gets a line for each mutant that is reached, once; "!" before the number: it makes no sense for
-// its types.
+// Gets a line for each mutant when it is first reached; "!" before the number: it makes no sense
+// for its types.
 inline const int reached =
     Variable("MUTANTS_REACHED") != nullptr
         ? open(Variable("MUTANTS_REACHED"), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600)
@@ -92,8 +93,8 @@ constexpr auto Subtract(int id, A&& a, B&& b) {
   return a - b;
 }
 
-// What += adds and -= takes away, or its opposite. Of less than 64 bits it is widened, so that the
-// sum is the same with the other sign.
+// The operand of += and -=, or its negation. An operand of less than 64 bits is widened, so that
+// the negated sum is the same.
 template <typename T>
 constexpr decltype(auto) Sign(int id, T&& a) {
   if constexpr (std::is_arithmetic_v<std::remove_cvref_t<T>>) {

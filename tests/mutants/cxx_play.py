@@ -1,4 +1,4 @@
-"""Which tests reach which mutant, and whether one of them notices it."""
+"""Finds the tests that reach each mutant, and whether one of them notices it."""
 
 import dataclasses
 import os
@@ -11,11 +11,11 @@ import time
 
 from cxx_build import BUILD, ROOT, WORK, histories
 
-# The limits that only a mutant without an end reaches. Processor time does not depend on what else the machine does.
+# Limits that only an endless mutant reaches. Processor time does not depend on other processes.
 ROOM = 2 << 30
 LEAST_CPU, CPU_FACTOR = 4, 15
 LEAST_WALL, WALL_FACTOR = 100, 30
-BATCH_S = 2.0  # tests of one process together, unless one takes longer by itself
+BATCH_S = 2.0  # tests that run in one process, except slower single tests
 
 
 @dataclasses.dataclass
@@ -25,8 +25,8 @@ class Test:
     name: str
     program: pathlib.Path
     stdin: pathlib.Path | None = None
-    seconds: float = 20.0  # by the clock
-    busy: float = 20.0  # of a processor
+    seconds: float = 20.0  # wall time
+    busy: float = 20.0  # processor time
     reaches: set = dataclasses.field(default_factory=set)
     senseless: set = dataclasses.field(default_factory=set)
 
@@ -45,7 +45,8 @@ def tests_of(folder):
 
 
 def run(tests, **variables):
-    """Plays tests of one program: 0 (they pass), another exit code, or None (without an end); and the seconds of a processor."""
+    """Runs tests of one program; returns 0 (they pass), another exit code, or None (endless); and the processor
+    seconds."""
     cpu, wall = LEAST_CPU + int(CPU_FACTOR * sum(t.busy for t in tests)), LEAST_WALL + WALL_FACTOR * sum(t.seconds for t in tests)
 
     def bound():
@@ -69,7 +70,7 @@ def run(tests, **variables):
 
 
 def survey(test):
-    """Runs a test by itself, nothing changed, and notes its time and which mutants it reaches."""
+    """Runs a test alone without a mutant, and records its time and the mutants that it reaches."""
     log = WORK / f"reached-{test.folder}-{test.name.replace('/', '-')}"
     log.unlink(missing_ok=True)
     start = time.monotonic()
@@ -82,7 +83,8 @@ def survey(test):
 
 
 def batches(tests, number):
-    """The tests that reach a mutant, the quick ones first: each batch is of one program and, but for slow tests, short."""
+    """The tests that reach a mutant, quick ones first: each batch is of one program and, except for slow tests, short.
+    """
     out, room = [], 0.0
     for test in sorted((t for t in tests if number in t.reaches), key=lambda t: t.busy):
         if out and out[-1][0].program == test.program and test.seconds <= room:
@@ -95,7 +97,7 @@ def batches(tests, number):
 
 
 def judge(tests, number):
-    """Plays a mutant to the tests that reach it, and to no others, since they cannot notice, until one does."""
+    """Runs the tests that reach a mutant until one notices it; other tests cannot notice."""
     if any(number in t.senseless for t in tests):
         return "senseless"
     reached = False

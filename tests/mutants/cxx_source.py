@@ -1,6 +1,7 @@
-"""C++ as this repository formats it (clang-format), in tokens: which function each is in, and where the operands of an operator end.
+"""C++ in this repository's format (clang-format), as tokens: the function of each, and the ends of an operator's
+operands.
 
-No parser: it relies on binary operators having spaces around them and template brackets none.
+This is no parser: it relies on spaces around binary operators, and none around template brackets.
 """
 
 import dataclasses
@@ -8,7 +9,7 @@ import re
 
 TOKEN = re.compile(r'\s+|//[^\n]*|/\*.*?\*/|#[^\n]*(?:\\\n[^\n]*)*|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|'
                    r'[A-Za-z_]\w*|\d[\w.\']*|->|::|<=>|<<=?|(?<=\s)>>(?=\s)|[<>=!+\-*/%&|^]=|&&|\|\||\+\+|--|.', re.S)
-# Calls that make a text: nothing inside is changed.
+# Calls that make a text: nothing inside them is changed.
 TEXTS = {"Bad", "Wrong", "Fail", "Print", "Errno", "format", "to_string", "static_assert", "where", "bad"}
 OPENS, CLOSES = {"(": ")", "[": "]", "{": "}"}, {")": "(", "]": "[", "}": "{"}
 LEVELS = {",": 0, ";": 0, "return": 0, "=": 1, "+=": 1, "-=": 1, "|=": 1, "&=": 1, "?": 1, ":": 1, "||": 2, "&&": 3, "|": 4, "^": 5, "&": 6,
@@ -20,11 +21,11 @@ BEFORE_TYPE = {"public", "private", "protected", ":", "static", "inline", "const
 class Token:
     text: str
     start: int
-    function: str = ""  # whose body it is in; "" outside of any
-    gives: str = ""  # what a `return` here gives: "auto", "&" (a reference), "Result<T>", "" (anything else)
+    function: str = ""  # the enclosing function; "" outside of any
+    gives: str = ""  # type of a `return` here: "auto", "&" (a reference), "Result<T>", "" (any other)
     mute: bool = False  # part of a text
-    pair: int = -1  # of a bracket: its other half
-    level: int | None = None  # of an operator with two operands, and of what ends an expression: how loosely it binds
+    pair: int = -1  # index of a bracket's other half
+    level: int | None = None  # precedence of a binary operator or of the end of an expression: lower binds more loosely
 
     @property
     def end(self):
@@ -84,7 +85,7 @@ def _level(source, token):
 
 
 def _lambda(tokens, at):
-    """Whether the `{` at `at` opens the body of a lambda that names no type."""
+    """Whether the `{` at `at` opens the body of a lambda without a declared type."""
     before = tokens[at - 1]
     if before.text == ")":
         before = tokens[before.pair - 1]
@@ -92,7 +93,7 @@ def _lambda(tokens, at):
 
 
 def _function(source, head):
-    """Name and result of the function that a head such as `Status Banks::Back(...)` defines."""
+    """Name and result type of the function defined by a head such as `Status Banks::Back(...)`."""
     words = [t.text for t in head]
     if "namespace" in words or "(" not in words:
         return "", ""
@@ -128,7 +129,7 @@ def right(tokens, at):
     >>> t = tokens_of("x = a + f(b, c) * 2 - d < e;"); [t[right(t, i)].text for i in (1, 3, 12, 14)]
     [';', '-', '<', ';']
     """
-    least = tokens[at].level if tokens[at].level > 1 else 0  # an assignment takes all
+    least = tokens[at].level if tokens[at].level > 1 else 0  # an assignment's operand is all the rest
     i = at + 1
     while tokens[i].text not in CLOSES and (tokens[i].level is None or tokens[i].level > least):
         i = (tokens[i].pair if tokens[i].text in OPENS else i) + 1
@@ -136,7 +137,7 @@ def right(tokens, at):
 
 
 def statement(tokens, at):
-    """The index of the `;` that ends the statement at `at`, or None if it is none of one expression."""
+    """The index of the `;` that ends the statement at `at`, or None if it is not a single expression."""
     i = at
     while i < len(tokens) and tokens[i].text != ";":
         if tokens[i].text in CLOSES:

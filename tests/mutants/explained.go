@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// explained survivors: key -> reason. A line is `file function: was -> is :: reason`.
+// readExplained returns the explained survivors: key -> reason. A line is `file function: was -> is :: reason`.
 func readExplained(path string) (map[string]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -29,7 +29,7 @@ func readExplained(path string) (map[string]string, error) {
 	return out, nil
 }
 
-// stale says which entries for a suite explain nothing: no such mutant, or a test kills it.
+// stale lists a suite's entries that explain nothing: the mutant does not exist, or a test kills it.
 func stale(explained map[string]string, s suite, mutants []*mutant, results map[*mutant]outcome) []string {
 	byKey := map[string]*mutant{}
 	for _, m := range mutants {

@@ -11,16 +11,16 @@ import (
 // mutant is one small change of the code.
 type mutant struct {
 	id     int
-	file   string // from the repository's root
+	file   string // relative to the repository's root
 	line   int
-	within string // the function
+	within string // enclosing function
 	change string
 }
 
-// key names a mutant in the list of explained ones: no line numbers, which move.
+// key names a mutant in the list of explained ones, without line numbers, which change.
 func (m *mutant) key() string { return m.file + " " + m.within + ": " + m.change }
 
-// finder walks a file and notes its mutants, and the edits that put all of them in, each asleep.
+// finder records a file's mutants, and the edits that insert all of them, inactive.
 type finder struct {
 	set     *token.FileSet
 	info    *types.Info
@@ -30,7 +30,7 @@ type finder struct {
 	next    int // id
 	mutants []*mutant
 	edits   []edit
-	judged  map[ast.Expr]bool // truth values that are mutated already
+	judged  map[ast.Expr]bool // truth values that have mutants already
 }
 
 var compared = map[token.Token][2]string{token.LSS: {"mutantLess", "<="}, token.LEQ: {"mutantAtMost", "<"},
@@ -112,7 +112,7 @@ func (f *finder) visit(n ast.Node) bool {
 	return true
 }
 
-// statements: each that only has an effect can be left out.
+// statements omits each statement that only has an effect.
 func (f *finder) statements(list []ast.Stmt) {
 	for _, s := range list {
 		switch s := s.(type) {
@@ -137,7 +137,7 @@ func (f *finder) statements(list []ast.Stmt) {
 	}
 }
 
-// untouched calls have no effect that a test should know (logs), end the function, or are locks, which the race detector guards.
+// untouched calls have no effect for a test (logs), end the function, or are locks, which the race detector checks.
 func (f *finder) untouched(call *ast.CallExpr) bool {
 	switch name := types.ExprString(call.Fun); {
 	case name == "panic", f.told(call):
@@ -148,7 +148,7 @@ func (f *finder) untouched(call *ast.CallExpr) bool {
 	}
 }
 
-// told: the call makes text for people.
+// told reports whether the call makes text for people.
 func (f *finder) told(call *ast.CallExpr) bool {
 	selector, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
@@ -160,7 +160,7 @@ func (f *finder) told(call *ast.CallExpr) bool {
 	return false
 }
 
-// truth mutates each operand of a truth value to true and to false.
+// truth replaces each operand of a truth value by true and by false.
 func (f *finder) truth(e ast.Expr, both bool) {
 	basic, ok := f.info.TypeOf(e).(*types.Basic)
 	if !ok || basic.Info()&types.IsBoolean == 0 || f.judged[e] {
@@ -201,7 +201,7 @@ func (f *finder) truth(e ast.Expr, both bool) {
 
 func (f *finder) constant(e ast.Expr) bool { return f.info.Types[e].Value != nil }
 
-// boundary: < and <= for each other.
+// boundary exchanges < and <=.
 func (f *finder) boundary(e *ast.BinaryExpr) {
 	to, ok := compared[e.Op]
 	if !ok || f.constant(e) {
@@ -214,7 +214,7 @@ func (f *finder) boundary(e *ast.BinaryExpr) {
 	}
 	zero := func(x ast.Expr) bool { return f.constant(x) && f.info.Types[x].Value.ExactString() == "0" }
 	if unsigned(e.X) && zero(e.Y) || unsigned(e.Y) && zero(e.X) {
-		return // then one of the two is always the same truth
+		return // otherwise one of the two would be constant
 	}
 	f.replace(e, to)
 }
@@ -235,7 +235,7 @@ func (f *finder) replace(e *ast.BinaryExpr, to [2]string) {
 	f.edits = append(f.edits, edit{at: at, until: at + len(e.Op.String()), text: ","})
 }
 
-// call mutates min and max, and leaves alone what text is made of, and how much room a slice is made with.
+// call mutates min and max, and skips the arguments of texts and the capacities of new slices.
 func (f *finder) call(n *ast.CallExpr) bool {
 	if f.told(n) {
 		return false

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// changes that the finder makes of a function's body, and the text with all of them in.
+// changes returns the finder's changes of a function's body, and the text with all of them.
 func changes(t *testing.T, body string) ([]string, string) {
 	t.Helper()
 	source := "package p\n\ntype list []int\n\nfunc f(a, b int, ok bool, l list) bool {\n" + body + "\n}\n"
@@ -39,7 +39,7 @@ func TestWhatIsChanged(t *testing.T) {
 		"return a < b":                          {"a < b -> true", "a < b -> false", "a < b -> a <= b"},
 		"return ok && !(a == b)":                {"ok -> true", "ok -> false", "a == b -> true", "a == b -> false"},
 		"return true":                           {"true -> false"},
-		"return len(l) > 0":                     {"len(l) > 0 -> true", "len(l) > 0 -> false"}, // >= 0 is always so
+		"return len(l) > 0":                     {"len(l) > 0 -> true", "len(l) > 0 -> false"}, // >= 0 is always true
 		"a = b; return ok":                      {"a = b -> ", "ok -> true", "ok -> false"},
 		"a++; return ok":                        {"a++ -> ", "ok -> true", "ok -> false"},
 		"for a < b { return ok }; panic(1)":     {"a < b -> false", "a < b -> a <= b", "ok -> true", "ok -> false"}, // true: no end
@@ -55,7 +55,7 @@ func TestWhatIsChanged(t *testing.T) {
 	}
 }
 
-// Each entry of the list is about a mutant that there is. That it survives, `make mutants` says.
+// Each entry of the list names an existing mutant. `make mutants` checks that it survives.
 func TestWhatIsExplainedIsThere(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)

@@ -22,12 +22,12 @@ import (
 //go:embed helpers.go.txt
 var helpers string
 
-// module is where the packages lie, from the repository's root.
+// module is the folder of the packages, relative to the repository's root.
 const module = "operator"
 
 const overlayFile = "overlay.json"
 
-// listed is what `go list` says of a package.
+// listed is the output of `go list` for a package.
 type listed struct {
 	Dir, ImportPath, Name, Export string
 	GoFiles                       []string
@@ -54,7 +54,8 @@ func list(root, pkg string) (map[string]listed, listed, error) {
 	}
 }
 
-// instrument writes the package's files with all mutants in, each asleep until MUTANT has its number, and overlayFile for `go test`.
+// instrument writes the package's files with all mutants, each inactive unless MUTANT has its number, and overlayFile
+// for `go test`.
 func instrument(root string, s suite, dir string) ([]*mutant, error) {
 	all, pkg, err := list(root, s.folder)
 	if err != nil {
@@ -111,7 +112,7 @@ func instrument(root string, s suite, dir string) ([]*mutant, error) {
 	return mutants, os.WriteFile(filepath.Join(dir, overlayFile), mapping, 0o600)
 }
 
-// number tells equal changes of one function apart.
+// number distinguishes equal changes of one function.
 func number(mutants []*mutant) {
 	seen := map[string]int{}
 	for _, m := range mutants {

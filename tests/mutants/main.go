@@ -1,4 +1,4 @@
-// Command mutants changes the operator's code in small ways, one at a time, and asks whether a test notices.
+// Command mutants changes the operator's code in small ways, one at a time, and checks whether a test notices.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"text/tabwriter"
 )
 
-// goal is the least share that must be killed or explained.
+// goal is the minimum share that must be killed or explained.
 const goal = 0.95
 
 // row is a line of the table.
@@ -49,7 +49,7 @@ type options struct {
 	sample     int
 	seed       uint64
 	jobs       int
-	tests      bool // says which test reaches what
+	tests      bool // print the changes that each test reaches
 }
 
 func main() {
@@ -73,7 +73,7 @@ func main() {
 	}
 }
 
-// prepared is a suite, built.
+// prepared is a suite whose mutants are compiled in.
 type prepared struct {
 	suite
 	mutants, drawn []*mutant
@@ -171,7 +171,7 @@ func mutate(ctx context.Context, o options) (bool, error) {
 	return len(wrong) == 0 && float64(sum.good()) >= goal*float64(sum.all), nil
 }
 
-// draw takes the sample.
+// draw selects the sample.
 func draw(all []*prepared, o options) {
 	if o.sample == 0 {
 		return
@@ -194,7 +194,7 @@ func draw(all []*prepared, o options) {
 	}
 }
 
-// play builds the tests, notes what each reaches, and plays all mutants.
+// play builds the tests, records the mutants that each reaches, and runs all mutants.
 func (p *prepared) play(ctx context.Context, root, dir string, o options) (map[*mutant]outcome, error) {
 	for _, guard := range p.guards {
 		tests, err := program(root, guard, filepath.Join(dir, overlayFile), dir)
@@ -230,7 +230,7 @@ func (p *prepared) play(ctx context.Context, root, dir string, o options) (map[*
 	return results, ctx.Err()
 }
 
-// side by side, so many at a time.
+// side runs n tasks, `jobs` concurrently.
 func side(n, jobs int, do func(i int)) {
 	var wait sync.WaitGroup
 	next := make(chan int)
@@ -248,7 +248,7 @@ func side(n, jobs int, do func(i int)) {
 	wait.Wait()
 }
 
-// has says whether a key of the list is about the suite.
+// has reports whether a key of the list belongs to the suite.
 func (s suite) has(key string) bool {
 	file, _, _ := strings.Cut(key, " ")
 	return filepath.Dir(file) == filepath.Join(module, s.folder) && (len(s.files) == 0 || slices.Contains(s.files, filepath.Base(file)))

@@ -17,8 +17,8 @@ import (
 // test is one top-level test of a guard's binary.
 type test struct {
 	binary, dir, name string
-	seconds           float64 // by the clock
-	busy              float64 // of a processor
+	seconds           float64 // wall time
+	busy              float64 // processor time
 	reaches           map[int]bool
 }
 
@@ -54,7 +54,7 @@ const (
 	timedOut
 )
 
-// The limits that only a mutant without an end reaches. Processor time does not depend on what else the machine does.
+// Limits that only an endless mutant reaches. Processor time does not depend on other processes.
 const (
 	roomKB     = 8 << 20
 	leastCPU   = 4
@@ -63,7 +63,7 @@ const (
 	wallFactor = 30
 )
 
-// run plays tests of one binary with a mutant on.
+// run runs tests of one binary with an active mutant.
 func run(ctx context.Context, tests []*test, env string) (outcome, string, *os.ProcessState) {
 	names, seconds, busy := make([]string, len(tests)), 0.0, 0.0
 	for i, t := range tests {
@@ -89,10 +89,10 @@ func run(ctx context.Context, tests []*test, env string) (outcome, string, *os.P
 	return killed, string(out), command.ProcessState
 }
 
-// survey runs each test by itself, nothing changed, and notes its time and which mutants it reaches.
+// survey runs each test alone without a mutant, and records its time and the mutants that it reaches.
 func survey(ctx context.Context, t *test, dir string) error {
 	reached := filepath.Join(dir, "reached-"+t.name)
-	t.seconds, t.busy = 60, 60 // for the limits only
+	t.seconds, t.busy = 60, 60 // only for the limits
 	start := time.Now()
 	got, out, spent := run(ctx, []*test{t}, "MUTANTS_REACHED="+reached)
 	if got != survived {
@@ -113,7 +113,8 @@ func survey(ctx context.Context, t *test, dir string) error {
 	return err
 }
 
-// batches of the tests that reach a mutant, the quick ones first: each batch is of one binary and, but for slow tests, short.
+// batches returns the tests that reach a mutant, quick ones first: each batch is of one binary and, except for slow
+// tests, short.
 func batches(tests []*test, id int) [][]*test {
 	var reaching []*test
 	for _, t := range tests {
@@ -135,7 +136,7 @@ func batches(tests []*test, id int) [][]*test {
 	return out
 }
 
-// judge plays a mutant against all that reach it, until somebody notices.
+// judge runs the tests that reach a mutant until one notices it.
 func judge(ctx context.Context, tests []*test, m *mutant) outcome {
 	for _, batch := range batches(tests, m.id) {
 		if got, _, _ := run(ctx, batch, fmt.Sprint("MUTANT=", m.id)); got != survived {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// edit puts text in the place of the bytes from at to until. Where several stand at one byte, what ends goes before what
-// begins, inner ends before outer ones and outer beginnings before inner ones.
+// edit replaces the bytes from at to until by text. If several are at one byte, ends come before beginnings, inner ends
+// before outer ones and outer beginnings before inner ones.
 type edit struct {
 	at, until int
 	text      string
@@ -19,7 +19,7 @@ func (f *finder) wrap(n ast.Node, before, after string) {
 	f.edits = append(f.edits, edit{at: from, until: from, text: before}, edit{at: to, until: to, text: after, ends: true})
 }
 
-// rewrite applies edits, which come as a walk finds them: outer nodes before inner ones. Lines stay where they are.
+// rewrite applies edits in the order of a walk: outer nodes before inner ones. Lines keep their numbers.
 func rewrite(source []byte, edits []edit) string {
 	type placed struct {
 		edit

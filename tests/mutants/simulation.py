@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Mutants that the simulated world (agent/simulation) must notice: one rule of the agent's code is changed at a time, and linked before
-what build/cxx has of it; then histories are played until one breaks a claim.
+"""Mutants that the simulated world (agent/simulation) must notice: one rule of the agent's code is changed at a time,
+and linked before build/cxx's objects; then histories run until one breaks a claim.
 
     tests/mutants/simulation.py [--count N] [--only TEXT]
     tests/mutants/simulation.py --build NAME --out FILE    the program with that mutant in it
 
-Exit code 1: a mutant that no history of N notices, or a line of the code that a mutant is about and that is not there any more.
+Exit code 1: no history of N notices a mutant, or the line of code that a mutant changes no longer exists.
 """
 
 import argparse
@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "cxx"
 PROGRAM = "agent/simulation/tangram-simulate-agents"
 
-# what, file, from, to
+# description, file, from, to
 MUTANTS = [
     ("an abort takes back a word that was given", "agent/gate/rules.cc",
      "if (state == GateState::kArmed) return GateState::kIdle;",
@@ -44,14 +44,14 @@ MUTANTS = [
     ("a retired flip keeps the old places", "agent/transition/end.cc", "TANGRAM_RETURN_IF_ERROR(memory.Retire());", "memory.Keep();"),
 ]
 
-# They break no claim, but show what the model does not (tests/model, TestTheModelDoesNotFollowAMutant).
+# They break no claim, but cause behaviour that the model does not have (tests/model, TestTheModelDoesNotFollowAMutant).
 SHOWN = [
     ("one equal word is enough", "agent/gate/rules.cc", "std::all_of(", "std::any_of("),
 ]
 
 
 def commands():
-    """{source: compile command}, and how the program is linked."""
+    """Returns {source: compile command}, and the program's link command."""
     listed = {str(pathlib.Path(c["file"]).relative_to(ROOT)): c["command"] for c in json.loads((BUILD / "compile_commands.json").read_text())
               if pathlib.Path(c["file"]).is_relative_to(ROOT)}
     link = subprocess.run(["ninja", "-C", str(BUILD), "-t", "commands", PROGRAM], capture_output=True, text=True, check=True).stdout.splitlines()[-1]
@@ -59,7 +59,7 @@ def commands():
 
 
 def build(mutant, folder, compile_commands, link):
-    """Gives the program with the mutant in it."""
+    """Returns the program with the mutant."""
     _, path, old, new = mutant
     text = (ROOT / path).read_text()
     if text.count(old) != 1:

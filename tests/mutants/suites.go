@@ -3,9 +3,9 @@ package main
 // suite is a package that is mutated, and the packages whose tests guard it.
 type suite struct {
 	name   string
-	folder string   // in the module
-	files  []string // none: all
-	guards []string // their tests as `go test -short` plays them: the same rules on fewer random worlds
+	folder string   // relative to the module
+	files  []string // empty: all
+	guards []string // their tests run by `go test -short`: the same rules on fewer random worlds
 }
 
 var suites = []suite{

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""gloo's all-to-all, by torch, beside `dispatch-latency`: there with a row for each token and rank, and back with as much. Nothing is
-packed by expert or added up. `gloo.py RANKS ROUNDS BYTES...`: for each number of bytes that a rank has for each rank, a line of
-JSON with the median and the 99th percentile of a pair in microseconds; {"error": ...} where torch is not there.
+"""gloo's all-to-all, through torch, as a peer of `dispatch-latency`: a row for each token and rank there, and as much
+back. Rows are neither packed by expert nor summed. `gloo.py RANKS ROUNDS BYTES...`: for each number of bytes from rank
+to rank, a line of JSON with the median and the 99th percentile of a pair in microseconds; {"error": ...} without torch.
 """
 
 import json
@@ -48,7 +48,7 @@ def main():
             if child == 0:
                 try:
                     rank_of(rank, ranks, rounds, sizes, os.path.join(folder, "meet"))
-                except BaseException as why:  # the others wait for it
+                except BaseException as why:  # otherwise the others wait for it
                     print(json.dumps({"error": repr(why)}), flush=True)
                     os._exit(1)
                 os._exit(0)

@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""One half of a pair (`pair.py`): memory, and a peer's way to move it. `half.py NAME ROLE ADDRESS BYTES`, ROLE source or reader.
+"""One half of a pair (`pair.py`): memory, and a peer's method to move it. `half.py NAME ROLE ADDRESS BYTES`, ROLE
+source or reader.
 
 A peer is a module NAME_peer with `Half(role, address, memory)`:
 
-    memory             whether the class wants `memory`, a numpy array of bytes; else it gets the number of bytes, and nothing is compared
-    settings           list of (words, role of the half that starts a transfer)
-    least              bytes of the smallest transfer that tells anything
-    told()             what the other half must know, as JSON
-    join(told)         of the other half
-    move(setting, offset, bytes)   blocks until the bytes lie in the reader's memory, at the offset they have in the source's; gives
+    memory             whether the class wants `memory`, a numpy array of bytes; else it gets the number of bytes, and
+                       nothing is compared
+    settings           list of (text, role of the half that starts a transfer)
+    least              size of the smallest meaningful transfer, in bytes
+    told()             data for the other half, as JSON
+    join(told)         receives the data of the other half
+    move(setting, offset, bytes)   blocks until the bytes are in the reader's memory, at the source's offset; returns
                        the seconds if it knows better than a clock around it
     version()
 
-The memory is as that of `tangram-transport`: private pages that were touched, of the usual size, with the same bytes. What was compared is
-cleared, and its turn comes again only when all the rest has come by: by then no cache has it.
+The memory is like that of `tangram-transport`: touched private pages of the usual size, with the same bytes. Compared
+bytes are cleared, and are used again only after all other memory: by then no cache has them.
 """
 
 import importlib
@@ -25,7 +27,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-PERIOD = 251 * 256  # bytes, after which the pattern of the source's memory comes again
+PERIOD = 251 * 256  # period in bytes of the pattern in the source's memory
 
 
 def pattern(offset, size):
@@ -45,7 +47,7 @@ def memory(role, size):
 
 
 def check(bytes_, offset, size):
-    """Compares what was brought, and clears it."""
+    """Compares the received bytes, and clears them."""
     import numpy
 
     came = bytes_[offset : offset + size]
@@ -56,7 +58,7 @@ def check(bytes_, offset, size):
 
 
 def play(half, bytes_, asked, say):
-    """Answers lines until there are no more."""
+    """Handles request lines until the input ends."""
     say({"told": half.told()})
     half.join(json.loads(asked.readline())["told"])
     say({"version": half.version(), "settings": [words for words, _ in half.settings], "starts": [role for _, role in half.settings], "least": half.least})
@@ -75,7 +77,7 @@ def play(half, bytes_, asked, say):
 
 def main():
     name, role, address, size = sys.argv[1:]
-    # Libraries print what they please: only this program's answers go to the other end.
+    # Libraries may print to stdout: only this program's replies go to the other end.
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
 
@@ -86,10 +88,10 @@ def main():
             peer = importlib.import_module(f"{name}_peer").Half
             bytes_ = memory(role, int(size)) if peer.memory else int(size)
             play(peer(role, address, bytes_), bytes_, sys.stdin, say)
-        except Exception as error:  # whatever a library raises is told, and ends this peer alone
+        except Exception as error:  # a library's exception is reported, and ends only this peer
             say({"error": f"{type(error).__name__}: {error}"})
             os._exit(1)
-        os._exit(0)  # no library's farewell
+        os._exit(0)  # skips the exit handlers of libraries
 
 
 if __name__ == "__main__":

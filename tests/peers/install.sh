@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make bench-setup`: installs what the bench `transport` measures beside ours (Debian 12, root): iperf3, and NIXL and Mooncake in build/peers, a
-# virtual environment of their own. Does nothing when it was done before with the same lists.
+# `make bench-setup`: installs the peers of the bench `transport` (Debian 12, root): iperf3, and NIXL and Mooncake in
+# build/peers, a separate virtual environment. Does nothing if the lists are unchanged since the last run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tests/peers

@@ -1,4 +1,4 @@
-"""iperf3: what the wire carries by one thread at either end. It moves bytes of its own, of which nothing is compared."""
+"""iperf3: the capacity of the wire with one thread at either end. It moves its own bytes, which are not compared."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ STREAMS = (1, 2, 4)
 class Half:
     memory = False
     settings = [(f"streams {n}", "reader") for n in STREAMS]
-    least = 64 << 20  # it begins and ends in more time than less takes
+    least = 64 << 20  # its start and end take longer than smaller transfers
 
     def __init__(self, role, address, size):
         del size
@@ -24,7 +24,7 @@ class Half:
                 words.append(server.stdout.readline())
                 if not words[-1]:
                     raise RuntimeError(f"iperf3 --server: {''.join(words).strip()}")
-            threading.Thread(target=lambda: list(server.stdout), daemon=True).start()  # or it would wait for a reader of its words
+            threading.Thread(target=lambda: list(server.stdout), daemon=True).start()  # or its output pipe fills
 
     def told(self):
         return self.address

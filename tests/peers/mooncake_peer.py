@@ -1,13 +1,14 @@
-"""Mooncake's transfer engine over TCP. One engine for each setting that is its process's, so one process has one: batches differ."""
+"""Mooncake's transfer engine over TCP. An engine's settings are process-wide, so there is one engine, and settings
+differ only in batches."""
 
 import os
 
 os.environ.setdefault("MC_FORCE_TCP", "1")
-os.environ.setdefault("MC_TCP_ENABLE_CONNECTION_POOL", "1")  # else it connects anew for each part of a batch
+os.environ.setdefault("MC_TCP_ENABLE_CONNECTION_POOL", "1")  # otherwise it connects again for each part of a batch
 os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
 os.environ["MC_TRANSFER_TIMEOUT"] = "30"
 
-PARTS = (1, 2, 4)  # of a batch: so many connections at once
+PARTS = (1, 2, 4)  # parts of a batch: the number of concurrent connections
 SETTINGS = [(f"{operation} in {parts}", operation, parts) for operation in ("read", "write") for parts in PARTS]
 
 

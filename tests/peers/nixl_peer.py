@@ -1,18 +1,20 @@
-"""NIXL: its UCX backend over TCP. One agent for each setting, as a backend's configuration is its agent's."""
+"""NIXL with its UCX backend over TCP. There is one agent per setting, because a backend's configuration belongs to its
+agent."""
 
 import base64
 import os
 import subprocess
 import time
 
-# UCX reads these when a backend is made. Without them it would look for other ways (shared memory, GPUs), and take the loopback's address for the wire's.
+# UCX reads these when a backend is made. Without them it would try other transports (shared memory, GPUs), and use the
+# loopback's address instead of the wire's.
 os.environ["UCX_TLS"] = "tcp"
 os.environ.setdefault("UCX_LOG_LEVEL", "error")
 os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
 
 UNIT = 1 << 20
-SECONDS = 30  # of a transfer, at most
-# words, operation, bytes of a descriptor (0: one for all), UCX's configuration
+SECONDS = 30  # maximum duration of a transfer
+# text, operation, bytes of a descriptor (0: one for all), UCX's configuration
 SETTINGS = (
     ("read", "READ", 0, ""),
     ("read in units of 1 MiB", "READ", UNIT, ""),
@@ -23,7 +25,7 @@ SETTINGS = (
 
 
 def interface(address):
-    """The name of the one that has the address."""
+    """The name of the network interface with the address."""
     lines = subprocess.run(["ip", "-oneline", "address", "show", "to", address], check=True, capture_output=True, text=True).stdout.split()
     if len(lines) < 2:
         raise ValueError(f"no interface has {address}")

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Brings bytes from one network namespace to another in another project's way, for `tangram-transport`, which starts it in the reader's.
+"""Transfers bytes between two network namespaces with another project's software, for `tangram-transport`, which starts
+it in the reader's.
 
-It starts two halves of itself (`half.py`), one in each namespace. A line of JSON on stdout answers each on stdin; the first comes unasked:
+It starts two halves (`half.py`), one in each namespace. It answers each line of JSON on stdin with one on stdout; the
+first line comes without a request:
 
-    {"version": "1.5.1", "settings": ["...", ...], "least": 0}     what a transfer may be asked for, and how small it may be (bytes)
+    {"version": "1.5.1", "settings": ["...", ...], "least": 0}     settings of a transfer, and its minimum size (bytes)
     {"setting": 0, "offset": 0, "bytes": 1048576}  ->  {"seconds": 0.001}
 
-What came was compared byte for byte, after the clock stood. A peer that is not there says {"trouble": "not installed"} and ends with 0, one that
-fails says {"trouble": "failed: ..."} and ends with 1. While nobody asks both halves are stopped (SIGSTOP): what spins in one takes no time from others.
+Received bytes are compared after the time was taken. A missing peer prints {"trouble": "not installed"} and exits with
+0, a failing one prints {"trouble": "failed: ..."} and exits with 1. Between requests both halves are stopped (SIGSTOP),
+so that their busy loops take no time from others.
 
     pair.py NAME --source-net FILE --source ADDRESS --reader ADDRESS --bytes N
 """
@@ -25,15 +28,15 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-PYTHON = HERE.parent.parent / "build" / "peers" / "bin" / "python"  # tests/peers/install.sh made it
-PACKAGES = {"nixl": "nixl_cu12", "mooncake": "mooncake", "iperf3": None}  # by peer; None: a program of that name
+PYTHON = HERE.parent.parent / "build" / "peers" / "bin" / "python"  # made by tests/peers/install.sh
+PACKAGES = {"nixl": "nixl_cu12", "mooncake": "mooncake", "iperf3": None}  # by peer; None: a program with that name
 START_SECONDS, ASK_SECONDS = 90, 60
-# /sys shows the interfaces of the network namespace in which it was mounted, and there UCX looks for them.
+# /sys shows the interfaces of the network namespace in which it was mounted; UCX reads it.
 OWN_SYS = ["unshare", "--mount", "sh", "-c", 'umount --lazy /sys && mount -t sysfs sysfs /sys && exec "$@"', "own-sys"]
 
 
 class Trouble(Exception):
-    """Why a peer cannot be measured (any more)."""
+    """The reason why a peer cannot be measured (any longer)."""
 
 
 def installed(name):
@@ -45,7 +48,8 @@ def installed(name):
 
 
 def command(name, role, address, size, net=None):
-    """What starts a half; `net`: in which network namespace, if not in this one. It ends with this process, also if it is stopped."""
+    """The command that starts a half; `net`: its network namespace, if not this one. It ends with this process, also
+    while stopped."""
     python = sys.executable if PACKAGES[name] is None else str(PYTHON)
     half = ["setpriv", "--pdeathsig", "KILL", python, str(HERE / "half.py"), name, role, address, str(size)]
     return ([] if net is None else ["nsenter", f"--net={net}"]) + OWN_SYS + half
@@ -64,10 +68,11 @@ class Half:
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # what it said last tells why, or hear() that it ended
+            pass  # its last output has the reason, or hear() reports its end
 
     def hear(self, seconds):
-        """The next line. Trouble: it says so, ended, says no JSON, or nothing for so many seconds."""
+        """Returns the next line. Raises Trouble: it reports one, ended, wrote no JSON, or nothing within this many
+        seconds."""
         until = time.monotonic() + seconds
         out = self.process.stdout.fileno()
         while b"\n" not in self.rest:
@@ -92,8 +97,8 @@ class Half:
 
     def stop(self):
         self.process.send_signal(signal.SIGSTOP)
-        with contextlib.suppress(ChildProcessError):  # it has ended: the next question tells
-            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # until it stands| os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ChildProcessError):  # it has ended: the next request reports it
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # until it is stopped
 
     def go_on(self):
         self.process.send_signal(signal.SIGCONT)
@@ -105,7 +110,7 @@ class Half:
 
 
 class Pair:
-    """Two halves that know each other, stopped but in `bring`."""
+    """Two connected halves, stopped except in `bring`."""
 
     def __init__(self, source, reader):
         """Takes the commands of the halves."""
@@ -122,7 +127,7 @@ class Pair:
             raise
 
     def bring(self, setting, offset, size):
-        """Seconds of one transfer, of which every byte is right."""
+        """Returns the seconds of one transfer, all bytes of which are right."""
         for half in self.halves.values():
             half.go_on()
         starts = self.can["starts"][setting]
@@ -141,7 +146,7 @@ class Pair:
 
 
 def play(pair, asked, out):
-    """Answers what is asked, a line each, until there is no more."""
+    """Answers requests, a line each, until the input ends."""
     print(json.dumps({key: pair.can[key] for key in ("version", "settings", "least")}), file=out, flush=True)
     for line in asked:
         want = json.loads(line)

@@ -1,4 +1,5 @@
-"""The glue between `tangram-transport` and a peer: what is asked and said, that bytes are compared, and that nothing stays behind or disturbs."""
+"""The code between `tangram-transport` and a peer: requests and replies, the comparison of bytes, and that it leaves
+nothing behind and disturbs nothing."""
 
 import contextlib
 import io
@@ -105,7 +106,7 @@ class Start(unittest.TestCase):
 
 class Say(unittest.TestCase):
     def main(self, name, asked=""):
-        """Exit code, the lines on stdout, and what stands on stderr."""
+        """Returns the exit code, the lines on stdout, and stderr."""
         words = ["pair.py", name, "--source-net", "", "--source", "127.0.0.1", "--reader", "127.0.0.1", "--bytes", str(SIZE)]
         out, err, halves = io.StringIO(), io.StringIO(), dict(zip(("source", "reader"), commands()))
         with (mock.patch.object(sys, "argv", words), mock.patch.object(sys, "stdin", io.StringIO(asked)), contextlib.redirect_stdout(out),

@@ -1,4 +1,5 @@
-"""A peer for the tests of the glue: one process reads or writes the memory of another through /proc. Some of its settings do wrong."""
+"""A peer for the tests of the common code: one process reads or writes another's memory through /proc. Some of its
+settings make errors."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Reads what a stage prints while it runs: which tests run, passed and failed, and what each failed test printed itself."""
+"""Reads a stage's output while it runs: which tests run, passed and failed, and each failed test's own output."""
 
 import dataclasses
 import json
@@ -59,8 +59,8 @@ class CommandReader:
         if code == 0:
             return Count(passed=1)
         said = [line.strip() for line in self.lines if line.strip()]
-        missed = [line for line in said if line.endswith("MISSED")]  # goals of benches
-        errors = [line for line in said if " error: " in line]  # of a compiler: what make says after it tells less
+        missed = [line for line in said if line.endswith("MISSED")]  # missed goals of benches
+        errors = [line for line in said if " error: " in line]  # of a compiler: make's later output tells less
         name = "; ".join(missed or errors[:1] or said[-1:] or [f"exit code {code}"])[:200]
         return Count(failures=[Failure(self.stage, name, clip(self.lines))])
 
@@ -107,7 +107,7 @@ class GoReader:
         return " ".join(key).strip()
 
     def _own_output(self, key):
-        """What a test printed; its parents' after it, which hold what they started for all of their subtests."""
+        """A test's output; then its parents', which contains the output of processes that serve all their subtests."""
         lines = list(self.output.get(key, []))
         package, test = key
         while "/" in test:
@@ -120,7 +120,7 @@ class GoReader:
         parents, blamed = set(), set()
         for package in {p for p, o in self.ended_packages.items() if o == "fail"} | ({p for p, _ in self.begun} - self.ended_packages.keys()):
             for key in self.begun:
-                if key[0] == package and key not in self.outcomes:  # a panic, a limit, or it was killed
+                if key[0] == package and key not in self.outcomes:  # a panic, a timeout, or a kill
                     self.outcomes[key] = "fail"
         for (package, test), outcome in self.outcomes.items():
             while "/" in test:
@@ -130,7 +130,7 @@ class GoReader:
                     blamed.add((package, test))
         for key, outcome in self.outcomes.items():
             if key in parents and (outcome != "fail" or key in blamed):
-                continue  # its subtests count
+                continue  # only its subtests count
             if outcome == "pass":
                 count.passed += 1
             elif outcome == "skip":
@@ -145,13 +145,13 @@ class GoReader:
         return count
 
     def _package_output(self, package):
-        """A panic or a race is printed for the package where no test claims it."""
+        """The package's output of a panic or a race that belongs to no test."""
         said = "".join(self.output.get((package, ""), []))
         return "\n" + clip(said.splitlines()) if re.search(r"panic:|DATA RACE|timed out", said) else ""
 
 
 class CTestReader:
-    """ctest; what failed and why is in its JUnit file, what runs in its lines."""
+    """ctest; failures are read from its JUnit file, running tests from its lines."""
 
     # A test with parameters is listed as "Suite.Name/1  # GetParam() = ...".
     PARAMETERS = re.compile(r"\s+# (GetParam|TypeParam).*")
@@ -190,7 +190,7 @@ class CTestReader:
                     count.skipped += 1
                 else:
                     count.passed += 1
-        else:  # it was killed
+        else:  # ctest was killed
             count.passed = self.passed
             count.failures = [Failure(self.stage, name, clip(self.lines)) for name in self.failed + self.running()]
         if code != 0 and not count.failures:

@@ -1,7 +1,8 @@
-"""What each tier runs: `test` is CI, `check` comes before an issue is resolved, `nightly` is everything.
+"""The stages of each tier: `test` is CI, `check` comes before an issue is resolved, `nightly` is everything.
 
-A tier is set-up and build, then lanes: the stages of a lane run one after another, lanes side by side. Two worlds of processes are never in
-different lanes: their engines step in time with each other, and on two cores the steps of both would take several times as long.
+A tier is set-up and build, then lanes: the stages of a lane run one after another, and lanes run concurrently. All
+worlds of processes are in one lane: their engines wait for each other in each step, so on two cores two worlds would
+each take several times as long.
 """
 
 import dataclasses
@@ -11,9 +12,10 @@ import re
 from .stage import ROOT, Stage
 
 SETUP, BUILD, UNIT, LINT, FIGURES, WALK, SMOKE, FLAKY, TIME = 10, 11, 12, 13, 14, 15, 16, 17, 18  # exit codes
-CHECK = 19  # of a stage that only check and nightly have
+CHECK = 19  # of a stage in check and nightly only
 
-# Go collects garbage less often while it compiles (a fifth less processor time), and as usual in what is tested. Linters have vetted already.
+# Go collects garbage less often while it compiles (a fifth less processor time), but as usual in the tests. The linters
+# run vet.
 def go_test(module, args, env=""):
     return f"(cd {module} && GOGC=400 {env} go test -json -count=1 -vet=off -exec 'env -u GOGC' {args}) || rc=1"
 
@@ -26,25 +28,26 @@ def ctest(folder, args):
     return f"ctest --test-dir build/{folder} -j3 {args} --output-on-failure --output-junit {{junit}}"
 
 
-# Tests whose names have this word measure the machine's clock or its processor time: `make test` leaves them out.
+# Tests with this word in their names measure the clock or processor time: `make test` omits them.
 REAL_TIME = "RealTime"
 
-# The worlds of processes that `make test` walks: of each kind one, under load, with kill -9 of a pod, an engine, an agent and a driver.
-# Several take many cases, of which only the first are run (worlds.Cases).
+# The worlds of processes in `make test`: one of each kind, under load, with kill -9 of a pod, an engine, an agent and a
+# driver. Some tests run only their first cases (worlds.Cases).
 WALK_CORE = (
     "TestTour", "TestADeepSwitch", "TestAPodDies", "TestAnEngineDiesAlone", "TestAnAgentDiesAlone", "TestDriverThatIsKilled", "TestAgentThatFailsInAPhase",
     "TestGolden", "TestPlacements", "TestEnginesConform", "TestAWorldOnGpus", "TestPythonEngines", "TestStaleCalls", "TestWrongCertificates",
     "TestShapesThatCannotBe", "TestTooLittleMemory",
 )
 
-# The model in every state, and the code that ships beside it; what shows that the proof notices a missing rule is for check.
+# The model in every state, and the shipped code against it. Tests that a missing rule breaks the proof are in check.
 MODEL_CORE = "^(TestModel|TestModelOfCopiesAhead|TestModelOfPauses|TestTheGateReplaysTheModel|TestTheAttemptsReplayTheModel|TestTheModelFollowsTheSimulation)$"
 
 SETUP_STAGE = Stage("setup", "WITH_CLUSTER=1 e2e/setup/install.sh", code=SETUP, online=True)
 VLLM_STAGE = Stage("vllm-setup", "make -s vllm-setup", code=SETUP, online=True)
 BUILD_STAGE = Stage("build", "make -s cxx go model && ninja -C build/cxx", code=BUILD)
 
-# Worlds of processes wait for each other, and go first; what only computes takes the processors that they leave.
+# The processes of a world wait for each other, so worlds come first; stages that only compute use the remaining
+# processor time.
 COMPUTES = 15
 
 TEST = (
@@ -52,7 +55,7 @@ TEST = (
         Stage("go", go_tests(*(go_test(module, f"-timeout 20m -skip {REAL_TIME} ./...") for module in ("api", "operator", "e2e")),
                              go_test("e2e/cluster", f"-timeout 20m -skip {REAL_TIME} $(go list ./... | grep -v /clustertest)")), "go", UNIT, 5, COMPUTES, retry=True),
         Stage("api", go_tests(go_test("tests", "-timeout 20m ./api/... ./chart/... ./internal/... ./mutants/...")), "go", UNIT, 1, COMPUTES, retry=True),
-        # after go, whose compiled packages it reads
+        # after go, because it uses its compiled packages
         Stage("lint", "tests/lint.sh", code=LINT, minutes=5, nice=COMPUTES),
         Stage("scripts", "python3 tests/runner/runner_test.py && (cd tests && python3 -m unittest bench_test) && "
               "(cd tests/peers && ../../build/venv/bin/python -m unittest pair_test)", code=UNIT, nice=COMPUTES),
@@ -67,8 +70,8 @@ TEST = (
     ),
 )
 
-# Programs that run again under each sanitizer. gRPC and protobuf are Debian's, without instrumentation, so that TSan gets the parts that have
-# threads of their own. NOT_BUILT is ctest's name for a program that this tree does not build.
+# Programs that run again under each sanitizer. Debian's gRPC and protobuf are not instrumented, so TSan gets the
+# programs with their own threads. NOT_BUILT is ctest's name for a program that this tree does not build.
 ASAN = ("base_test net_grpc_test layout_test memory_test store_test dispatch_core_test dispatch_test transition_test kv_test kernels_test "
         "gpu_check_test device_test loader_test wire_processes_test client_test server_test gate_test mover_test net_test model_kernels_test "
         "engine_memory_test engine_pace_test engine_scheduler_test engine_mesh_test engine_rows_test engine_messages_test engine_world_test "
@@ -79,12 +82,14 @@ TSAN = ("store_test transition_test wire_processes_test engine_rows_test engine_
 FUZZ = ("manifest_fuzz checkpoint_fuzz safetensors_fuzz resume_fuzz frame_fuzz config_fuzz data_port_fuzz engine_messages_fuzz mesh_fuzz dispatch_fuzz "
         "block_manifest_fuzz block_news_fuzz")
 PARTIAL = f"-E 'NOT_BUILT|(client|dispatch)_abi_test|{REAL_TIME}'"
-# A callback server of gRPC hands messages over within its library, so that TSan takes each for a race; what stands behind it has tests of its own.
+# A gRPC callback server passes messages between threads inside its library, which TSan reports as races; the code
+# behind it has its own tests.
 TSAN_PARTIAL = PARTIAL.replace("NOT_BUILT", "NOT_BUILT|FrontendServerTest")
 
 
 def check(fuzz_seconds=20, faults="", faults_minutes=4):
-    """The lanes of `check`, and what `nightly` makes longer: seconds for each fuzz target, and the environment of the fault matrix."""
+    """The lanes of `check`, with the parameters that `nightly` extends: seconds per fuzz target, and the environment of
+    the fault matrix."""
     race = "-race -timeout 30m"
     return (
         (
@@ -108,7 +113,7 @@ def check(fuzz_seconds=20, faults="", faults_minutes=4):
     )
 
 
-# Tests of real time have the machine to themselves: `check` and `nightly` run them before their lanes.
+# Tests of real time run alone on the machine: `check` and `nightly` run them before their lanes.
 CLOCK = (
     Stage("clock", f"ctest --test-dir build/cxx -R {REAL_TIME} --output-on-failure --output-junit {{junit}}", "ctest", CHECK, 2, alone=True),
     Stage("go-clock", go_tests(*(go_test(module, f"-p 1 -timeout 20m -run {REAL_TIME} ./...") for module in ("api", "operator", "e2e"))), "go", CHECK, 2, alone=True),
@@ -130,7 +135,7 @@ def nightly():
     return ((*computes, Stage("simulation", "make -s simulate-agents SEED=$SEED COUNT=1000000", code=CHECK, minutes=20)), (*parts, *last))
 
 
-# Folders whose changes a stage of `check` is about; the others are run only without ONLY=touched.
+# Folders whose changes need a stage of `check`; with ONLY=touched other stages are skipped.
 TOUCHES = {
     "clock": "agent/ kernels/ e2e/engine/", "go-clock": "operator/ e2e/",
     "race": "operator/ e2e/", "asan": "agent/ kernels/ e2e/engine/ tests/gpu/",
@@ -143,7 +148,7 @@ TOUCHES = {
 
 
 def touched(lanes, changed):
-    """Stages that changed files are about.
+    """Stages that changed files need.
 
     >>> [[s.name for s in lane] for lane in touched(check(), ["agent/vllm/x.py"])]
     [['asan', 'tsan', 'fuzz'], ['walk-rest', 'faults-rest', 'vllm-package', 'vllm', 'vllm-cluster', 'demo']]
@@ -152,7 +157,7 @@ def touched(lanes, changed):
 
 
 def shard(lanes, i, n):
-    """The i-th of n parts of all stages, of about equal length: each stage, the longest first, goes to the part that has the least.
+    """The i-th of n parts of all stages, of about equal length: each stage, longest first, goes to the shortest part.
 
     >>> parts = [shard(check(), i, 3) for i in (1, 2, 3)]
     >>> sorted(s.name for part in parts for lane in part for s in lane) == sorted(s.name for lane in check() for s in lane)

@@ -1,8 +1,8 @@
-"""Which failed tests are run once more, alone, and what a run that needs that is worth.
+"""Decides which failed tests run once more, alone, and judges the flaky ones.
 
-At most three failed tests are run again, after everything else. One that passes then is *flaky*: it counts as passed, is named on the last
-lines, and its first output is kept. Nothing is run again that could hide a fault of the product: NEVER and NEVER_OUTPUT. The names in
-flaky.txt are known; a run may have one flaky test that is not.
+At most three failed tests run again, after everything else. A test that then passes is *flaky*: it counts as passed, is
+named in the last lines, and its first output is kept. Failures that may be faults of the product are not repeated:
+NEVER and NEVER_OUTPUT. Tests in flaky.txt are known to be flaky; a run may have one other flaky test.
 """
 
 import dataclasses
@@ -16,13 +16,14 @@ from .stage import ROOT, Stage
 FILE = ROOT / "tests" / "flaky.txt"
 MAX_RETRIES = 3
 MAX_ENTRIES = 5
-MAX_UNKNOWN = 1  # flaky tests of a run that flaky.txt does not have
+MAX_UNKNOWN = 1  # flaky tests in a run that are not in flaky.txt
 MAX_DAYS = 7  # from an entry's first day to its last
 
-NEVER = re.compile(r"Golden|Simulation|Mutant|\(the package\)")  # fixed seeds and recorded answers: the same again, or a different program
+# Fixed seeds and recorded results: a repetition gives the same result, or the program differs.
+NEVER = re.compile(r"Golden|Simulation|Mutant|\(the package\)")
 NEVER_OUTPUT = re.compile(
-    r"Sanitizer|DATA RACE|runtime error:|panic:|SIGSEGV|SIGABRT|SEGFAULT|Subprocess aborted"  # faults of memory and of threads
-    r"|differ|conflicting tokens?|(was|were) lost|lost \d+ requests"  # of what clients get
+    r"Sanitizer|DATA RACE|runtime error:|panic:|SIGSEGV|SIGABRT|SEGFAULT|Subprocess aborted"  # memory and thread errors
+    r"|differ|conflicting tokens?|(was|were) lost|lost \d+ requests"  # wrong results of clients
     r"|left after the cluster is down", re.I)
 
 
@@ -60,7 +61,7 @@ def alone(failure, stage):
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A line of flaky.txt: a test that is known to be flaky, until a day."""
+    """A line of flaky.txt: a test that is known to be flaky until a date."""
 
     name: str  # as a failure is printed: "stage: test"
     first: datetime.date
@@ -100,7 +101,8 @@ def expired(entries, today):
 
 
 def run_again(runner, results):
-    """Runs failed tests again, if they are few and each may be; moves those that pass from failures to passed. Returns the flaky ones."""
+    """Runs failed tests again, if they are few and may be repeated; moves passing ones from failures to passed. Returns
+    the flaky ones."""
     failures = [(f, r) for r in results for f in r.count.failures]
     if not failures or len(failures) > MAX_RETRIES or runner.killed:
         return []

@@ -1,4 +1,5 @@
-"""The runner itself: what fails, hangs, prints nothing or is flaky is reported with its name and its own output, and gives its exit code."""
+"""The runner itself: a test that fails, hangs, prints nothing or is flaky is reported with its name and output, and its
+exit code."""
 
 import datetime
 import doctest

@@ -1,4 +1,4 @@
-"""Runs one stage: a shell command in namespaces of its own, whose output goes to a log and to a reader (count.py)."""
+"""Runs one stage: a shell command in separate namespaces, whose output goes to a log and to a reader (count.py)."""
 
 import contextlib
 import dataclasses
@@ -15,9 +15,9 @@ from . import count
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LOGS = ROOT / "build" / "test"
 
-# A network with nothing but its loopback interface, a /sys that shows it, and processes that end with the stage: stages that run at the same
-# time share no ports, links, routes or mounts, and nothing is downloaded. Cgroups stay the machine's. The address (of RFC 5737's TEST-NET-1) and
-# the route are for kube-apiserver, which does not start without something to advertise.
+# A network with only a loopback interface, a /sys that shows it, and processes that end with the stage. So concurrent
+# stages share no ports, links, routes or mounts, and cannot download. Cgroups are the machine's. kube-apiserver does
+# not start without an address to advertise: hence the address (of RFC 5737's TEST-NET-1) and the route.
 NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 ENTER = """set -e
 ip link set lo up
@@ -37,12 +37,12 @@ exec bash -c "$0"
 class Stage:
     name: str
     command: str
-    reader: str = "command"  # of count.READERS
-    code: int = 1  # of the whole run, where this is the first stage that failed
-    minutes: float = 1  # about, to deal stages to shards
+    reader: str = "command"  # a key of count.READERS
+    code: int = 1  # exit code of the run if this is the first failed stage
+    minutes: float = 1  # approximate, to deal stages to shards
     nice: int = 0
-    online: bool = False  # it downloads: no namespaces
-    alone: bool = False  # it reads clocks: before the lanes, with nothing next to it
+    online: bool = False  # it downloads, so it has no namespaces
+    alone: bool = False  # it reads clocks: it runs before the lanes, alone
     retry: bool = False  # a failed test may be run once more (retry.py)
 
 
@@ -51,18 +51,18 @@ class Result:
     stage: Stage
     count: count.Count
     minutes: float
-    cpu: float  # minutes of all its processes
+    cpu: float  # processor minutes of all its processes
     code: int
 
 
 @functools.cache
 def has_namespaces():
-    """Whether this machine lets us make them: root, and a kernel that has them."""
+    """Whether this process can make namespaces: it needs root, and kernel support."""
     return subprocess.run([*NAMESPACES, "bash", "-c", ENTER.replace("$0", "true")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 class Runner:
-    """Runs stages, several at a time; `kill` ends those that run."""
+    """Runs stages, several concurrently; `kill` ends the running ones."""
 
     def __init__(self, logs=LOGS, env=None, say=print, isolate=True):
         self.logs, self.env, self.say = pathlib.Path(logs), env or dict(os.environ), functools.partial(say, flush=True)
@@ -113,17 +113,17 @@ class Runner:
             self.say(f"--- {name}: {c.passed} passed, {len(c.failures)} failed, {c.skipped} skipped, {result.minutes:.1f} min, {result.cpu:.1f} of CPU")
 
     def kill(self, why):
-        """Ends every stage that runs, and says which tests were running."""
+        """Ends all running stages, and reports the tests that were running."""
         with self.lock:
             self.killed = True
             for name, (process, reader) in self.active.items():
                 self.say(f"KILLED {name}: {why}; running: {', '.join(reader.running()[:20]) or 'no test'}")
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # with --kill-child all processes of the namespace end
+                    os.killpg(process.pid, signal.SIGKILL)  # --kill-child ends all processes of the namespace
 
 
 def run_lanes(runner, lanes):
-    """Runs lanes side by side, the stages of each one after another; returns all results, in the order of lanes."""
+    """Runs lanes concurrently, the stages of each one after another; returns all results, in the order of lanes."""
     results = {stage.name: Result(stage, count.Count(failures=[count.Failure(stage.name, "the runner failed", "")]), 0, 0, 1) for lane in lanes for stage in lane}
 
     def play(lane):

@@ -13,21 +13,21 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// One agent fails once in each phase. Before the permit: the driver says why, all ranks serve
-// on in the old layout, nothing moved. After it, the driver goes on: the same apply succeeds.
+// One agent fails once in each phase. Before the permit: the driver reports the reason, all ranks keep serving in the
+// old layout, nothing moved. After the permit, the driver continues: the same apply succeeds.
 func TestAgentThatFailsInAPhase(t *testing.T) {
 	for _, c := range worlds.Cases(5, []struct {
-		fault  string // the second pass: the first layout is the first
-		cause  string // "": the transition goes through
-		settle bool   // the abort failed too: only the next apply brings the world to rest
-		said   string // by the agent, where the driver has no error to tell
+		fault  string // at the second pass, because the first one is the first layout
+		cause  string // "": the transition succeeds
+		settle bool   // the abort failed, too: only the next apply brings the world to rest
+		said   string // by the agent, if the driver has no error
 	}{
 		{"prepare.after_memory=error@2", "fault point prepare.after_memory", false, ""},
 		{"stage.before=error@2,abort.before=error", "fault point stage.before", true, ""},
 		{"permit.after_arm=error@2", "", false, "fault point permit.after_arm"},
 		{"retire.before=error@2", "", false, "fault point retire.before"},
 		{"stage.after_fetch=corrupt@2", "", false, "differs from its hash"},
-		// `make test` ends here.
+		// `make test` runs only the cases above.
 		{"prepare.before=error@2", "fault point prepare.before", false, ""},
 		{"prepare.after=error@2", "fault point prepare.after", false, ""},
 		{"stage.before=error@2", "fault point stage.before", false, ""},
@@ -36,7 +36,7 @@ func TestAgentThatFailsInAPhase(t *testing.T) {
 		{"stage.after=error@2", "fault point stage.after", false, ""},
 		{"permit.before_arm=error@2", "", false, "fault point permit.before_arm"},
 		{"retire.after=error@2", "", false, "fault point retire.after"},
-		{"stage.before_fetch=error@2", "", false, "fault point stage.before_fetch"}, // the source is asked again
+		{"stage.before_fetch=error@2", "", false, "fault point stage.before_fetch"}, // the source is queried again
 	}) {
 		t.Run(c.fault, func(t *testing.T) {
 			w := startTiny(t, harness.Options{Pods: []int{1, 1}, Faults: map[int]string{1: c.fault}})

@@ -19,7 +19,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// dial a pod's agent with <dir>/<name>.crt, trusting the world's own authority.
+// dial connects to a pod's agent with <dir>/<name>.crt, trusting the world's authority.
 func dial(t *testing.T, w *harness.World, pod int, dir, name string) tangramv1.AgentClient {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
@@ -35,7 +35,7 @@ func dial(t *testing.T, w *harness.World, pod int, dir, name string) tangramv1.A
 	return tangramv1.NewAgentClient(conn)
 }
 
-// Calls that are late, early or for someone else are refused; the trailer says what is current.
+// Calls that are late, early or for another world are rejected; the trailer has the current values.
 func TestStaleCalls(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{2}})
 	apply(t, w, 2, "ExpertParallel")
@@ -112,7 +112,8 @@ func TestWrongCertificates(t *testing.T) {
 		{"gateway", w.CertificateDir(), "gateway", "only spiffe://tangram/demo/driver may call Agent, the caller's certificate names 'gateway'", codes.PermissionDenied},
 		{"engine", w.CertificateDir(), "engine-p0", "the caller's certificate names 'engine/p0'", codes.PermissionDenied},
 		{"agent", w.CertificateDir(), "agent-p0", "the caller's certificate names 'agent/p0'", codes.PermissionDenied},
-		{"another authority", foreign, "driver", "", codes.Unavailable}, // no connection; TLS 1.3 does not always get to tell the client why
+		// There is no connection, and with TLS 1.3 the client does not always get the reason.
+		{"another authority", foreign, "driver", "", codes.Unavailable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			agent := dial(t, w, 0, c.dir, c.cert)
@@ -124,7 +125,7 @@ func TestWrongCertificates(t *testing.T) {
 			_, err = agent.Abort(t.Context(), &tangramv1.AbortRequest{Header: header})
 			require.Equal(t, c.code, grpcstatus.Code(err), "%v", err)
 			stream, err := agent.Watch(t.Context(), &tangramv1.WatchRequest{World: now.World})
-			if err == nil { // without a connection it fails at once
+			if err == nil { // without a connection it fails immediately
 				_, err = stream.Recv()
 			}
 			require.Equal(t, c.code, grpcstatus.Code(err), "%v", err)

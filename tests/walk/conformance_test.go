@@ -19,20 +19,20 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// candidate is an engine as the suite sees it: how a world of it is started, and which tokens are right.
+// candidate is an engine to be tested by the suite: how to start a world of it, and which tokens are right.
 type candidate struct {
 	name string
-	// start a world of it; the suite says how many pods, and what they are to bear.
+	// start starts a world of it; the suite sets the pods and the options of its faults.
 	start func(*testing.T, harness.Options) *harness.World
-	// source of prompts, short ones.
+	// source of short prompts.
 	source load.Source
-	// stepTokens are the most that one rank computes in a step (--max-batch-tokens).
+	// stepTokens is the maximum of one rank's step (--max-batch-tokens).
 	stepTokens int
 	// layers of its checkpoint.
 	layers int
-	// right demands that tokens of requests that have ended are the right ones.
+	// right requires that the tokens of ended requests are right.
 	right func(*testing.T, []*load.Result)
-	// aheadOfLeavers: KV of ranks that leave goes ahead of the flip.
+	// aheadOfLeavers: KV of leaving ranks is copied ahead of the flip.
 	aheadOfLeavers bool
 }
 
@@ -44,20 +44,20 @@ type conforming struct {
 }
 
 const (
-	conformingTokens = 1024 // of a request, prompt and answer: many times what a transition takes, and little enough that six have room on one rank
+	conformingTokens = 1024 // prompt and answer: outlasts a transition by far, and six fit on one rank
 	conformingRanks  = 3
 	inFlight         = 6
 )
 
-// part of the suite. Each begins with requests of its own and a layout of its own, so that each can be played alone.
+// part is a part of the suite. Each starts with its own requests and its own layout, so that it can run alone.
 type part struct {
 	name string
 	play func(*testing.T, *conforming)
-	// deadly: engines end in it.
+	// deadly: engines die in it.
 	deadly bool
 }
 
-// Those that end with somebody's death come last: the world is smaller then.
+// Parts with deaths come last, because they shrink the world.
 var suite = []part{
 	{"growth", grows, false},
 	{"shrink", shrinks, false},
@@ -73,7 +73,7 @@ var suite = []part{
 	{"a pod is killed", losesAPod, true},
 }
 
-// conform plays the suite in one world. Tokens are compared throughout; KV that a flip brought wrong is heard by whoever computes on with it.
+// conform runs the suite in one world. Tokens are always compared; wrong KV of a flip changes the next tokens.
 func conform(t *testing.T, of candidate) {
 	t.Helper()
 	c := &conforming{candidate: of}
@@ -89,7 +89,7 @@ func conform(t *testing.T, of candidate) {
 	}
 }
 
-// members are the engines that are there: one that comes after another has another name.
+// members lists the attached engines: a restarted one has another name.
 func (c *conforming) members(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -101,7 +101,7 @@ func (c *conforming) members(t *testing.T) []string {
 	return out
 }
 
-// fly the next requests of the source.
+// fly sends the next requests of the source.
 func (c *conforming) fly(t *testing.T, n int) []*flight {
 	t.Helper()
 	flights := flyOf(t, c.World, c.source, c.sent, n, conformingTokens)
@@ -109,7 +109,7 @@ func (c *conforming) fly(t *testing.T, n int) []*flight {
 	return flights
 }
 
-// landed requests have the right tokens, and their KV is free.
+// landed requires that the requests have the right tokens, and that their KV is freed.
 func (c *conforming) landed(t *testing.T, flights []*flight) {
 	t.Helper()
 	var results []*load.Result
@@ -120,7 +120,8 @@ func (c *conforming) landed(t *testing.T, flights []*flight) {
 	c.quiet(t)
 }
 
-// quiet: without requests no KV is held, on any rank. What a flip adopted and nobody runs would be here.
+// quiet requires that no rank holds KV without requests, for example KV that a flip migrated to a request that does not
+// run.
 func (c *conforming) quiet(t *testing.T) {
 	t.Helper()
 	var held string
@@ -142,7 +143,8 @@ func (c *conforming) quiet(t *testing.T) {
 	}, worlds.Hang, 100*time.Millisecond, "all requests have ended, and KV is held: %s", &held)
 }
 
-// carried is what engines brought so far with flips: bytes of KV, as the kit says it in their logs; and how often it did not come.
+// carried returns the bytes of KV that flips migrated so far, from the kit's lines in the engines' logs, and the number
+// of failures.
 func (c *conforming) carried(t *testing.T) (bytes, failed int) {
 	t.Helper()
 	logs, err := filepath.Glob(filepath.Join(c.Dir(), "engine-p*.log"))
@@ -164,7 +166,7 @@ func (c *conforming) carried(t *testing.T) (bytes, failed int) {
 	return bytes, failed
 }
 
-// ahead is what of that was here before the flips, as the engines' logs have it.
+// ahead returns the part of these bytes that was copied before the flips, from the engines' logs.
 func (c *conforming) ahead(t *testing.T) (bytes int) {
 	t.Helper()
 	logs, err := filepath.Glob(filepath.Join(c.Dir(), "engine-p*.log"))
@@ -197,7 +199,7 @@ func (c *conforming) through(t *testing.T, from stop, stops ...stop) {
 	}
 }
 
-// even: whole experts and whole requests, shared out.
+// even has whole experts and whole requests, distributed evenly.
 func even(ranks int) stop { return stop{ranks, "ExpertParallel", nil} }
 
 func grows(t *testing.T, c *conforming) {
@@ -216,13 +218,13 @@ func shrinks(t *testing.T, c *conforming) {
 	}
 }
 
-// In the middle each expert is on all ranks in part, and each request's attention on one.
+// In between, each expert is split over all ranks, and each request's attention is on one.
 func cuts(t *testing.T, c *conforming) {
 	cut := stop{conformingRanks, "ExpertParallel", []string{fmt.Sprintf("0-%d=%d/1", c.layers-1, conformingRanks)}}
 	c.through(t, even(conformingRanks), cut, even(conformingRanks))
 }
 
-// Who left has nothing, and computes again once it is asked to.
+// A rank that left has nothing, and computes again after it returns.
 func leaves(t *testing.T, c *conforming) {
 	c.through(t, even(3), even(1), even(3))
 	flights := c.fly(t, inFlight)
@@ -230,13 +232,13 @@ func leaves(t *testing.T, c *conforming) {
 	c.landed(t, flights)
 }
 
-// everyRankHas requests that run, of so many ranks.
+// everyRankHas waits until each of the ranks has running requests.
 func (c *conforming) everyRankHas(t *testing.T, ranks int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(c.busy(t)) == ranks }, flightLimit, 50*time.Millisecond, "not every rank has a request")
 }
 
-// busy ranks of the layout in force: requests that run, by member.
+// busy counts the running requests of the active layout's ranks, by member.
 func (c *conforming) busy(t *testing.T) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
@@ -250,13 +252,13 @@ func (c *conforming) busy(t *testing.T) map[string]uint64 {
 	return out
 }
 
-// The agents' pull of KV fails, each of its tries, where requests have been adopted: the flip is off, all ranks compute on where they are, and the
-// next one adopts them anew.
+// The agents' fetches of KV fail at every try after requests were assigned: the flip is aborted, all ranks continue
+// where they are, and the next flip assigns the requests again.
 func callsOff(t *testing.T, c *conforming) {
 	apply(t, c.World, conformingRanks, "ExpertParallel")
 	_, before := c.carried(t)
 	flights := c.fly(t, inFlight)
-	c.everyRankHas(t, conformingRanks) // so that the one which leaves has something to be adopted
+	c.everyRankHas(t, conformingRanks) // so that the leaving rank has a request to migrate
 	heal := c.failPulls(t)
 	applied := make(chan error, 1)
 	go func() {
@@ -270,7 +272,7 @@ func callsOff(t *testing.T, c *conforming) {
 	audit(t, c.World, conformingRanks-1)
 }
 
-// failPulls makes every pull of KV fail, on all pods, until the returned function is called.
+// failPulls makes every fetch of KV fail, on all pods, until the returned function is called.
 func (c *conforming) failPulls(t *testing.T) (heal func()) {
 	t.Helper()
 	var files []string
@@ -285,7 +287,7 @@ func (c *conforming) failPulls(t *testing.T) (heal func()) {
 	}
 }
 
-// Clients leave in the middle of their answers; the others' are not disturbed.
+// Clients disconnect in the middle of their answers; the other clients are unaffected.
 func cancels(t *testing.T, c *conforming) {
 	apply(t, c.World, 2, "ExpertParallel")
 	stay, gone := c.fly(t, 2), c.fly(t, 4)
@@ -303,7 +305,7 @@ func cancels(t *testing.T, c *conforming) {
 	c.landed(t, stay)
 }
 
-// longer makes prompts of several steps.
+// longer makes prompts that take several steps.
 type longer struct {
 	load.Source
 	tokens int
@@ -319,7 +321,7 @@ func (l longer) At(i int) load.Request {
 	return r
 }
 
-// Prompts take several steps, and the world moves while they are taken in.
+// Prompts take several steps, and the world changes during their prefill.
 func takesLongPrompts(t *testing.T, c *conforming) {
 	apply(t, c.World, conformingRanks, "ExpertParallel")
 	source := longer{c.source, 8*c.stepTokens + 1}
@@ -338,7 +340,7 @@ func takesLongPrompts(t *testing.T, c *conforming) {
 	audit(t, c.World, conformingRanks-1)
 }
 
-// ask a request; its result comes when it ends.
+// ask sends a request; the channel gets its result.
 func (c *conforming) ask(t *testing.T, r load.Request) chan *load.Result {
 	t.Helper()
 	done := make(chan *load.Result, 1)
@@ -346,7 +348,7 @@ func (c *conforming) ask(t *testing.T, r load.Request) chan *load.Result {
 	return done
 }
 
-// answered: all ended without an error, with the right tokens.
+// answered requires that all ended without an error, with the right tokens.
 func (c *conforming) answered(t *testing.T, asked []chan *load.Result) []*load.Result {
 	t.Helper()
 	var results []*load.Result
@@ -361,10 +363,10 @@ func (c *conforming) answered(t *testing.T, asked []chan *load.Result) []*load.R
 	return results
 }
 
-// At the flip of each transition requests are sent, which some rank is to take in while it has none for them.
+// Requests are sent at the flip of each transition, when the receiving rank cannot yet admit them.
 func takesRequestsInAFlip(t *testing.T, c *conforming) {
 	apply(t, c.World, 2, "ExpertParallel")
-	flights := c.fly(t, 2) // so that there are steps, and something moves
+	flights := c.fly(t, 2) // so that there are steps and KV to move
 	var asked []chan *load.Result
 	for _, ranks := range []int{3, 2} {
 		before := len(asked)
@@ -389,10 +391,10 @@ func takesRequestsInAFlip(t *testing.T, c *conforming) {
 	audit(t, c.World, 2)
 }
 
-// Ranks without a request compute for the one that has one, and the world moves with that one, and with none.
+// Ranks without requests compute for the only one with a request; the world changes with that request, and with none.
 func idles(t *testing.T, c *conforming) {
 	apply(t, c.World, 2, "ExpertParallel")
-	apply(t, c.World, conformingRanks, "ExpertParallel") // nobody has anything
+	apply(t, c.World, conformingRanks, "ExpertParallel") // without any request
 	c.quiet(t)
 	one := c.fly(t, 1)
 	require.Eventually(t, func() bool { return len(c.busy(t)) == 1 }, flightLimit, 50*time.Millisecond)
@@ -401,10 +403,11 @@ func idles(t *testing.T, c *conforming) {
 	audit(t, c.World, 2)
 }
 
-// amid has requests in flight, at three ranks under a keeper, while something happens; they get the right tokens, and so many ranks are there in the end.
+// amid runs an action while requests are in flight on three ranks under a keeper. They get the right tokens, and `then`
+// ranks are left in the end.
 func (c *conforming) amid(t *testing.T, happens func(*alive), then int) {
 	t.Helper()
-	apply(t, c.World, conformingRanks, "ExpertParallel") // so that the keeper is in the middle of nothing
+	apply(t, c.World, conformingRanks, "ExpertParallel") // so that the keeper has nothing to do
 	a := &alive{World: c.World}
 	a.keep(t, conformingRanks, "ExpertParallel")
 	defer a.keeper.Kill()
@@ -419,7 +422,8 @@ func (c *conforming) amid(t *testing.T, happens func(*alive), then int) {
 	}, 2*time.Minute, 100*time.Millisecond, "%v ranks, and not %d", &in, then)
 }
 
-// The rank that is to leave dies while others copy its KV, ahead of the flip that would have taken its requests: an agent is held in the middle of a pull.
+// The leaving rank dies while others copy its KV, ahead of the flip that would migrate its requests: an agent is held
+// in the middle of a fetch.
 func losesAnEngineAhead(t *testing.T, c *conforming) {
 	apply(t, c.World, conformingRanks, "ExpertParallel")
 	flights := c.fly(t, inFlight)
@@ -455,7 +459,7 @@ func losesAnEngineAhead(t *testing.T, c *conforming) {
 	}, 2*time.Minute, 100*time.Millisecond, "not as many ranks as are wanted")
 }
 
-// inWorld are the members that have a rank.
+// inWorld lists the members that have a rank.
 func inWorld(all []*tangramv1.StatusResponse) (members []string) {
 	for _, s := range all {
 		for _, r := range s.Ranks {
@@ -467,7 +471,7 @@ func inWorld(all []*tangramv1.StatusResponse) (members []string) {
 	return members
 }
 
-// It comes back with nothing: into the repair, or, if it starts slowly, to a world that went on without it.
+// It restarts with nothing: in time for the repair, or, if it starts slowly, after the world continued without it.
 func losesAnEngine(t *testing.T, c *conforming) {
 	c.amid(t, func(a *alive) {
 		a.KillEngine(a.Living()[1], 0)

@@ -17,8 +17,8 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// onGpus are options of a world whose weights and KV are memory of GPUs, as the recording driver plays them, but in handles
-// that are as small to the tiny model as 2 MiB are to a large one.
+// onGpus returns options of a world with weights and KV in GPU memory, simulated by the recording driver. Its handles
+// are as small for the tiny model as 2 MiB are for a large one.
 func onGpus(t *testing.T, o harness.Options) harness.Options {
 	t.Helper()
 	driver, err := harness.RecordingDriver(worlds.Root)
@@ -28,7 +28,7 @@ func onGpus(t *testing.T, o harness.Options) harness.Options {
 	return o
 }
 
-// requireSound: the driver refused no call of any process, and each that could end in order gave back all that it had.
+// requireSound: the driver rejected no call of any process, and each process with an orderly end had freed everything.
 func requireSound(t *testing.T, w *harness.World, pods int, killed ...int) {
 	t.Helper()
 	reports, err := w.CudaReports()
@@ -53,7 +53,7 @@ type moving struct {
 	flown  []*load.Result
 }
 
-// during something, three requests are in flight, which have tokens before it and get more after it.
+// during runs an action with three requests in flight, which have tokens before it and get more after it.
 func (m *moving) during(t *testing.T, does func()) {
 	t.Helper()
 	flying := fly(t, m.World, m.others, len(m.flown), 3)
@@ -66,7 +66,7 @@ func (m *moving) during(t *testing.T, does func()) {
 	}
 }
 
-// to another shape.
+// to changes the shape.
 func (m *moving) to(t *testing.T, ranks int, mode string) (record *harness.Record) {
 	t.Helper()
 	m.during(t, func() {
@@ -85,7 +85,7 @@ func (a *alive) applied(t *testing.T, what string) *harness.Record {
 	return &d.Record.Record
 }
 
-// podOf the rank that is in the layout.
+// podOf returns the pod of a rank of the layout.
 func podOf(t *testing.T, w *harness.World, rank uint32) int {
 	t.Helper()
 	at := slices.IndexFunc(status(t, w), func(s *tangramv1.StatusResponse) bool {
@@ -95,8 +95,8 @@ func podOf(t *testing.T, w *harness.World, rank uint32) int {
 	return at
 }
 
-// A world of agents and engines with `device: cuda` goes through all that a world can, under load: its engines read weights
-// and KV by copies of the device. What clients got is what one rank computes in plain memory.
+// A world of agents and engines with `device: cuda` makes all kinds of changes under load; engines read weights and KV
+// by device copies. Clients get the tokens of one rank in plain memory.
 func TestAWorldOnGpus(t *testing.T) {
 	type which struct {
 		format  string
@@ -135,7 +135,7 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 		require.Positive(t, m.to(t, 3, "ExpertParallel").Bytes.KV)
 	}
 
-	// An engine dies alone: its agent has its weights.
+	// An engine dies alone: its agent keeps its weights.
 	m.during(t, func() {
 		a.KillEngine(0, 1)
 		d := a.await(t, "a repair", repaired)
@@ -143,7 +143,7 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 		require.Zero(t, d.Record.Bytes.TCP+d.Record.Bytes.Checkpoint, "its weights stayed")
 	})
 
-	// An agent dies alone: its engines have all that it had, and give it to the next one.
+	// An agent dies alone: its engines hold all its memory, and pass it to the next agent.
 	before := status(t, a.World)
 	m.during(t, func() {
 		a.KillAgent(0)
@@ -157,15 +157,16 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 	}
 	m.to(t, 3, "TensorParallel")
 
-	// A GPU that is lost to an agent in the middle of a transition: the agent ends, and the next one goes on from its engines.
-	const ecc = 214 // CUDA_ERROR_ECC_UNCORRECTABLE, after which a driver does nothing more for the process
+	// An agent loses its GPU in the middle of a transition: the agent exits, and the next one continues with its
+	// engines' memory.
+	const ecc = 214 // CUDA_ERROR_ECC_UNCORRECTABLE, after which a driver rejects all calls of the process
 	require.NoError(t, a.FailCuda("agent-p0", "cuMemcpyAsync", ecc, 2, 1))
 	m.to(t, 3, "ExpertParallel")
 	said, err := os.ReadFile(filepath.Join(a.Dir(), "agent-p0.log"))
 	require.NoError(t, err)
 	require.Regexp(t, `exiting for another agent to take over error=\\"this process has lost the GPU: cuda: .*uncorrectable ECC error encountered .*\\"`, string(said))
 
-	// A GPU that is lost to an engine: the same of it, but that its step was for nothing.
+	// An engine loses its GPU: the same, but its step is also lost.
 	m.during(t, func() {
 		require.NoError(t, a.FailCuda("engine-p0-1", "cuMemcpyAsync", ecc, 0, 1))
 		d := a.await(t, "a repair", repaired)
@@ -174,7 +175,7 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 	})
 	m.to(t, 3, "TensorParallel")
 
-	// A pod dies whole: the others read again what it had, and the next one gets it from them.
+	// A whole pod dies: the others load its pieces again, and the next pod fetches them from them.
 	dies := podOf(t, a.World, 2)
 	m.during(t, func() {
 		a.KillPod(dies)
@@ -210,7 +211,7 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 	t.Logf("%d requests, %d in flight at a change", len(walked), len(m.flown))
 }
 
-// An agent that asks for more than the GPU has says so, with the numbers, and ends.
+// An agent whose options need more memory than the GPU has reports the numbers, and exits.
 func TestAGpuWithTooLittleMemory(t *testing.T) {
 	t.Setenv("FAKE_CUDA_MIB", "30")
 	tiny, err := harness.Checkpoint(t.Context(), worlds.Root, "tiny")
@@ -223,8 +224,8 @@ func TestAGpuWithTooLittleMemory(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("0 of %d bytes of NVIDIA H200 (recorded) are free", 30<<20))
 }
 
-// A driver that fails in the middle of a transition, in an agent or in an engine: the driver of the world says why, all serve on
-// in the old layout, and once the GPU is sound the same transition goes through.
+// A driver that fails in the middle of a transition, in an agent or in an engine: the world's driver reports the
+// reason, all keep serving in the old layout, and once the GPU works the same transition succeeds.
 func TestAGpuThatFailsInATransition(t *testing.T) {
 	const outOfMemory, notSupported, always = 2, 801, 1 << 30
 	w := startTiny(t, onGpus(t, harness.Options{Pods: []int{1, 1}}))

@@ -22,7 +22,7 @@ type alive struct {
 	played chan []*load.Result
 }
 
-// startAlive brings a world to its shape and puts it under load.
+// startAlive starts a world in a shape and under load.
 func startAlive(t *testing.T, pods []int, ranks int, mode string) *alive {
 	t.Helper()
 	return startAliveWith(t, harness.Options{Pods: pods}, ranks, mode)
@@ -34,7 +34,7 @@ func startAliveWith(t *testing.T, o harness.Options, ranks int, mode string) *al
 	return enliven(t, startTiny(t, o), ranks, mode)
 }
 
-// enliven a world: a keeper brings it to a shape, and requests stream.
+// enliven starts a keeper, which brings the world to a shape, and a load.
 func enliven(t *testing.T, w *harness.World, ranks int, mode string) *alive {
 	t.Helper()
 	a := &alive{World: w, trace: newTrace(t, 5, 30*time.Second), halt: make(chan struct{}), played: make(chan []*load.Result, 1)}
@@ -44,7 +44,7 @@ func enliven(t *testing.T, w *harness.World, ranks int, mode string) *alive {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*worlds.Hang)
 	t.Cleanup(cancel)
 	go func() { a.played <- client(w).Play(ctx, a.trace, 6, a.halt) }()
-	time.Sleep(time.Second) // requests are on their way in every phase of their life
+	time.Sleep(time.Second) // so that requests are in every phase
 	return a
 }
 
@@ -70,7 +70,7 @@ func tell(t *testing.T) func(harness.Did) {
 	}
 }
 
-// await something that this keeper did.
+// await waits for an action of this keeper.
 func (a *alive) await(t *testing.T, what string, is func(harness.Did) bool) harness.Did {
 	t.Helper()
 	var found harness.Did
@@ -88,7 +88,7 @@ func (a *alive) await(t *testing.T, what string, is func(harness.Did) bool) harn
 
 func repaired(d harness.Did) bool { return d.Did == "repair" && d.Error == "" }
 
-// end of the load: nothing is lost, and all tokens are those of a world where nobody dies.
+// end ends the load: nothing is lost, and all tokens equal those of a world without deaths.
 func (a *alive) end(t *testing.T, ranks int) {
 	t.Helper()
 	time.Sleep(time.Second)
@@ -132,7 +132,7 @@ func TestAnEngineDiesAlone(t *testing.T) {
 	}
 }
 
-// weightsOf the world's engines: descriptors of memory for weights that each has open.
+// weightsOf counts the open descriptors of weights of each engine.
 func (a *alive) weightsOf(t *testing.T, pods []int) []int {
 	t.Helper()
 	var out []int
@@ -152,8 +152,7 @@ func (a *alive) weightsOf(t *testing.T, pods []int) []int {
 	return out
 }
 
-// As on devices whose memory comes in handles: engines get many descriptors with their maps, and give a new agent all of
-// them.
+// As on devices with handles: engines receive many descriptors with their maps, and pass all of them to a new agent.
 func TestAnAgentDiesAlone(t *testing.T) {
 	pods := []int{1, 2}
 	a := startAliveWith(t, harness.Options{Pods: pods, Memory: 16 << 20, KV: 8 << 20, DescriptorBytes: 64 << 10}, 3, "ExpertParallel")
@@ -162,7 +161,7 @@ func TestAnAgentDiesAlone(t *testing.T) {
 		require.Greater(t, n, 8, "descriptors of an engine's weights")
 	}
 	before := status(t, a.World)
-	for range 2 { // the second one as soon as it took over
+	for range 2 { // the second one as soon as it has taken over
 		a.KillAgent(1)
 		require.Eventually(t, func() bool {
 			all, err := a.Status(t.Context())
@@ -177,7 +176,7 @@ func TestAnAgentDiesAlone(t *testing.T) {
 	for _, d := range a.keeper.Did() {
 		require.NotEqual(t, "repair", d.Did, "the engines served on")
 	}
-	// What it took over can be moved as before.
+	// The memory that it took over can be moved as before.
 	a.keeper.Kill()
 	a.keep(t, 3, "TensorParallel")
 	a.await(t, "another mode", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" && d.Record.Bytes.Checkpoint == 0 })

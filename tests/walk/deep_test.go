@@ -11,8 +11,9 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// startDeep starts a world of a model with 94 tiny layers, the depth of Qwen3-235B, the model of Moebius (arXiv 2606.26607), whose switches
-// took 215 to 434 ms on eight H200; in CI of 24 layers. Two spare banks make half as many flips of a mode switch.
+// startDeep starts a world of a model with 94 tiny layers, the depth of Qwen3-235B, the model of Moebius (arXiv
+// 2606.26607), whose switches took 215 to 434 ms on eight H200; in CI with 24 layers. With two spare banks a mode
+// switch has half as many flips.
 func startDeep(t *testing.T, pods []int) (w *harness.World, layers int) {
 	t.Helper()
 	if worlds.IsCI() {
@@ -23,7 +24,8 @@ func startDeep(t *testing.T, pods []int) (w *harness.World, layers int) {
 	return start(t, harness.Options{Checkpoint: checkpoint, Pods: pods, Granule: 8, Memory: 64 << 20, KV: 128 << 20, Restart: true}), 94
 }
 
-// A mode switch at the depth of a real model, under load, without a fault and with a kill -9 in the middle of its chain of flips.
+// A mode switch at the depth of a real model, under load, without a fault, and with a kill -9 in the middle of its
+// chain of flips.
 func TestADeepSwitch(t *testing.T) {
 	const ranks = 3
 	for _, struck := range worlds.Cases(1, []string{"nothing", "engine", "agent", "pod", "driver"}) {
@@ -64,7 +66,7 @@ func TestADeepSwitch(t *testing.T) {
 	}
 }
 
-// reach an epoch, while the chain goes on.
+// reach waits for an epoch, while the chain continues.
 func (a *alive) reach(t *testing.T, epoch uint64) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -73,7 +75,7 @@ func (a *alive) reach(t *testing.T, epoch uint64) {
 	}, worlds.Hang, 5*time.Millisecond)
 }
 
-// strike somebody with kill -9; a pod that is killed is replaced, and a driver, too.
+// strike kills a process with -9; a killed pod or driver is replaced.
 func (a *alive) strike(t *testing.T, what, mode string) {
 	t.Helper()
 	switch what {
@@ -92,7 +94,7 @@ func (a *alive) strike(t *testing.T, what, mode string) {
 	}
 }
 
-// shardedBy reports whether all ranks are in a layout in which so many of them share an expert of each layer.
+// shardedBy reports whether all ranks are in a layout in which `width` of them share each expert of every layer.
 func (a *alive) shardedBy(t *testing.T, ranks, width int) bool {
 	t.Helper()
 	all, err := a.Status(t.Context())
@@ -116,7 +118,8 @@ func (a *alive) shardedBy(t *testing.T, ranks, width int) bool {
 	return here == ranks
 }
 
-// longestGap between two tokens of a stream, of those of which the second came in a span or was the first after it.
+// longestGap is the longest time between two tokens of a stream whose second token came in the span or was the first
+// one after it.
 func longestGap(results []*load.Result, from, to time.Time) (longest time.Duration) {
 	for _, r := range results {
 		for i := 1; i < len(r.Tokens); i++ {

@@ -11,9 +11,9 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// What clients get from a world that holds a DeepSeek checkpoint is what transformers computes on it: with latents for KV, that every rank of Tensor
-// keeps whole, experts of V3 in blocks of FP8 that are cut and joined with their scales, while the world grows, switches there and back, and loses a
-// pod, whose experts come from the checkpoint again.
+// Clients of a world with a DeepSeek checkpoint get transformers' tokens: with latents as KV, which every rank keeps
+// whole in mode Tensor, and with V3's block FP8 experts, which are split and joined with their scales. Meanwhile the
+// world grows, switches there and back, and loses a pod, whose experts are read from the checkpoint again.
 func TestDeepSeek(t *testing.T) {
 	for _, of := range worlds.Cases(1, []harness.Options{
 		{Checkpoint: "deepseek-v3", Granule: 128},
@@ -46,7 +46,7 @@ func TestDeepSeek(t *testing.T) {
 			a.keep(t, 3, "TensorParallel")
 			t.Cleanup(func() { a.keeper.Kill() })
 			g.askUntil(t, a.World, func() {
-				time.Sleep(time.Second) // requests are in every phase of their life
+				time.Sleep(time.Second) // so that requests are in every phase
 				a.KillPod(1)
 				d := a.await(t, "a repair", repaired)
 				require.Len(t, d.Record.Lost, 1)

@@ -10,8 +10,8 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// Prompts that begin as others did go to the rank that has their beginning, and after a transition to the one that has it then: all that is
-// cached is found. With nothing to do anywhere, by load alone each would go to the same rank.
+// Prompts with a known beginning go to the rank that has it cached, and after a transition to the rank that has it
+// then: everything cached is found. In an idle world, by load alone, each would go to the same rank.
 func TestTheDirectoryFollowsTheCache(t *testing.T) {
 	const chats, shared, own = 6, 64, 8
 	w := startTiny(t, harness.Options{Pods: []int{1, 1, 1}})
@@ -30,7 +30,7 @@ func TestTheDirectoryFollowsTheCache(t *testing.T) {
 		return load.Request{Index: sent, Prompt: prompt, MaxTokens: 3, TopP: 1}
 	}
 	answered := make(chan *load.Result, chats)
-	for chat := range chats { // at once, so that they spread
+	for chat := range chats { // concurrently, so that they are distributed
 		request := ask(chat)
 		go func() { answered <- client(w).Do(t.Context(), request) }()
 	}
@@ -49,13 +49,13 @@ func TestTheDirectoryFollowsTheCache(t *testing.T) {
 	}
 	before := ended()
 	for _, stop := range []stop{even(3), even(2), {2, "TensorParallel", nil}, even(2)} {
-		if sent > chats { // not the first, which is there already
+		if sent > chats { // not the first one, which is cached already
 			apply(t, w, stop.ranks, stop.mode)
 		}
-		time.Sleep(time.Second) // engines tell four times a second
+		time.Sleep(time.Second) // engines report four times a second
 		for chat := range chats {
 			require.NoError(t, client(w).Do(t.Context(), ask(chat)).Err)
-			ended() // until its rank has told so a gateway counts what it sent as if it ran; what is cached is told in the same word
+			ended() // until its rank's report a gateway counts it as running; the same report has its cached blocks
 		}
 		now := ended()
 		require.EqualValues(t, chats*shared, now-before, "%d ranks, %s", stop.ranks, stop.mode)

@@ -12,8 +12,8 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// A driver that is killed in the middle leaves a world that serves; the next driver ends what
-// it finds, forward or back, and gets to where the first one wanted.
+// A driver that is killed in the middle leaves a world that serves. The next driver completes or aborts the open
+// attempt, and reaches the first one's target.
 func TestDriverThatIsKilled(t *testing.T) {
 	for _, phase := range worlds.Cases(2, []string{"stage", "flip", "prepare", "retire"}) {
 		t.Run(phase, func(t *testing.T) {
@@ -25,8 +25,8 @@ func TestDriverThatIsKilled(t *testing.T) {
 			go func() { played <- client(w).Play(t.Context(), trace, 2, halt) }()
 
 			killed := 0
-			for flip := 1; flip <= 3; flip++ { // JOIN, and the two of the walk
-				ctx, kill := context.WithCancel(t.Context()) // the harness kills its driver with SIGKILL
+			for flip := 1; flip <= 3; flip++ { // JOIN, and the two flips of the layout change
+				ctx, kill := context.WithCancel(t.Context()) // the end of the context kills the driver with SIGKILL
 				_, err := w.Apply(ctx, 4, "TensorParallel", nil, func(e harness.Event) {
 					if e.Flip == min(flip, e.Flips) && e.Phase == phase {
 						kill()

@@ -15,7 +15,8 @@ import (
 
 const ofTiny, ofDemo = 3, 6 // layers
 
-// pythonEnginesOf has worlds of engines in Python under the kit: a virtual environment of build/, packages beside the kit's, and what Python is to run.
+// pythonEnginesOf has worlds of Python engines under the kit: a virtual environment of build/, packages in addition to
+// the kit's, and the arguments of Python.
 func pythonEnginesOf(t *testing.T, o harness.Options, venv string, packages []string, run ...string) harness.Options {
 	t.Helper()
 	root, err := filepath.Abs(worlds.Root)
@@ -25,13 +26,14 @@ func pythonEnginesOf(t *testing.T, o harness.Options, venv string, packages []st
 	return o
 }
 
-// kitEngines has worlds of agent/engine/python/tests/echo.py: engines whose tokens are sums over their KV, each of which is the same in all sets of it.
+// kitEngines has worlds of agent/engine/python/tests/echo.py: engines whose tokens are sums over their KV, equal in all
+// KV sets.
 func kitEngines(t *testing.T, o harness.Options, flags ...string) harness.Options {
 	t.Helper()
 	return pythonEnginesOf(t, o, "venv", nil, append([]string{"agent/engine/python/tests/echo.py"}, flags...)...)
 }
 
-// requireSums: each token is the sum of those before it, each times its place: what an engine reads from the KV of all of them.
+// requireSums: each token is the sum of all earlier ones times their positions, which an engine reads from their KV.
 func requireSums(t *testing.T, r *load.Result) {
 	t.Helper()
 	const vocabulary = 1000
@@ -50,7 +52,8 @@ func requireSums(t *testing.T, r *load.Result) {
 	}
 }
 
-// echoes are engines of the kit whose tokens are sums over their KV. They have a second set of it, of another shape, as those that guess tokens have.
+// echoes are engines of the kit whose tokens are sums over their KV. They have a second KV set of another shape, as for
+// drafts.
 func echoes(t *testing.T) candidate {
 	t.Helper()
 	start := func(t *testing.T, o harness.Options) *harness.World {
@@ -66,7 +69,8 @@ func echoes(t *testing.T) candidate {
 	return candidate{name: "echo", start: start, source: newTrace(t, 11, 30*time.Second), stepTokens: 24, layers: ofTiny, right: right, aheadOfLeavers: true}
 }
 
-// asAtRest demands the tokens that one rank of the same engine gives where nothing moves. Its world is there from the first question on.
+// asAtRest requires the tokens of one rank of the same engine without transitions. Its world starts with the first
+// check.
 func asAtRest(start func(*testing.T, harness.Options) *harness.World) func(*testing.T, []*load.Result) {
 	var one *harness.World
 	return func(t *testing.T, results []*load.Result) {
@@ -82,20 +86,20 @@ func asAtRest(start func(*testing.T, harness.Options) *harness.World) func(*test
 	}
 }
 
-// reference engines (e2e/engine), of which every other request is sampled.
+// reference is the reference engine (e2e/engine); every other request is sampled.
 func reference(t *testing.T) candidate {
 	t.Helper()
 	return candidate{name: "reference", start: startTiny, source: newTrace(t, 12, 30*time.Second), stepTokens: 24, layers: ofTiny,
 		right: asAtRest(within(t, startTiny)), aheadOfLeavers: true}
 }
 
-// within a test as long as it, whichever subtest asks first.
+// within keeps the world until the end of the outer test, whichever subtest starts it.
 func within(t *testing.T, start func(*testing.T, harness.Options) *harness.World) func(*testing.T, harness.Options) *harness.World {
 	t.Helper()
 	return func(_ *testing.T, o harness.Options) *harness.World { return start(t, o) }
 }
 
-// brought is the engine of whoever runs this suite on theirs: ENGINE is words of a shell that start one rank (docs/engines.md).
+// brought is a user's engine: ENGINE is a shell command that starts one rank (docs/engines.md).
 func brought(t *testing.T, command string) candidate {
 	t.Helper()
 	start := func(t *testing.T, o harness.Options) *harness.World {
@@ -111,7 +115,7 @@ func brought(t *testing.T, command string) candidate {
 	return candidate{name: "brought", start: start, source: source, stepTokens: 24, layers: ofTiny, right: asAtRest(within(t, start))}
 }
 
-// Engines that know nothing of each other go through the same suite: those of the repository, or the one that ENGINE names.
+// Independent engines pass the same suite: those of the repository, or the one in ENGINE.
 func TestEnginesConform(t *testing.T) {
 	var of []func(*testing.T) candidate
 	if command := os.Getenv("ENGINE"); command != "" {
@@ -125,8 +129,8 @@ func TestEnginesConform(t *testing.T) {
 	}
 }
 
-// A rank tells what it has of prompts' beginnings, in the kit's words or the reference engine's, and its gateway sends there who comes with the same. Each
-// rank has requests: one that has nothing to do is chosen first, whatever others have.
+// A rank of either kind of engine reports its cached prefixes, and its gateway sends requests with the same prefix
+// there. Each rank has requests, because an idle rank is chosen first, whatever the others have cached.
 func TestEnginesTellGatewaysWhatTheyHaveCached(t *testing.T) {
 	for _, make := range []func(*testing.T) candidate{echoes, reference} {
 		c := &conforming{candidate: make(t)}
@@ -142,7 +146,7 @@ func TestEnginesTellGatewaysWhatTheyHaveCached(t *testing.T) {
 				return told["tangram_gateway_cached_prompt_tokens_total"]
 			}
 			require.Zero(t, cached(), "no two of them begin alike")
-			require.Eventually(t, func() bool { // it is told with the next load
+			require.Eventually(t, func() bool { // reported with the next load
 				again := flyOf(t, c.World, c.source, 0, 1, conformingTokens)
 				flights = append(flights, again...)
 				return cached() > 0

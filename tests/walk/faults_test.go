@@ -10,8 +10,8 @@ import (
 	"tangram.dev/e2e/harness"
 )
 
-// Fault points are on where a flag of the process says so. The environment, which a template sets, turns nothing
-// on: no point fails, and none leaves a trace.
+// Fault points are on only if a flag of the process says so. The environment, which a template sets, has no effect: no
+// point fails, and none leaves a trace.
 func TestTheEnvironmentTurnsNoFaultPointOn(t *testing.T) {
 	dir := t.TempDir()
 	for _, point := range []string{"engine.before_exchange", "prepare.before"} {

@@ -12,7 +12,8 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// The API refuses flags in spec.engine.args that the operator gives, by their whole names: the engine takes no other spelling of them.
+// The API rejects flags in spec.engine.args that the operator sets, by their full names, because the engine accepts no
+// abbreviations.
 func TestAbbreviatedFlagsAreRefused(t *testing.T) {
 	program := filepath.Join(cmp.Or(os.Getenv("TANGRAM_CXX"), filepath.Join(worlds.Root, "build/cxx")), "e2e/engine/tangram-engine")
 	given := []string{"--agent-socket=a", "--token-file=t", "--tls-ca=ca", "--tls-cert=cert", "--tls-key=key"}

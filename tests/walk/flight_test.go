@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	flightTokens = 2048 // of a request, prompt and answer: many times what a transition takes, on a machine that others keep busy, too
+	flightTokens = 2048 // prompt and answer: many times the duration of a transition, also on a busy machine
 	flightLimit  = worlds.Hang
 	leastStep    = 20 * time.Millisecond
 )
 
 // flight is a request in flight.
 type flight struct {
-	counters load.Counters // of it alone
+	counters load.Counters // only of this request
 	cancel   context.CancelFunc
 	done     chan *load.Result
 }
 
-// fly sends requests and waits for a token of each. They are long, and end when they are landed.
+// fly sends long requests and waits for a token of each. They end when they land.
 func fly(t *testing.T, w *harness.World, source load.Source, first, n int) []*flight {
 	t.Helper()
 	return flyOf(t, w, source, first, n, flightTokens)
 }
 
-// flyOf as many tokens at most, prompt and answer.
+// flyOf is fly with this many tokens at most, prompt and answer.
 func flyOf(t *testing.T, w *harness.World, source load.Source, first, n, tokens int) []*flight {
 	t.Helper()
 	out := make([]*flight, n)
@@ -52,7 +52,7 @@ func flyOf(t *testing.T, w *harness.World, source load.Source, first, n, tokens 
 	return out
 }
 
-// await so many tokens.
+// await waits for this many tokens.
 func (f *flight) await(t *testing.T, tokens int64) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -63,20 +63,20 @@ func (f *flight) await(t *testing.T, tokens int64) {
 	require.EqualValues(t, 1, f.counters.Now().Open, "it ended before the transition")
 }
 
-// land the request once it has a token more: what it got.
+// land ends the request after its next token, and returns its result.
 func (f *flight) land(t *testing.T) *load.Result {
 	t.Helper()
 	f.await(t, f.counters.Now().Tokens+1)
 	f.cancel()
 	result := <-f.done
 	require.ErrorIs(t, result.Err, context.Canceled)
-	// The same request, as long as it came: what it is compared by.
+	// The same request with the length that was received, for the comparison.
 	result.Err, result.Request.MaxTokens = nil, len(result.Tokens)
 	return result
 }
 
-// work of each rank of the layout in force, by member: tokens that it took in as their home, and tokens that it computed
-// with its experts.
+// work returns, for each rank of the active layout by member, the tokens that it prefilled as home and the tokens that
+// its experts computed.
 func work(t *testing.T, w *harness.World) map[string][2]float64 {
 	t.Helper()
 	out, urls := map[string][2]float64{}, w.AgentMetricsURLs()
@@ -94,7 +94,7 @@ func work(t *testing.T, w *harness.World) map[string][2]float64 {
 	return out
 }
 
-// requireAllWork: every rank of the layout in force takes in tokens and computes since `before`.
+// requireAllWork: every rank of the active layout prefills tokens and computes since `before`.
 func requireAllWork(t *testing.T, w *harness.World, before map[string][2]float64) {
 	t.Helper()
 	var now map[string][2]float64

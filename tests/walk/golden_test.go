@@ -21,7 +21,7 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// golden is what transformers computed, to be asked of worlds.
+// golden has transformers' results, for requests to worlds.
 type golden struct{ worlds.Golden }
 
 func readGolden(t *testing.T, preset string) *golden {
@@ -29,7 +29,7 @@ func readGolden(t *testing.T, preset string) *golden {
 	return &golden{worlds.ReadGolden(t, preset)}
 }
 
-// requireGiven: the files are those that transformers was given.
+// requireGiven: the files are those that transformers read.
 func (g *golden) requireGiven(t *testing.T, dir string) {
 	t.Helper()
 	for file, want := range g.Checkpoint {
@@ -40,7 +40,7 @@ func (g *golden) requireGiven(t *testing.T, dir string) {
 	}
 }
 
-// ask every golden prompt, all at once, as a stream and as a whole; every answer must be the golden one.
+// ask sends every golden prompt concurrently, as a stream and as a whole; every answer must be the golden one.
 func (g *golden) ask(ctx context.Context, w *harness.World) error {
 	answers := map[string]func(context.Context, *harness.World, []uint32, int) ([]uint32, error){"streamed": streamed, "whole": whole}
 	var wait sync.WaitGroup
@@ -88,7 +88,7 @@ func streamed(ctx context.Context, w *harness.World, prompt []uint32, n int) ([]
 	return tokens, result.Err
 }
 
-// whole answer in one body, asked for with no more than a client must say.
+// whole requests an answer in one body, with the required fields only.
 func whole(ctx context.Context, w *harness.World, prompt []uint32, n int) ([]uint32, error) {
 	body, err := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": n, "temperature": 0})
 	if err != nil {
@@ -120,8 +120,8 @@ func whole(ctx context.Context, w *harness.World, prompt []uint32, n int) ([]uin
 	return answer.Choices[0].TokenIDs, nil
 }
 
-// What clients get through the gateway of a world of agents and engines that loaded the checkpoint is what transformers
-// computes on it, in slabs of either format: at rest in each layout, and from requests that run while it moves there.
+// Clients of a world of agents and engines that loaded the checkpoint get transformers' tokens through the gateway,
+// with either slab format: at rest in each layout, and from requests that run during the transition to it.
 func TestGolden(t *testing.T) {
 	type world struct {
 		preset string
@@ -149,7 +149,7 @@ func TestGolden(t *testing.T) {
 				{3, "ExpertParallel", nil},
 				{3, "TensorParallel", nil},
 				{4, "TensorParallel", nil},
-				{4, "ExpertParallel", []string{"0=2/2"}}, // one layer cut in pairs
+				{4, "ExpertParallel", []string{"0=2/2"}}, // one layer sharded in pairs
 				{2, "ExpertParallel", nil},
 			} {
 				t.Run(fmt.Sprint(s.ranks, s.mode, s.shapes), func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// askUntil something is done, again and again.
+// askUntil repeats the requests until `do` has ended.
 func (g *golden) askUntil(t *testing.T, w *harness.World, do func()) {
 	t.Helper()
 	halt, asked := make(chan struct{}), make(chan error, 1)

@@ -17,12 +17,12 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// An engine is stopped for longer than its peers wait. It closes no connection and its agent says that it is at work; the others
-// go on without it. When it wakes it has no part in anything, and joins again under another name.
+// An engine is stopped for longer than its peers' timeout. It closes no connection, and its agent reports it as
+// working; the others continue without it. When it wakes it takes part in nothing, and joins again under another name.
 func TestAnEngineHangs(t *testing.T) {
 	for _, mode := range worlds.Cases(1, []string{"ExpertParallel", "TensorParallel"}) {
 		t.Run(mode, func(t *testing.T) {
-			a := startAliveWith(t, harness.Options{Pods: []int{1, 2, 1}, Hangs: true}, 4, mode) // of the pod with two, one hangs
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 2, 1}, Hangs: true}, 4, mode) // one of p1's two hangs
 			a.HangEngine(1, 1, true)
 			d := a.await(t, "a repair", repaired)
 			require.Len(t, d.Record.Lost, 1)
@@ -34,9 +34,9 @@ func TestAnEngineHangs(t *testing.T) {
 	}
 }
 
-// A rank dies, and while the others stand still for the repair the engine of another one hangs: it has stopped like all, its agent
-// answers, and no step runs in which somebody could miss it. The others tell that they hear nothing of it, and the repair
-// begins again without it: nobody waits until its limit for an answer that does not come.
+// A rank dies, and while the others are stopped for the repair another one's engine hangs. It has stopped like all
+// others, its agent replies, and no step runs in which it could be missed. The others report that they receive nothing
+// from it, and the repair starts again without it, before any timeout for a reply ends.
 func TestAnEngineHangsInARepair(t *testing.T) {
 	for _, point := range worlds.Cases(1, []string{"prepare.before", "stage.before_engine_map", "engine.repair_enter"}) {
 		t.Run(point, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 			require.NoError(t, err)
 			require.NotContains(t, string(log), "no connection in time", "an engine waited for it until its limit")
 			require.NotContains(t, string(log), "did not reply within", "its agent did")
-			if point != "engine.repair_enter" { // then it is there to be missed in a step
+			if point != "engine.repair_enter" { // otherwise it is available, and missed in a step
 				require.Contains(t, string(log), "during the repair")
 				require.Len(t, d.Record.Lost, 2)
 			}
@@ -59,8 +59,8 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 	}
 }
 
-// In a flip, and in the first step after it, all wait for what is like no step: longer than for a step, but no longer than
-// steps here give reason to.
+// In a flip, and in the first step after it, all wait for an operation unlike a step: longer than for a step, but no
+// longer than the steps here justify.
 func TestAnEngineHangsInAFlip(t *testing.T) {
 	for _, point := range worlds.Cases(1, []string{"engine.flip_manifest", "engine.flip_enter"}) {
 		t.Run(point, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestAnEngineHangsInAFlip(t *testing.T) {
 
 var silence = regexp.MustCompile(`no message from .* within (\d+) ms`)
 
-// hangsAt stops the engine of a pod once something that was begun has come to a point there, and awaits a repair without it.
+// hangsAt stops a pod's engine when an operation has reached a point there, and awaits a repair without it.
 func (a *alive) hangsAt(t *testing.T, pod int, point string, begin func()) harness.Did {
 	t.Helper()
 	armed := filepath.Join(a.FaultDir(pod), point+".armed")
@@ -111,12 +111,12 @@ func ofPod(pod int) func(harness.Lost) bool {
 	return func(l harness.Lost) bool { return strings.HasPrefix(l.Member, fmt.Sprintf("uid-p%d/", pod)) }
 }
 
-// Stopped for less than that it costs a pause: nobody is fenced, and all tokens are the same.
+// A stop shorter than the timeout costs a pause: no rank is fenced, and all tokens are the same.
 func TestAnEngineStopsForAMoment(t *testing.T) {
 	a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1}, Hangs: true}, 3, "ExpertParallel")
 	for range 3 {
 		a.HangEngine(1, 0, true)
-		time.Sleep(500 * time.Millisecond) // half of the least limit
+		time.Sleep(500 * time.Millisecond) // half of the minimum timeout
 		a.HangEngine(1, 0, false)
 		time.Sleep(300 * time.Millisecond)
 	}
@@ -126,7 +126,7 @@ func TestAnEngineStopsForAMoment(t *testing.T) {
 	a.end(t, 3)
 }
 
-// An agent hangs: engines serve on. What is under way ends, and begins again when it is back.
+// An agent hangs: engines keep serving. The operation in progress ends, and starts again after the agent is back.
 func TestAnAgentHangs(t *testing.T) {
 	a := startAliveWith(t, harness.Options{Pods: []int{1, 2}, Hangs: true}, 3, "ExpertParallel")
 	a.HangAgent(1, true)
@@ -143,10 +143,10 @@ func TestAnAgentHangs(t *testing.T) {
 	a.end(t, 3)
 }
 
-// An agent hangs in the middle of a transition: the attempt ends, the old layout serves on, and the agent takes part again
-// when it is back.
+// An agent hangs in the middle of a transition: the attempt ends, the old layout keeps serving, and the agent takes
+// part again when it is back. The first layout is the first pass of the fault point, hence @2.
 func TestAnAgentHangsInATransition(t *testing.T) {
-	w := startTiny(t, harness.Options{Pods: []int{1, 1}, Faults: map[int]string{1: "stage.before_fetch=delay:3000@2"}}) // the first layout is the first
+	w := startTiny(t, harness.Options{Pods: []int{1, 1}, Faults: map[int]string{1: "stage.before_fetch=delay:3000@2"}})
 	apply(t, w, 2, "ExpertParallel")
 	hung := false
 	began := time.Now()

@@ -9,8 +9,9 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// Under load from ExpertParallel to Hybrid, to TensorParallel, to another Hybrid, to more ranks in it; then a pod is killed, and another comes in its place. Every token is the one of
-// a world that never moved (end), and after each step every layer has the groups that were asked for.
+// Under load from ExpertParallel to Hybrid, to TensorParallel, to another Hybrid, to more ranks in it; then a pod is
+// killed and replaced. Every token equals that of a world without transitions (end), and after each step every layer
+// has the requested groups.
 func TestHybridWorld(t *testing.T) {
 	first, second := layout.Ranges{{First: 0, Last: 1, ExpertGroup: 2, AttentionGroup: 1}, {First: 2, Last: 2, ExpertGroup: 1, AttentionGroup: 2}},
 		layout.Ranges{{First: 0, Last: 0, ExpertGroup: 1, AttentionGroup: 1}, {First: 1, Last: 2, ExpertGroup: 2, AttentionGroup: 2}}

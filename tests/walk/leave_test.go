@@ -23,7 +23,8 @@ func freePages(t *testing.T, w *harness.World) uint64 {
 	return free
 }
 
-// idlePages waits until no rank has a request, and gives the free pages of two statuses that agree: an engine's figures are not of one moment.
+// idlePages waits until no rank has a request, and returns the free pages when two statuses agree, because an engine's
+// figures are not taken at one moment.
 func idlePages(t *testing.T, w *harness.World) (free uint64) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -40,8 +41,8 @@ func idlePages(t *testing.T, w *harness.World) (free uint64) {
 	return free
 }
 
-// Clients that leave in the middle of their answers give their KV back, on all ranks that
-// hold a part of it, and what was asked meanwhile is not disturbed.
+// Clients that disconnect in the middle of their answers free their KV on all ranks that hold a part of it; concurrent
+// requests are unaffected.
 func TestClientsThatLeaveFreeTheirKV(t *testing.T) {
 	w := start(t, harness.Options{Pods: []int{2}})
 	for _, mode := range []string{"ExpertParallel", "TensorParallel"} {

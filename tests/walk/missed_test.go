@@ -14,8 +14,9 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// A rank dies or hangs while rows are on their way to experts, or their sums back: it has sent to one of the others and not to the
-// next. What the others find, in what and of which layer, their logs, their agents and the record of the repair say alike.
+// A rank dies or hangs while rows are in transit to experts, or their sums back: it has sent to one of the others and
+// not to the next. Their logs, their agents and the record of the repair agree on what they missed: cause, operation
+// and layer.
 func TestWhoIsMissedIsToldAlikeByEngineAgentAndOperator(t *testing.T) {
 	for _, c := range worlds.Cases(1, []struct{ name, doing, cause string }{
 		{"dies in dispatch", "dispatch", "gone"}, {"hangs in combine", "combine", "silent"},
@@ -55,7 +56,8 @@ func TestWhoIsMissedIsToldAlikeByEngineAgentAndOperator(t *testing.T) {
 					doings = append(doings, m.Doing)
 				}
 			}
-			// Whom it had sent to is further, and misses it in what comes next; if the other one gives up first, it hears of that alone.
+			// The rank that received its rows continues and misses it in the next operation. If the other rank
+			// disconnects first, it receives only that.
 			require.Subset(t, []string{"dispatch", "combine", "words"}, doings)
 			if c.cause == "gone" {
 				require.Contains(t, doings, c.doing)

@@ -30,7 +30,7 @@ const (
 	dilation   = 12
 )
 
-// paceTable in a file, as tangram pace-table writes it.
+// paceTable writes a table like tangram pace-table.
 func paceTable(t *testing.T, ranks int) (*kernels.Compiled, string) {
 	t.Helper()
 	table, err := kernels.Open(pacedModel)
@@ -56,7 +56,7 @@ func paceTable(t *testing.T, ranks int) (*kernels.Compiled, string) {
 	return nil, ""
 }
 
-// teller asks the gateway of a world as its operator does.
+// teller queries a world's gateway like its operator.
 type teller struct {
 	t      *testing.T
 	w      *harness.World
@@ -92,8 +92,8 @@ func (o *teller) take() *telemetry.Sample {
 	return s
 }
 
-// Real processes whose steps last as the table says: what engines and gateway tell of it is what was asked and what the table says,
-// in both modes, and clients feel the difference.
+// Real processes with paced steps: the reports of engines and gateway match the requests and the table, in both modes,
+// and clients see the difference.
 func TestRanksWithAClock(t *testing.T) {
 	const ranks, requests, tokens = 2, 6, 24
 	compiled, path := paceTable(t, ranks)
@@ -125,7 +125,7 @@ func TestRanksWithAClock(t *testing.T) {
 		took := time.Since(began).Seconds()
 		var s *telemetry.Sample
 		felt, steps := telemetry.Latencies{}, map[telemetry.StepKey]telemetry.Steps{}
-		require.Eventually(t, func() bool { // engines tell four times a second
+		require.Eventually(t, func() bool { // engines report four times a second
 			s = o.take()
 			felt.Merge(s.Answers)
 			for k, n := range s.Steps {
@@ -145,7 +145,7 @@ func TestRanksWithAClock(t *testing.T) {
 		require.Equal(t, grown.Steps, grown.PacedSteps)
 		overran := float64(grown.Overruns-before.Total.Overruns) / float64(grown.Steps-before.Total.Steps)
 
-		// What steps took, over what the table says of them.
+		// Measured durations of steps, over those of the table.
 		measured, said := 0., 0.
 		for k, n := range steps {
 			if k.Prefill || n.Decode == 0 {

@@ -26,15 +26,15 @@ const (
 	tinyExperts = 10
 )
 
-// placement of every layer: [MoE layer][rank] experts, ascending.
+// placement has the experts of every layer, ascending: [MoE layer][rank].
 type placement [][][]uint32
 
-// everyLayer alike.
+// everyLayer repeats a placement for all layers.
 func everyLayer(ranks ...[]uint32) placement {
 	return slices.Repeat(placement{ranks}, tinyLayers)
 }
 
-// randomPlacement on n ranks: every expert somewhere, some twice and more, uneven ranks.
+// randomPlacement places every expert on n ranks, some on several, with uneven ranks.
 func randomPlacement(random *rand.Rand, n int) placement {
 	out := make(placement, tinyLayers)
 	for l := range out {
@@ -44,7 +44,7 @@ func randomPlacement(random *rand.Rand, n int) placement {
 				out[l][rank] = append(out[l][rank], e)
 			}
 		}
-		for rank := range n { // each has one
+		for rank := range n { // at least one each
 			give(rank, uint32(random.IntN(tinyExperts)))
 		}
 		for e := range uint32(tinyExperts) {
@@ -66,11 +66,11 @@ func place(t *testing.T, w *harness.World, p placement) *harness.Record {
 	return record
 }
 
-// requirePlaced: the layout in force says so, and what each rank has verified is that and nothing else.
+// requirePlaced: the active layout has this placement, and each rank has verified exactly its pieces.
 func requirePlaced(t *testing.T, w *harness.World, want placement) {
 	t.Helper()
 	for _, s := range status(t, w) {
-		if s.Layout != nil { // else none of its ranks is in the world
+		if s.Layout != nil { // otherwise none of its ranks is in the world
 			require.Equal(t, [][][]uint32(want), layout.PlacementOf(s.Layout))
 		}
 		v, err := geometry.New(s.Geometry)
@@ -93,8 +93,8 @@ func requirePlaced(t *testing.T, w *harness.World, want placement) {
 	}
 }
 
-// requireBound: as few bytes went over as can be, all of them from ranks, and no more than the plan says, which counts
-// the dense weights of a joiner with the gaps between tensors.
+// requireBound: the minimum of bytes moved, all from ranks, and no more than planned; the plan counts a joiner's dense
+// weights with the gaps between tensors.
 func requireBound(t *testing.T, r *harness.Record) {
 	t.Helper()
 	require.Equal(t, r.ExpertBoundBytes, r.ExpertBytes)
@@ -110,7 +110,7 @@ func requireBound(t *testing.T, r *harness.Record) {
 	require.LessOrEqual(t, moved, r.ExpertBytes+r.DenseBytes)
 }
 
-// expertBytes of one expert of one layer.
+// expertBytes is the size of one expert of one layer.
 func expertBytes(t *testing.T, w *harness.World) uint64 {
 	t.Helper()
 	v, err := geometry.New(status(t, w)[0].Geometry)
@@ -118,7 +118,8 @@ func expertBytes(t *testing.T, w *harness.World) uint64 {
 	return v.ExpertBytes
 }
 
-// Experts change places, get copies and lose them, while requests stream; from and to other widths and modes too.
+// Experts change places, get replicas and lose them, while requests stream; also between different numbers of ranks and
+// modes.
 func TestPlacements(t *testing.T) {
 	const seed = 3
 	w := startTiny(t, harness.Options{Pods: []int{2, 2, 1}})
@@ -131,13 +132,13 @@ func TestPlacements(t *testing.T) {
 	go func() { played <- client(w).Play(ctx, trace, 4, halt) }()
 
 	random := rand.New(rand.NewPCG(seed, 0))
-	const free = -1 // as many experts as the plan finds
+	const free = -1 // any number that the plan chooses
 	for _, s := range []struct {
 		name   string
-		to     placement // nil: that of the mode
+		to     placement // nil: the mode's placement
 		ranks  int
 		mode   string
-		brings int64 // experts, over all layers
+		brings int64 // experts to fetch, over all layers
 	}{
 		{"in order", everyLayer([]uint32{0, 1, 2, 3}, []uint32{4, 5, 6}, []uint32{7, 8, 9}), 3, "", free},
 		{"one swap a layer", everyLayer([]uint32{0, 1, 2, 9}, []uint32{4, 5, 6}, []uint32{3, 7, 8}), 3, "", 6},
@@ -186,7 +187,7 @@ func TestPlacements(t *testing.T) {
 	t.Logf("%d requests", len(walked))
 }
 
-// Entries of a placement are layers of experts, which not every layer is.
+// Entries of a placement are MoE layers; not every layer is one.
 func TestPlacementsBesideADenseLayer(t *testing.T) {
 	odd, err := harness.Checkpoint(t.Context(), worlds.Root, "odd") // 7 experts; layer 1 of 4 has none
 	require.NoError(t, err)
@@ -209,7 +210,7 @@ func TestPlacementsBesideADenseLayer(t *testing.T) {
 	requireSame(t, answers(t, w), tokens)
 }
 
-// loads of the members, by id: tokens by (layer, expert).
+// loads returns the expert load of members, by id: tokens by (layer, expert).
 func loads(t *testing.T, w *harness.World) map[string][]uint64 {
 	t.Helper()
 	out := map[string][]uint64{}
@@ -223,14 +224,14 @@ func loads(t *testing.T, w *harness.World) map[string][]uint64 {
 	return out
 }
 
-// A token counts once for an expert, however many copies of it there are, and counters only grow: the same requests
-// add the same to each expert in every layout.
+// A token counts once for an expert, whatever its number of replicas, and counters only grow: the same requests add the
+// same to each expert in every layout.
 func TestLoadOfPlacements(t *testing.T) {
-	// What is cached of a prompt is not computed again, and what each home has cached depends on the layout.
+	// Cached prompt tokens are not computed again, and each home's cache depends on the layout.
 	w := startTiny(t, harness.Options{Pods: []int{2, 1}, EngineFlags: []string{"--no-prefix-cache"}})
 	apply(t, w, 3, "ExpertParallel")
 	trace := newTrace(t, 7, time.Minute)
-	ask := func() { // one at a time: requests that live together share their prefix, where they are on one rank
+	ask := func() { // one at a time, because concurrent requests on one rank share their prefix
 		for _, r := range client(w).Repeat(t.Context(), trace, 3, 1) {
 			require.NoError(t, r.Err, w.Died())
 		}
@@ -280,12 +281,12 @@ func total(of []uint64) (sum uint64) {
 	return sum
 }
 
-// A repair reads from the checkpoint what died with its only copy, and nothing else; then the placement comes back.
+// A repair reads exactly the lost experts without another replica from the checkpoint; then the placement is restored.
 func TestAPodWithCopiesDies(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		p    placement
-		only uint64 // experts over all layers that only rank 1 has
+		only uint64 // experts that only rank 1 has, over all layers
 	}{
 		{"some have a copy", everyLayer([]uint32{0, 1, 2, 3}, []uint32{0, 3, 4, 5, 6}, []uint32{4, 7, 8, 9}), 6},
 		{"all have a copy", everyLayer([]uint32{0, 1, 2, 3}, []uint32{0, 4, 5, 6}, []uint32{4, 5, 7, 8}, []uint32{6, 7, 8, 9}), 0},
@@ -316,7 +317,7 @@ func TestAPodWithCopiesDies(t *testing.T) {
 	}
 }
 
-// A keeper brings a world up with copies from nothing.
+// A keeper starts a world with replicas from nothing.
 func TestAFirstLayoutWithCopies(t *testing.T) {
 	p := everyLayer([]uint32{0, 1, 2, 3, 4}, []uint32{0, 5, 6, 7, 8, 9})
 	w := startTiny(t, harness.Options{Pods: []int{1, 1}})
@@ -333,7 +334,7 @@ func TestAFirstLayoutWithCopies(t *testing.T) {
 	audit(t, w, 2)
 }
 
-// A placement that cannot be is refused with layer, rank, expert and file; nothing moves.
+// An impossible placement is rejected with layer, rank, expert and file; nothing moves.
 func TestPlacementsThatCannotBe(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{2}})
 	good := everyLayer([]uint32{0, 1, 2, 3, 4}, []uint32{0, 5, 6, 7, 8, 9})
@@ -368,7 +369,7 @@ func TestPlacementsThatCannotBe(t *testing.T) {
 	requireUnmoved(t, status(t, w), before)
 }
 
-// Copies that the pool has no room for are refused with the numbers; those that it has room for are taken.
+// Replicas that do not fit in the pool are rejected with the numbers; those that fit are accepted.
 func TestCopiesWithoutRoom(t *testing.T) {
 	plain := everyLayer([]uint32{0, 1, 2, 3, 4}, []uint32{5, 6, 7, 8, 9})
 	all := []uint32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}

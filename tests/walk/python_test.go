@@ -16,7 +16,7 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// entered is what an engine of agent/client/python/tests/engine.py says of an epoch.
+// entered is the output of agent/client/python/tests/engine.py for an epoch.
 type entered struct {
 	Epoch  uint64 `json:"epoch"`
 	Rank   *int   `json:"rank"`
@@ -26,7 +26,7 @@ type entered struct {
 	Pulled int    `json:"pulled"`
 }
 
-// startPython is a tiny world whose engines are Python processes, over the wheel as it would be installed.
+// startPython starts a tiny world whose engines are Python processes, with the wheel as it would be installed.
 func startPython(t *testing.T, o harness.Options, flags ...string) *harness.World {
 	t.Helper()
 	root, err := filepath.Abs(worlds.Root)
@@ -49,7 +49,7 @@ func startPython(t *testing.T, o harness.Options, flags ...string) *harness.Worl
 	return startTiny(t, o)
 }
 
-// enters waits until the engine of a pod has entered an epoch, and gives what it said of it.
+// enters waits until the engine of a pod has entered an epoch, and returns its output.
 func enters(t *testing.T, w *harness.World, pod int, epoch uint64) entered {
 	t.Helper()
 	path := filepath.Join(w.Dir(), fmt.Sprintf("engine-p%d-0.log", pod))
@@ -67,8 +67,8 @@ func enters(t *testing.T, w *harness.World, pod int, epoch uint64) entered {
 	}
 }
 
-// Engines in Python go through first layout, growth, both switches of mode and a leave: in each epoch every piece and every
-// dense tensor is the checkpoint's, and KV comes from the other rank. In slabs of either format.
+// Engines in Python run through a first layout, growth, both mode switches and a leave. In each epoch every piece and
+// every dense tensor equals the checkpoint's, and KV is fetched from the other rank. In either slab format.
 func TestPythonEngines(t *testing.T) {
 	for _, format := range worlds.Cases(1, []string{"granule-major", "row-major"}) {
 		t.Run(format, func(t *testing.T) { pythonEngines(t, format) })
@@ -87,7 +87,7 @@ func pythonEngines(t *testing.T, format string) {
 				require.Equal(t, s.ranks, now.World)
 				require.Equal(t, pod, *now.Rank)
 				require.Positive(t, now.Dense)
-				pieces := 3 * 10 // layers x experts, shared out or cut
+				pieces := 3 * 10 // layers x experts, distributed or sharded
 				if s.mode == "ExpertParallel" {
 					pieces /= s.ranks
 				}
@@ -108,7 +108,8 @@ func pythonEngines(t *testing.T, format string) {
 	}
 }
 
-// An engine that never splits a request's heads says so: no layout has them split, and Tensor cuts the experts alone.
+// An engine can declare that it never splits a request's heads: then no layout splits them, and Tensor shards only the
+// experts.
 func TestEnginesThatKeepAttentionOnOneRank(t *testing.T) {
 	w := startPython(t, harness.Options{Pods: []int{2}}, "--attention-data-only")
 	apply(t, w, 2, "ExpertParallel")

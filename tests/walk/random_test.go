@@ -13,7 +13,7 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// randomStop of a width that divides in some way; every layer of the tiny model gets groups of its own.
+// randomStop has a number of ranks with divisors; every layer of the tiny model gets different groups.
 func randomStop(random *rand.Rand) stop {
 	s := stop{ranks: []int{2, 3, 4, 5, 6, 8}[random.IntN(6)], mode: "ExpertParallel"}
 	var sizes []int // both of experts (6 granules) and of attention (6 query heads)
@@ -28,8 +28,8 @@ func randomStop(random *rand.Rand) stop {
 	return s
 }
 
-// From any layout to any other, under load, a third of the ways with steps paused: after each step the pools are what the layout
-// says and the answers are what they were.
+// From random layouts to others, under load, a third of the transitions with paused steps: after each step the pools
+// match the layout and the answers are unchanged.
 func TestRandomLayouts(t *testing.T) {
 	for _, seed := range worlds.Cases(1, []uint64{11, 12}) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { walkAtRandom(t, seed) })

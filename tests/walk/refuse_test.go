@@ -9,8 +9,8 @@ import (
 	"tangram.dev/e2e/harness"
 )
 
-// A shape that cannot be is refused with the numbers and what would do; nothing moves, and
-// the old layout serves on, bit for bit.
+// An impossible shape is rejected with the numbers and a possible one; nothing moves, and the old layout keeps serving,
+// bit for bit.
 func TestShapesThatCannotBe(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{3, 3, 3, 2}})
 	apply(t, w, 2, "ExpertParallel")
@@ -43,14 +43,14 @@ func TestShapesThatCannotBe(t *testing.T) {
 			requireSame(t, answers(t, w), tokens)
 		})
 	}
-	apply(t, w, 10, "ExpertParallel") // as many as there are experts
+	apply(t, w, 10, "ExpertParallel") // the number of experts
 	audit(t, w, 10)
-	apply(t, w, 6, "TensorParallel") // as many as there are granules and heads
+	apply(t, w, 6, "TensorParallel") // the number of granules and heads
 	audit(t, w, 6)
 	requireSame(t, answers(t, w), tokens)
 }
 
-// One rank cannot hold the demo model in 64 MiB: refused with the numbers.
+// One rank cannot hold the demo model in 64 MiB: rejected with the numbers.
 func TestTooLittleMemory(t *testing.T) {
 	w := start(t, harness.Options{Pods: []int{1}, Memory: 64 << 20})
 	_, err := w.Apply(t.Context(), 1, "ExpertParallel", nil, nil)
@@ -60,8 +60,7 @@ func TestTooLittleMemory(t *testing.T) {
 	require.Zero(t, all[0].Ranks[0].MemoryMapped)
 }
 
-// Both layouts fit, but not the way between them: the old bank and the new one are there at
-// the same time.
+// Both layouts fit, but not the transition: the old bank and the new one exist at the same time.
 func TestTooLittleMemoryForThePeak(t *testing.T) {
 	roomy := start(t, harness.Options{Pods: []int{2}})
 	apply(t, roomy, 2, "ExpertParallel")

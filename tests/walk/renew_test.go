@@ -17,17 +17,17 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// look is longer than processes take to see that files were replaced, a second: what cannot be asked is waited for.
+// look is longer than processes need to notice replaced files (a second), for changes that cannot be queried.
 const look = 5 * time.Second
 
-// replaced writes a file as kubelet does: whole, in place of the one before.
+// replaced replaces a file atomically, like kubelet.
 func replaced(t *testing.T, path string, content []byte) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path+".next", content, 0o600))
 	require.NoError(t, os.Rename(path+".next", path))
 }
 
-// known waits until every agent answers the driver's certificate in dir as wanted, over connections that begin now.
+// known waits until every agent replies to the driver's certificate in dir with this code, over new connections.
 func known(t *testing.T, w *harness.World, dir string, want codes.Code) {
 	t.Helper()
 	for pod := range w.Agents() {
@@ -39,8 +39,9 @@ func known(t *testing.T, w *harness.World, dir string, want codes.Code) {
 	}
 }
 
-// The authority of a world is replaced in three steps while requests stream: everybody trusts the next one, shows what it
-// signed, and trusts the one before no more. What moves the world after that, over connections that all are new, works.
+// A world's authority is replaced in three steps while requests stream: all processes trust the next one, use
+// certificates signed by it, and stop trusting the previous one. Later changes of the world, over new connections only,
+// succeed.
 func TestCertificatesAreReplacedUnderLoad(t *testing.T) {
 	w := start(t, harness.Options{Pods: harness.Pods(3)})
 	apply(t, w, 2, "ExpertParallel")
@@ -56,7 +57,7 @@ func TestCertificatesAreReplacedUnderLoad(t *testing.T) {
 		roles = append(roles, fmt.Sprintf("agent/p%d", i), fmt.Sprintf("engine/p%d", i))
 		files = append(files, fmt.Sprintf("agent-p%d", i), fmt.Sprintf("engine-p%d", i))
 	}
-	require.NoError(t, w.Certificates(t.Context(), next, roles...)) // by an authority of its own
+	require.NoError(t, w.Certificates(t.Context(), next, roles...)) // by a separate authority
 	require.NoError(t, os.CopyFS(before, os.DirFS(certs)))
 	read := func(dir, name string) []byte {
 		text, err := os.ReadFile(filepath.Join(dir, name))
@@ -84,7 +85,7 @@ func TestCertificatesAreReplacedUnderLoad(t *testing.T) {
 	walked := <-played
 	require.NotEmpty(t, walked)
 	audit(t, w, 2)
-	// The same requests where nothing ever moves, nor is renewed.
+	// The same requests without transitions and renewals.
 	w.Stop()
 	one := start(t, harness.Options{Pods: harness.Pods(1)})
 	apply(t, one, 1, "ExpertParallel")

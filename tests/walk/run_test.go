@@ -11,8 +11,8 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// Switches of mode under load, by turns with a permit for each flip and with one for all: what clients get is the same,
-// and with one permit nobody waits for the driver between two flips.
+// Mode switches under load, alternately with a permit for each flip and with one for all: clients get the same tokens,
+// and with one permit no rank waits for the driver between two flips.
 func TestASwitchUnderOnePermit(t *testing.T) {
 	const turns = 5
 	w := start(t, harness.Options{Pods: []int{1, 1}, SpareBanks: 1})

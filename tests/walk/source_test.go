@@ -12,7 +12,7 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// The checkpoint goes away under a world that serves: who would have to read it says so, before it matters.
+// The checkpoint disappears while a world serves: processes that would have to read it report that in advance.
 func TestCheckpointThatGoesAway(t *testing.T) {
 	tiny, err := harness.Checkpoint(t.Context(), worlds.Root, "tiny")
 	require.NoError(t, err)

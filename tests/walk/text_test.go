@@ -23,10 +23,10 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// talks is a world of vLLM's engines with a text server, whose model says what it is told to.
+// talks is a world of vLLM engines with a text server and a model with scripted answers.
 type talks struct {
 	*harness.World
-	answers map[string]string // by the word that asks for them
+	answers map[string]string // by the selecting word
 	keeper  *harness.Keeper
 }
 
@@ -35,7 +35,7 @@ func startTalking(t *testing.T, pods []int, scripts ...string) *talks {
 	return startTalkingWith(t, pods, nil, scripts...)
 }
 
-// startTalkingWith more flags of the text server.
+// startTalkingWith starts the world with additional flags of the text server.
 func startTalkingWith(t *testing.T, pods []int, flags []string, scripts ...string) *talks {
 	t.Helper()
 	root, err := filepath.Abs(worlds.Root)
@@ -50,7 +50,7 @@ func startTalkingWith(t *testing.T, pods []int, flags []string, scripts ...strin
 	return w
 }
 
-// keep the world at a width, or a hybrid, and wait until it is there.
+// keep sets the number of ranks, or a hybrid, and waits until the world has it.
 func (w *talks) keep(t *testing.T, ranks int, layers ...string) {
 	t.Helper()
 	if w.keeper != nil {
@@ -73,7 +73,7 @@ func (w *talks) await(t *testing.T, what string, is func(harness.Did) bool) {
 	a.await(t, what, is)
 }
 
-// chat asks for the answer to a word and gives its text: of a stream as it came, or of a whole answer. `each` is called for every piece.
+// chat requests the answer to a word and returns its text: streamed, or as a whole. `each` is called for every piece.
 func (w *talks) chat(ctx context.Context, word string, stream bool, each func()) (string, error) {
 	body, err := json.Marshal(map[string]any{"model": w.Model(), "stream": stream, "temperature": 0, "messages": []any{
 		map[string]any{"role": "user", "content": "please say the " + word + " for me"}}})
@@ -131,7 +131,8 @@ func (w *talks) chat(ctx context.Context, word string, stream bool, each func())
 	return "", errors.Join(lines.Err(), fmt.Errorf("the stream ended after %q", out.String()))
 }
 
-// Clients that people use chat, stream, stop and call a tool while the world grows and shrinks: OpenAI's for Python and Node, litellm, and Anthropic's.
+// Popular clients chat, stream, stop and call a tool while the world grows and shrinks: OpenAI's for Python and Node,
+// litellm, and Anthropic's.
 func TestVllmChat(t *testing.T) {
 	w := startTalking(t, harness.Pods(2), clients.Scripts...)
 	w.keep(t, 1)
@@ -156,7 +157,7 @@ func TestVllmChat(t *testing.T) {
 	require.Empty(t, w.Died())
 }
 
-// 200 streams through a growth, two switches of shape and a death: their texts are those of undisturbed runs.
+// 200 streams through a growth, two changes of shape and a death: their texts equal those of undisturbed runs.
 func TestVllmTextFollows(t *testing.T) {
 	w := startTalking(t, []int{2, 1}, "colours=words:120", "animals=words:120", "flowers=words:120")
 	w.keep(t, 2)
@@ -189,7 +190,7 @@ func TestVllmTextFollows(t *testing.T) {
 			})
 		}
 	})
-	// Each event comes while streams run, and the next when they have gone on after it.
+	// Each event happens while streams run, and the next one after they have continued.
 	under := func(what string, do func()) {
 		from := pieces.Load()
 		require.Eventually(t, func() bool { return pieces.Load() > from+200 && running.Load() >= 4 }, worlds.Hang, 10*time.Millisecond, "four streams at "+what)
@@ -210,7 +211,7 @@ func TestVllmTextFollows(t *testing.T) {
 	require.Empty(t, w.Died())
 }
 
-// A text server that is killed is followed by another one, and requests of token ids do not notice.
+// A killed text server is replaced, and requests with token ids are unaffected.
 func TestVllmTextServerDies(t *testing.T) {
 	w := startTalking(t, harness.Pods(1), "greeting=Hello there, you!", "list=words:200")
 	w.keep(t, 1)

@@ -21,12 +21,13 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// spins is a chat template that does not end for who asks for it.
+// spins is a chat template that never ends for requests that select it.
 const spins = `{%- if 'spin' in messages[-1].content %}{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}{% endfor %}{% endif %}
 {%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
 
-// A template that does not end, a client that does not read, a thousand clients that leave, and a text server that dies while its gateway drains hurt nobody else.
+// An endless template, a client that does not read, a thousand clients that disconnect, and a text server that dies
+// while its gateway drains affect no other client.
 func TestVllmTextFaults(t *testing.T) {
 	template := filepath.Join(t.TempDir(), "template.jinja")
 	require.NoError(t, os.WriteFile(template, []byte(spins), 0o600))
@@ -54,7 +55,7 @@ func TestVllmTextFaults(t *testing.T) {
 			_, err := w.chat(t.Context(), "spin", false, nil)
 			spun <- err
 		}()
-		for code := 0; code != http.StatusServiceUnavailable; { // what a kubelet asks; the request may come after this one
+		for code := 0; code != http.StatusServiceUnavailable; { // the kubelet's query; it may be handled after this one
 			code = w.textz(t)
 		}
 		require.NoError(t, <-stream.ended, "a stream that was begun goes on")
@@ -136,7 +137,7 @@ func TestVllmTextFaults(t *testing.T) {
 	})
 }
 
-// begun is a stream of the list of which a piece has come.
+// begun is a stream of the list after its first piece.
 type begun struct {
 	ended chan error
 	text  string // after it ended
@@ -158,7 +159,7 @@ func (w *talks) begin(t *testing.T) *begun {
 	return s
 }
 
-// textz asks what a kubelet asks.
+// textz sends the kubelet's query.
 func (w *talks) textz(t *testing.T) int {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(w.MetricsURL(), "/metrics")+"/textz", nil)
@@ -169,7 +170,7 @@ func (w *talks) textz(t *testing.T) int {
 	return reply.StatusCode
 }
 
-// ids asks for an answer to token ids.
+// ids requests an answer to token ids.
 func (w *talks) ids(ctx context.Context) error {
 	body := fmt.Sprintf(`{"model":%q,"prompt":[9707,11],"max_tokens":20,"temperature":0}`, w.Model())
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL()+"/v1/completions", strings.NewReader(body))

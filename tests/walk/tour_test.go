@@ -18,14 +18,14 @@ type stop struct {
 	shapes []string
 }
 
-// tour is a walk of a world that begins as one rank.
+// tour is a walk of a world that starts with one rank.
 type tour struct {
 	name  string
-	still int // stops that move nothing, as one rank is whole in every mode
+	still int // stops that move nothing, because one rank is whole in every mode
 	stops []stop
 }
 
-// short is what `make test` runs: one rank to eight and back, both modes, a mixed layout.
+// short is the tour of `make test`: one rank to eight and back, both modes, a mixed layout.
 var short = tour{name: "short", stops: []stop{
 	{2, "ExpertParallel", nil},
 	{2, "TensorParallel", nil},
@@ -37,16 +37,16 @@ var short = tour{name: "short", stops: []stop{
 	{1, "ExpertParallel", nil},
 }}
 
-// tours: every width in both modes, up; and mixed layouts, then down in strides. The demo model has 10 granules, 12 query heads, 4 KV
-// heads and 64 experts, so that most widths divide nothing.
+// tours: every number of ranks in both modes, ascending; and mixed layouts, then descending in strides. The demo model
+// has 10 granules, 12 query heads, 4 KV heads and 64 experts, which most numbers of ranks do not divide.
 func tours() []tour {
 	up := tour{name: "up", still: 2}
 	for p := 1; p <= 8; p++ {
 		up.stops = append(up.stops, stop{p, "ExpertParallel", nil}, stop{p, "TensorParallel", nil})
 	}
 	return []tour{up, {"down", 0, []stop{
-		{8, "ExpertParallel", []string{"0-2=4/2"}},          // groups beside whole experts
-		{8, "TensorParallel", []string{"0=1/8", "5=8/1"}},   // experts and heads cut differently in one layer
+		{8, "ExpertParallel", []string{"0-2=4/2"}},          // groups and whole experts
+		{8, "TensorParallel", []string{"0=1/8", "5=8/1"}},   // experts and heads sharded differently in one layer
 		{8, "ExpertParallel", []string{"0-5=2/4", "3=4/2"}}, // groups everywhere
 		{6, "TensorParallel", []string{"1=1/1", "3-4=2/3"}},
 		{6, "ExpertParallel", []string{"0-5=3/6"}},
@@ -59,8 +59,8 @@ func tours() []tour {
 	}}}
 }
 
-// Every request in flight and every rank takes part in each transition: requests that run before it get tokens while it
-// is under way and after it, and then each rank of the new layout takes in tokens and computes.
+// Every request in flight and every rank takes part in each transition: earlier requests get tokens during it and after
+// it, and then each rank of the new layout prefills tokens and computes.
 func TestTour(t *testing.T) {
 	all := tours()
 	if worlds.IsCI() {
@@ -72,10 +72,10 @@ func TestTour(t *testing.T) {
 }
 
 func (tour tour) walk(t *testing.T) {
-	// With a least step, a request in flight takes longer than a transition does also where that has to wait for the machine.
+	// A minimum step makes requests last longer than a transition, also if the transition has to wait for the machine.
 	w := start(t, harness.Options{Pods: harness.Pods(8), MaxTokens: flightTokens, LeastStep: leastStep})
 	apply(t, w, 1, "ExpertParallel")
-	trace := newTrace(t, 3, 20*time.Second) // more than the world can do: four requests run at all times
+	trace := newTrace(t, 3, 20*time.Second) // more than the world can serve, so four requests run at all times
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
 	go func() { played <- client(w).Play(t.Context(), trace, 4, halt) }()
 	moved, longest := 0, 0
@@ -94,7 +94,7 @@ func (tour tour) walk(t *testing.T) {
 			record := apply(t, w, s.ranks, s.mode, s.shapes...)
 			for i, f := range flying {
 				got := f.counters.Now().Tokens - before[i]
-				if record.PlannedFlips > 0 && !worlds.IsCI() { // it depends on when the client is scheduled
+				if record.PlannedFlips > 0 && !worlds.IsCI() { // depends on the scheduling of the client
 					require.Positive(t, got, "a request stood still during a transition that took %.2f s", record.TotalSeconds)
 				}
 			}
@@ -118,7 +118,7 @@ func (tour tour) walk(t *testing.T) {
 	walked := <-played
 	require.NotEmpty(t, walked)
 	require.GreaterOrEqual(t, moved, len(tour.stops)-tour.still, "some stops moved nothing")
-	// The same requests where nothing ever moves.
+	// The same requests without transitions.
 	w.Stop()
 	one := start(t, harness.Options{Pods: harness.Pods(1), MaxTokens: flightTokens})
 	apply(t, one, 1, "ExpertParallel")

@@ -13,14 +13,14 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// vllmEngines has worlds of agent/vllm: one EngineCore of vLLM for each rank.
+// vllmEngines has worlds of agent/vllm: one EngineCore of vLLM per rank.
 func vllmEngines(t *testing.T, o harness.Options) harness.Options {
 	t.Helper()
 	return pythonEnginesOf(t, o, "vllm", []string{"agent/vllm"}, "-m", "tangram_vllm.main")
 }
 
-// What clients get from a world of vLLM's engines is what transformers computes in fp32 on the same checkpoint: at rest in each layout, and from
-// requests that run while it moves there.
+// Clients of a world of vLLM engines get the tokens that transformers computes in fp32 on the same checkpoint: at rest
+// in each layout, and from requests that run during the transition to it.
 func TestVllm(t *testing.T) {
 	g := readGolden(t, "demo")
 	checkpoint, err := harness.Checkpoint(t.Context(), worlds.Root, "demo-f32")
@@ -41,18 +41,18 @@ func TestVllm(t *testing.T) {
 	}
 }
 
-// At gives the golden prompts in turn.
+// At returns the golden prompts in turn.
 func (g *golden) At(i int) load.Request {
 	c := g.Cases[i%len(g.Cases)]
 	return load.Request{Index: i, Prompt: c.Prompt, MaxTokens: len(c.Tokens), TopP: 1}
 }
 
-// requireBeginnings: what answers begin with is transformers', where it is known.
+// requireBeginnings: answers begin with transformers' tokens, where these are known.
 func (g *golden) requireBeginnings(t *testing.T, results []*load.Result) {
 	t.Helper()
 	for _, r := range results {
 		c := g.Cases[r.Request.Index%len(g.Cases)]
-		if !slices.Equal(r.Request.Prompt, c.Prompt) { // a longer one was made of it
+		if !slices.Equal(r.Request.Prompt, c.Prompt) { // it may be extended
 			continue
 		}
 		var tokens []uint32
@@ -63,8 +63,8 @@ func (g *golden) requireBeginnings(t *testing.T, results []*load.Result) {
 	}
 }
 
-// vLLM runs the suite of all engines. Its tokens are those of one rank where nothing moves,
-// and begin with transformers'.
+// vLLM runs the suite of all engines. Its tokens equal those of one rank without transitions, and begin with
+// transformers'.
 func TestVllmConforms(t *testing.T) {
 	g := readGolden(t, "demo")
 	checkpoint, err := harness.Checkpoint(t.Context(), worlds.Root, "demo-f32")

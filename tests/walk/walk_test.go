@@ -3,7 +3,7 @@ package walk
 
 import "tangram.dev/tests/internal/worlds"
 
-// What all walks do.
+// Helpers of all walks.
 var (
 	start          = worlds.Start
 	startTiny      = worlds.StartTiny

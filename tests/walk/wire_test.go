@@ -10,8 +10,8 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// Agents that bring weights and KV from each other by a communication library (UCX, over TCP here), in slabs of either format: what
-// clients get stays what transformers computes, while the world moves and at rest, and no byte goes another way.
+// Agents fetch weights and KV through a communication library (UCX, over TCP here), in either slab format: clients get
+// transformers' tokens during transitions and at rest, and no byte uses another transport.
 func TestAgentsBringByACommunicationLibrary(t *testing.T) {
 	for _, format := range worlds.Cases(1, []string{"granule-major", "row-major"}) {
 		t.Run(format, func(t *testing.T) {

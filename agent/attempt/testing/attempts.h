@@ -1,4 +1,4 @@
-// An agent's attempts, brought to any phase by what leads there. For tests.
+// Fixture that brings an agent's attempt to any phase by regular events. For tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ class Attempts : public ::testing::Test {
     return {header, kind, header.epoch + 1, "request", OkStatus()};
   }
 
-  // Both ranks to the same places, as ranks 0 and 1 of three.
+  // Both ranks get the same places, as ranks 0 and 1 of three.
   Plan PlanFor(Kind kind, uint64_t attempt) const {
     Plan plan;
     plan.attempt = attempt;
@@ -92,7 +92,7 @@ class Attempts : public ::testing::Test {
 
   std::string Tell(const Event& event) { return Show(hands_->Tell(event)); }
 
-  // The memory of the first `done` of them is the target's; all have engines.
+  // The memory of the first `done` devices commits; all have engines.
   static Committed Did(uint64_t attempt, std::vector<uint32_t> devices, By by, size_t done = 9) {
     const std::set<uint32_t> attached(devices.begin(), devices.end());
     const bool all = done >= devices.size();
@@ -104,7 +104,7 @@ class Attempts : public ::testing::Test {
             attached};
   }
 
-  // From nothing under way to the phase.
+  // From no attempt to `phase`.
   void Reach(Phase phase, Kind kind, uint64_t attempt) {
     const Header header = To(attempt);
     if (kind == Kind::kRepair) {
@@ -142,7 +142,7 @@ class Attempts : public ::testing::Test {
     ASSERT_EQ(Tell(Did(header.attempt, {device}, By::kEngine)), "acted");
   }
 
-  // To the first layout, retired: epoch 1, attempt 1.
+  // Flips and retires the first layout: epoch 1, attempt 1.
   void Begin() {
     ASSERT_NO_FATAL_FAILURE(Reach(Phase::kFlipped, Kind::kFirst, 1));
     Retired(1);

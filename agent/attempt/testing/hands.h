@@ -1,4 +1,4 @@
-// Runs the machine as the executor does, over gates that are played. For tests.
+// Runs the machine as the executor does, over simulated gates. For tests.
 #pragma once
 
 #include <chrono>
@@ -28,8 +28,8 @@ class Hands {
 
   explicit Hands(uint32_t ranks) : gates(ranks), machine("w", kAbortWait, Members(ranks)) {}
 
-  // Tells the event. Marks, and what is done at once, are done; left is what takes time, or the
-  // answer.
+  // Passes the event. Does marks and immediate actions; returns the reply or the action that takes
+  // time.
   Later Tell(const Event& event) {
     Event now = event;
     while (true) {
@@ -48,7 +48,7 @@ class Hands {
     }
   }
 
-  // Moves a gate by the rules; false: they refuse it.
+  // Moves a gate by the rules; false: the rules reject the event.
   bool Move(uint32_t device, GateEvent event) {
     const auto next = GateAfter(gates[device].state, event);
     if (next) gates[device].state = *next;

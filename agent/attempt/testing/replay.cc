@@ -1,22 +1,20 @@
-// Replays histories of the Spin model (tests/model/README.md, "Replay") through the attempts that
-// ship: ranks, each an agent of its own (Machine) over a gate that follows rules.h. Standard input
-// has a line per event; of those that agent/gate/testing/replay.cc names, `heard` says nothing
-// here. Beside them
+// Replays histories of the Spin model (tests/model/README.md, "Replay") through the shipping
+// attempts. Each rank is an agent (Machine) over a gate that follows rules.h. Standard input has
+// one event per line: those of agent/gate/testing/replay.cc (`heard` has no effect here), and
 //
-//   new EPOCH | first MEMBERS    a history begins: these ranks are members of that epoch
-//   begin ATTEMPT EPOCH BEFORE AFTER   an attempt by plan is prepared and staged by the members of
-//   either mask mend R ATTEMPT EPOCH MEMBERS       a repair is went R ATTEMPT               an
-//   abort that finds it flipped drop R ATTEMPT               an abort of a repair that was not
-//   permitted hold R ATTEMPT               a leader looks: no flip by words until the outcome is
-//   told
-//   run ATTEMPT               what begins next is a run up to that attempt
-//   walk R ATTEMPT EPOCH      the run goes on to it, up to where its pieces are verified
-//   burn R ATTEMPT            an abort of the run up to that attempt: what is not begun never is
+//   new EPOCH | first MEMBERS          a history begins; these ranks are members of that epoch
+//   begin ATTEMPT EPOCH BEFORE AFTER   the members of either mask prepare and stage an attempt
+//   mend R ATTEMPT EPOCH MEMBERS       the same for a repair, by one rank
+//   went R ATTEMPT                     an abort that finds the attempt flipped
+//   drop R ATTEMPT                     an abort of a repair without a permit
+//   hold R ATTEMPT                     a leader looks: no flip by votes before the outcome
+//   run ATTEMPT                        the next attempt begins a run up to this one
+//   walk R ATTEMPT EPOCH               the run continues with it, until its pieces are verified
+//   burn R ATTEMPT                     an abort of the run up to it: flips not begun are withdrawn
 //
-// What the model does must be answered as the model has it, and after every event what it has no
-// transition for is tried: it must be refused and change nothing. It ends with 1 at the first
-// difference; else it prints how often each call came in each phase, and ends with 0 if none of
-// kWanted was left out.
+// The machine must reply as the model does. After every event, calls for which the model has no
+// transition are tried: they must be rejected and change nothing. The program exits with 1 at the
+// first difference, or if a call of kWanted is missing. It prints the counts of calls by phase.
 #include <fmt/format.h>
 
 #include <bit>
@@ -35,8 +33,8 @@ namespace {
 
 constexpr size_t kMostRanks = 64;  // in a mask
 
-// A call and the phase that it comes in. A joiner that was not told (forward STAGED) is none of the
-// model's, where joiners are permitted first.
+// Calls with their phases. A joiner without a permit (forward STAGED) is missing: the model permits
+// joiners first.
 const std::set<std::string> kWanted = {
     "prepare none",   "prepare FLIPPED",   "stage PREPARED",  "permit STAGED",   "seen STAGED",
     "flip PERMITTED", "join PERMITTED",    "words PERMITTED", "abort PERMITTED", "abort none",
@@ -59,7 +57,7 @@ uint64_t Number(std::istringstream& in) {
   return n;
 }
 
-// Its place among the members of a mask; -1: it is none.
+// The rank's place among the members of a mask; -1: no member.
 int32_t PlaceOf(size_t rank, uint64_t members) {
   if ((members >> rank & 1) == 0) return -1;
   return std::popcount(members & ((uint64_t{1} << rank) - 1));
@@ -78,7 +76,7 @@ class Agent {
     (void)Said(Resumed{0, Hands::MemberOf(0), place, epoch, 0});
   }
 
-  // Up to where it has all that the target needs.
+  // Takes an attempt up to phase Staged.
   void Stage(Kind kind, uint64_t attempt, uint64_t epoch, uint64_t members, uint64_t run_last = 0,
              bool by_run = false) {
     const Header header{"w", epoch - 1, attempt};
@@ -102,7 +100,7 @@ class Agent {
     Want(PhaseNow() == Phase::kStaged, "it is not staged");
   }
 
-  // By the driver, or from a peer if it is away.
+  // The permit comes from the driver, or from a peer if the driver is away.
   void Permit(uint64_t attempt) {
     Want(PhaseNow() == Phase::kStaged, "the permit comes to what is not staged");
     const auto* run = machine().run();
@@ -146,11 +144,11 @@ class Agent {
          "an abort after the flip is not told so");
   }
 
-  // To where the next flip of its run is verified.
+  // Takes the run's next flip up to phase Staged.
   void Walk(uint64_t attempt, uint64_t epoch) {
     Stage(Kind::kLayout, attempt, epoch, members_, 0, true);
   }
-  // What is under way the model takes back, or lets go on, in a step of its own.
+  // The model aborts or continues the attempt in progress in a separate step.
   void Burn(uint64_t last) {
     Count("burn");
     const Abort abort{{"w", machine().epoch(), last}, "model"};
@@ -166,7 +164,7 @@ class Agent {
     Want(machine().run() == nullptr || machine().run()->over, "the run goes on");
   }
 
-  // The words of all are there.
+  // The votes of all arrive.
   void Mend(uint64_t attempt, uint64_t epoch) {
     Want(AttemptNow() == attempt && PhaseNow() == Phase::kPermitted, "the repair is not permitted");
     Count("words");
@@ -212,7 +210,7 @@ class Agent {
     Want(gate().stopped, "it does not stand still");
   }
 
-  // Who stands on the fence's epoch stays there; a flip that brought it there is the outcome.
+  // A rank at the fence's epoch stays there. A flip that brought it there is the outcome.
   void Fence() {
     const bool forward = PhaseNow() == Phase::kFlipped;
     Count(forward ? "forward" : "stay");
@@ -233,7 +231,7 @@ class Agent {
                                            static_cast<int>(gate().state), static_cast<int>(want)));
   }
 
-  // What the model has no transition for.
+  // Tries calls for which the model has no transition.
   void Probe() {
     const Machine::Attempt* now = machine().attempt();
     const Header header =
@@ -272,7 +270,7 @@ class Agent {
     if (gate().state != GateState::kLatched || gate().stopped)
       Refused(Tell(EngineFlip{header, 0, kTarget}), "an engine's flip");
     const auto* run = machine().run();
-    const bool walks = run != nullptr && !run->over;  // an abort would end that at once
+    const bool walks = run != nullptr && !run->over;  // an abort would end the run
     if (gate().state == GateState::kLatched && !walks) {
       Want(std::holds_alternative<AskPeers>(Tell(Abort{header, "probe"})),
            "an abort of a word that was given");
@@ -354,7 +352,7 @@ class Agent {
     return plan;
   }
 
-  // What takes time comes to a good end.
+  // Completes an action that takes time successfully.
   Later Finish(Later next) {
     if (const auto* commit = std::get_if<Commit>(&next)) {
       next = Tell(
@@ -378,7 +376,7 @@ class Agent {
          "a retired flip stays");
   }
 
-  // All words come, and it waits for the outcome.
+  // All votes arrive, and the rank waits for the outcome.
   void HoldsItsWord() {
     const std::vector<std::string> pods = machine().attempt()->plan.pods;
     Ok(Tell(WordsOut{AttemptNow()}), "who is held");
@@ -390,7 +388,7 @@ class Agent {
   }
 
   const size_t rank_;
-  uint64_t members_ = 0;  // of what it staged last
+  uint64_t members_ = 0;  // of the last staged attempt
   Hands hands_{1};
   std::map<std::string, uint64_t>* const taken_;
 };

@@ -9,13 +9,13 @@
 namespace tangram::testing {
 
 struct ConfigCase {
-  std::string name, model;  // what is tried; model_type of the base
+  std::string name, model;  // the tested change; model_type of the base
   std::string config;       // the text of config.json
-  nlohmann::json facts;     // null: it is refused
-  std::string refused;      // the message behind "config.json: "
+  nlohmann::json facts;     // null: rejected
+  std::string refused;      // the message after "config.json: "
 };
 
-// Throws where the file is not there or not as expected.
+// Throws if the file is missing or malformed.
 inline std::vector<ConfigCase> ReadConfigCases(const std::string& golden_directory) {
   std::ifstream in(golden_directory + "/config.json");
   const nlohmann::json golden = nlohmann::json::parse(in);

@@ -1,6 +1,6 @@
-// A clock for tests that stands still while a thread computes. It moves on to the earliest timeout
-// when all threads that take part wait in Poll and nothing is on its way between them. What a test
-// sees of time is then the same on every machine.
+// A clock for tests that does not advance while a thread computes. It advances to the earliest
+// timeout when all participating threads wait in Poll and no bytes are in transit between them. So
+// a test sees the same times on every machine.
 #pragma once
 
 #include <sys/ioctl.h>
@@ -22,7 +22,7 @@ class FakeTime final : public TimeSource {
  public:
   using Duration = std::chrono::nanoseconds;
 
-  // Joins the thread that makes it.
+  // The constructing thread participates.
   FakeTime() = default;
 
   TimePoint Now() const override {
@@ -60,27 +60,27 @@ class FakeTime final : public TimeSource {
     now_ += by;
     changed_.notify_all();
   }
-  // One more thread takes part; called before it starts. Until it waits in Poll it computes, as far
-  // as this clock knows, so a late start takes no time.
+  // Adds a thread; called before it starts. Until it waits in Poll it counts as computing, so a
+  // late start takes no time.
   void Join() {
     const std::scoped_lock lock(mu_);
     ++threads_;
   }
-  // A thread is through: the others do not wait for it any longer.
+  // A thread has ended: the others no longer wait for it.
   void Leave() {
     const std::scoped_lock lock(mu_);
     --threads_;
     changed_.notify_all();
   }
-  // Since it was made.
+  // Since construction.
   Duration Elapsed() const { return Now() - TimePoint(); }
   size_t polls() const {
     const std::scoped_lock lock(mu_);
     return polls_;
   }
 
-  // Called, if set, when all threads wait, before time moves on. True: it has put something on its
-  // way, or has advanced the time itself. Set it before there are threads.
+  // Called (if set) when all threads wait, before time advances. True: it has sent something, or
+  // advanced the time itself. Set it before threads start.
   std::function<bool()> idle;
 
  private:
@@ -89,8 +89,8 @@ class FakeTime final : public TimeSource {
     TimePoint until;
   };
 
-  // No waiter has anything to read, and the peer's kernel has all that TCP sockets of this process
-  // have sent.
+  // No waiter has anything to read, and peers' kernels have received all that this process's TCP
+  // sockets sent.
   bool NothingOnItsWay() const {
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       const int fd = std::atoi(entry.path().filename().c_str());

@@ -1,5 +1,5 @@
-// Limits of waits in tests. A test waits for a condition and fails only if the program hangs, so
-// there is one limit, far above what the slowest machine needs.
+// The timeout of waits in tests. A test waits for a condition and fails only if the program blocks
+// forever, so one timeout far above the needs of the slowest machine is enough.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@ namespace tangram::testing {
 inline constexpr std::chrono::seconds kHang{60};
 inline constexpr int kHangMs = 60'000;  // for functions with a timeout in milliseconds
 
-// Looks until the condition holds. False if it still does not after kHang.
+// Polls until the condition holds. False: it does not hold after kHang.
 template <typename Condition>
 bool Eventually(Condition&& condition) {
   const auto end = std::chrono::steady_clock::now() + kHang;

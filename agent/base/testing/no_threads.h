@@ -1,4 +1,4 @@
-// A thread that can start no other, as at the limit of a pod's processes. For tests.
+// A thread that cannot start another one, as at a pod's process limit. For tests.
 #pragma once
 
 #include <linux/filter.h>
@@ -14,8 +14,8 @@
 
 namespace tangram::testing {
 
-// The calling thread's system call fails with `error` from now on, if its argument `argument`, of
-// which only the bits of `mask` count, is `value`; as it does in threads that this one starts.
+// From now on a system call of this thread, and of threads that it starts, fails with `error` if
+// its argument `argument` equals `value` in the bits of `mask`.
 inline void FailCall(uint32_t call, int error, uint32_t argument = 0, uint32_t mask = 0,
                      uint32_t value = 0) {
   const auto offset = static_cast<uint32_t>(offsetof(seccomp_data, args) + 8 * argument);

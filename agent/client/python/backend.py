@@ -22,7 +22,7 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 PACKAGE = "tangram_client"
 LIBRARY = "libtangram_client.so.1"
-_WHEN = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can say
+_WHEN = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip file
 
 
 def _project() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-// Memory of a GPU by the recording driver, mapped and full of bytes that are known here.
+// Memory of a GPU by the recording driver, mapped and filled with known bytes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class CudaBytes : public ::testing::Test {
   Memory At(uint64_t offset, uint64_t bytes) const {
     return {device_.get(), space_->address() + offset, bytes};
   }
-  // Of what lies there since SetUp.
+  // The expected hash of bytes written in SetUp.
   uint64_t HashHere(uint64_t offset, uint64_t bytes) const {
     return HashOf(std::span(bytes_).subspan(offset, bytes));
   }

@@ -1,4 +1,4 @@
-// What a test may ask of the recording driver (libfakecuda.so) and tell it.
+// Interface of the recording driver (libfakecuda.so) for tests.
 #pragma once
 
 #include <cuda.h>
@@ -11,46 +11,45 @@
 
 namespace tangram::device::testing {
 
-// What machine it plays.
+// The simulated machine.
 struct FakeMachine {
-  int version = 13000;  // of CUDA
+  int version = 13000;  // CUDA version
   int devices = 1;
   std::string name = "NVIDIA H200 (recorded)";
-  uint64_t memory_mib = 0;   // of each device; 0: what FAKE_CUDA_MIB says, else 4096
-  uint64_t granularity = 0;  // of handles, in bytes; 0: what FAKE_CUDA_GRANULARITY says, else 2 MiB
-  int capability = 90;       // to compute, in tenths
+  uint64_t memory_mib = 0;   // per device; 0: FAKE_CUDA_MIB if set, else 4096
+  uint64_t granularity = 0;  // of handles, in bytes; 0: FAKE_CUDA_GRANULARITY if set, else 2 MiB
+  int capability = 90;       // compute capability, in tenths
   bool memory_management = true;
   bool posix_descriptors = true;
-  std::string missing;  // an entry point that this driver does not have
+  std::string missing;  // an entry point that this driver lacks
 };
 
-// What another recording library puts on a stream, as a kernel that runs for as long as it likes:
-// nothing of this process waits for it but what comes behind it there.
+// Work that another recording library puts on a stream, like a kernel of any duration. Only later
+// work of that stream waits for it.
 enum class FakeRun { kRunning, kDone, kFailed };
 struct FakeLongKernel {
-  uint64_t address = 0, bytes = 0;  // of the device: what it reads, or writes
+  uint64_t address = 0, bytes = 0;  // device memory that it reads or writes
   bool writes = false;
-  // Asked again and again, with the bytes as they lie, in parts. Does not block, and calls nothing
-  // of CUDA.
+  // Called repeatedly, with the bytes as parts in address order. Must not block or call CUDA.
   std::function<FakeRun(std::span<const std::span<std::byte>>)> runs;
 };
 
 class FakeCuda {
  public:
-  // Refuses what a launch refuses, and memory without such access.
+  // Rejects what a launch rejects, and memory without such access.
   static CUresult Put(CUstream stream, FakeLongKernel kernel);
-  // As if it had just been loaded. What the process still has of it must be gone (Leaks).
+  // Resets the driver as if just loaded. The process must have freed all its resources (Leaks).
   static void Become(const FakeMachine& machine);
 
-  // How often an entry point was called since Become.
+  // Number of calls of an entry point since Become.
   static uint64_t Calls(const std::string& name);
-  // Calls of an entry point that come after `skip` others, `times` of them, fail so and do nothing.
+  // After `skip` calls of an entry point, the next `times` calls fail with `result` and do nothing.
   static void Fail(const std::string& name, CUresult result, uint64_t skip = 0, uint64_t times = 1);
-  // What it refused last, and why, in words; empty if nothing. Forgets it.
+  // The reason of the last rejection; empty: none. Clears it.
   static std::string Complaint();
-  // What was made and not ended, in words; empty: nothing.
+  // Resources that were created and not freed, as text; empty: none.
   static std::string Leaks();
-  // What was put on streams and did not run yet.
+  // Number of items on streams that have not run yet.
   static uint64_t Waiting();
 };
 

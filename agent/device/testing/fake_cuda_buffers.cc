@@ -1,5 +1,5 @@
-// The recording driver: memory that is no handle: the device's (cuMemAlloc), and the host's,
-// pinned.
+// The recording driver: memory without handles, of the device (cuMemAlloc) and of the host
+// (pinned).
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -17,7 +17,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   FakeState& state = State();
   auto physical = Physical::Make(bytes);
   if (physical == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Nobody may count on zeros.
+  // Not zeros, so that no code relies on them.
   std::memset(physical->base(), 0xcd, bytes);
   *address = ReserveAddresses(bytes, state.granularity());
   if (*address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -49,7 +49,7 @@ CUresult cuMemHostAlloc(void** out, size_t bytes, unsigned int flags) {
   if (bytes == 0 || (flags & ~unsigned{CU_MEMHOSTALLOC_PORTABLE}) != 0) {
     return call.Refuse(CUDA_ERROR_INVALID_VALUE, "0 bytes, or flags that were not recorded");
   }
-  // Pages of its own: what is used after it was freed crashes.
+  // Separate pages: a use after the free crashes.
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   State().pinned[reinterpret_cast<uint64_t>(at)] = bytes;

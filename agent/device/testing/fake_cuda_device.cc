@@ -1,4 +1,4 @@
-// The recording driver: how it begins, its devices, its one context, and its entry points by name.
+// The recording driver: initialisation, devices, the one context, and entry points by name.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -15,7 +15,7 @@ using tangram::device::testing::State;
 
 namespace {
 
-// What is asked for by others than the backend (tests/gpu).
+// Entry points that only others than the backend use (tests/gpu).
 #if CUDA_VERSION >= 13000
 #define TANGRAM_FAKE_BATCH(X) X(MemcpyBatchAsync)
 #else

@@ -1,8 +1,8 @@
 // The recording driver: modules, launches of kernels, graphs.
 //
-// A launch runs the kernel's own text (kernels/list.h), thread after thread, over a memory that
-// looks every access up in what is mapped, as a device does: an address of the host, one without
-// access or one that is not aligned is an illegal address.
+// A launch runs the kernel's source (kernels/list.h), thread after thread. Its memory looks up
+// every access in the mappings, as a device does: an address of the host, one without access or an
+// unaligned one is an illegal address.
 #include <fmt/format.h>
 
 #include <array>
@@ -18,10 +18,10 @@ namespace tangram::device::testing {
 namespace {
 
 struct IllegalAddress {};
-// Of a kernel that waits for another rank: it is begun anew when others had their turn.
+// Thrown by a kernel that waits for another rank; it is restarted after others have run.
 struct StillWaits {};
 
-// What kernels see as memory (kernels/memory.h).
+// The kernels' memory (kernels/memory.h).
 class FakeMemory {
  public:
   void Round() {}
@@ -89,7 +89,7 @@ class FakeMemory {
     return At(address, bytes, alignment, writes);
   }
 
-  std::array<Window, 6> seen_{};  // mappings that were looked up last
+  std::array<Window, 6> seen_{};  // the last mappings looked up
   size_t next_ = 0;
 };
 
@@ -116,7 +116,7 @@ struct FakeKernel {
 constexpr FakeKernel kKernels[] = {TANGRAM_KERNELS(TANGRAM_FAKE_KERNEL)};
 #undef TANGRAM_FAKE_KERNEL
 
-// The start of what nvcc makes, or of nothing (a build without it).
+// Whether it starts like the output of nvcc, or like an empty image (a build without it).
 bool IsImage(const void* image) {
   uint32_t magic = 0;
   std::memcpy(&magic, image, sizeof magic);
@@ -144,7 +144,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
 
 CUresult cuModuleUnload(CUmodule module) {
   Call call("cuModuleUnload",
-            Call::kBegun);  // as all that gives back, also when nothing else works
+            Call::kBegun);  // like all calls that free, it works even after an error
   if (call.failure() != CUDA_SUCCESS) return call.failure();
   if (State().modules.erase(module) == 0) {
     return call.Refuse(CUDA_ERROR_INVALID_HANDLE, "it is gone already, or never was");
@@ -181,7 +181,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned blocks_y,
                                    "launched: one dimension, no shared memory, its parameters",
                                    kernel->name, blocks, threads));
   }
-  // They are taken when it is launched.
+  // Copied at the launch.
   const auto* const from = static_cast<const std::byte*>(parameters[0]);
   const auto kept = std::make_shared<std::vector<std::byte>>(from, from + kernel->parameter_bytes);
   FakeWork work;
@@ -199,7 +199,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned blocks_y,
 }
 
 #if CUDA_VERSION >= 13000
-// As one after another; which is done first is not said.
+// Copies in order, although a driver promises none.
 CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
                             CUmemcpyAttributes* attributes, size_t* first, size_t kinds,
                             CUstream stream) {
@@ -259,7 +259,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph,
   return CUDA_SUCCESS;
 }
 
-// Its work is given to the stream anew: what its addresses mean is looked up when it runs.
+// Puts its work on the stream again; addresses are looked up when it runs.
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   Call call("cuGraphLaunch", Call::kContext);
   if (call.failure() != CUDA_SUCCESS) return call.failure();

@@ -1,5 +1,5 @@
-// The recording driver: kernels, graphs, and streams that wait for each other, called as a driver
-// is.
+// The recording driver: kernels, graphs, and streams that wait for each other, called like a
+// driver.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kUnit = 2 << 20;
 
-// Three units of memory, side by side, and two streams.
+// Three adjacent units of memory, and two streams.
 class FakeCudaLaunchTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -38,7 +38,7 @@ class FakeCudaLaunchTest : public ::testing::Test {
       (void)cuStreamSynchronize(stream);
       EXPECT_EQ(cuStreamDestroy(stream), CUDA_SUCCESS);
     }
-    FakeCuda::Become({});  // as if it were not broken
+    FakeCuda::Become({});  // clears the error
     ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
     EXPECT_EQ(cuModuleUnload(module_), CUDA_SUCCESS);
     for (uint64_t i = 0; i < 3; ++i) {
@@ -84,7 +84,7 @@ class FakeCudaLaunchTest : public ::testing::Test {
     EXPECT_EQ(cuStreamSynchronize(streams_[1]), CUDA_SUCCESS);
     return static_cast<int>(out);
   }
-  // One block of so many bytes, by the kernel.
+  // Copies one block of `bytes`, by the kernel.
   CUresult Gather(uint64_t to, uint64_t from, uint64_t bytes, CUstream stream) {
     kernels::GatherBlocksParameters parameters{to, bytes, 0, from, bytes, 0, bytes, 1};
     void* list[] = {&parameters};

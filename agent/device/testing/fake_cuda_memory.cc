@@ -51,7 +51,7 @@ bool InUnits(uint64_t a, uint64_t b = 0) {
   return a % unit == 0 && b % unit == 0;
 }
 
-// What the properties of memory must be for this device to make it; empty: they are.
+// The reason why this device cannot create memory with these properties; empty: it can.
 std::string WrongWith(const CUmemAllocationProp& prop) {
   if (prop.type != CU_MEM_ALLOCATION_TYPE_PINNED) return "memory that is not pinned";
   if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return "memory of no device";
@@ -66,7 +66,7 @@ std::string WrongWith(const CUmemAllocationProp& prop) {
 }  // namespace
 
 bool InUse(uint64_t begin, uint64_t end) {
-  if (State().broken != CUDA_SUCCESS) return false;  // nothing runs any more
+  if (State().broken != CUDA_SUCCESS) return false;  // no work runs any more
   for (const auto& weak : State().all_streams) {
     const auto stream = weak.lock();
     if (stream == nullptr) continue;
@@ -84,7 +84,7 @@ uint64_t ReserveAddresses(uint64_t bytes, uint64_t alignment) {
   void* const at =
       mmap(nullptr, size + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return 0;
-  // The ends are given back at once, so that addresses alone tell what to free.
+  // Frees both ends immediately, so that the address alone identifies the reservation.
   const auto begin = reinterpret_cast<uint64_t>(at), start = (begin + unit - 1) / unit * unit;
   if (start > begin) munmap(at, start - begin);
   if (begin + unit > start) munmap(reinterpret_cast<void*>(start + size), begin + unit - start);

@@ -1,8 +1,9 @@
 // The recording driver: memory as descriptors, for other processes.
 //
-// The driver's descriptors have no size that one could ask for, cannot be read or mapped, and keep
-// the memory alive. So does the end of a socket in whose buffer the memfd waits: who imports has a
-// look at the message (MSG_PEEK), which gives it a descriptor of the memory and leaves the message.
+// The driver's descriptors have no size that can be queried, cannot be read or mapped, and keep the
+// memory alive. One end of a socket has these properties if the memfd is in its buffer. An importer
+// peeks at the message (MSG_PEEK), which gives it a descriptor of the memory and leaves the
+// message.
 #include <fmt/format.h>
 #include <sys/socket.h>
 
@@ -47,7 +48,7 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
   }
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return CUDA_ERROR_OUT_OF_MEMORY;  // of descriptors
+    return CUDA_ERROR_OUT_OF_MEMORY;  // out of descriptors
   }
   const tangram::UniqueFd sender(ends[0]);
   tangram::UniqueFd shown(ends[1]);
@@ -90,7 +91,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   tangram::UniqueFd there(memory);
   if (!there || got != sizeof note ||
       std::memcmp(note.magic, Note{}.magic, sizeof note.magic) != 0) {
-    return CUDA_ERROR_INVALID_VALUE;  // whoever passes descriptors may pass anything
+    return CUDA_ERROR_INVALID_VALUE;  // a caller may pass any descriptor
   }
   auto physical = Physical::Import(std::move(there), note.bytes);
   if (physical == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -24,7 +24,7 @@ CUcontext& Current() {
 
 namespace {
 
-// What a test says, or the environment of a process as a whole, or what is usual.
+// The value of the test, else of the environment variable, else the default.
 uint64_t Told(uint64_t here, const char* variable, uint64_t usual) {
   if (here != 0) return here;
   const char* const told = std::getenv(variable);
@@ -118,7 +118,7 @@ void FakeReport::Write(const std::string& line) const {
 
 namespace {
 
-// Behind main and the destructors of the program, whose devices are gone by now.
+// Runs after main and the program's destructors, which have freed its devices.
 [[gnu::destructor]] void TellTheEnd() {
   const std::string leaks = FakeCuda::Leaks();
   State().report.Write(leaks.empty() ? "ended" : "leaked " + leaks);

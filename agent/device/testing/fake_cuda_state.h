@@ -1,4 +1,4 @@
-// What the recording driver knows. Private to its sources.
+// State of the recording driver. Private to its sources.
 #pragma once
 
 #include <cuda.h>
@@ -18,11 +18,12 @@
 
 namespace tangram::device::testing {
 
-// Physical memory: a memfd, mapped here for the copies of this driver alone. The addresses that a
-// process maps it at stay without any access for processors, as those of a GPU are.
+// Physical memory: a memfd, mapped here only for the copies of this driver. The addresses where a
+// process maps it have no access for processors, like those of a GPU.
 class Physical {
  public:
-  // Of this process's device, which has so much less until it goes; null: no memory.
+  // On this process's device, whose free memory it reduces until its destructor. Null: out of
+  // memory.
   static std::shared_ptr<Physical> Make(size_t bytes);
   static std::shared_ptr<Physical> Import(UniqueFd memory, size_t bytes);
   ~Physical();
@@ -30,7 +31,7 @@ class Physical {
   size_t bytes() const { return bytes_; }
   int memory() const { return memory_.get(); }
   std::byte* base() const { return base_; }
-  uint64_t identity() const { return identity_; }  // of the memory, whoever has it
+  uint64_t identity() const { return identity_; }  // of the memory, the same in every process
 
  private:
   Physical() = default;
@@ -60,53 +61,52 @@ struct Segment {
   uint64_t memory = 0, begin = 0, end = 0;
 };
 
-// What a stream was given: a copy, or whatever else is done when its turn comes.
+// Work on a stream: a copy, or another action.
 struct FakeWork {
   uint64_t number = 0;  // on its stream, from 1 on
-  // Of a copy.
+  // For a copy.
   Lines to, from;
   std::vector<Segment> writes, reads;  // sorted
-  // Of all else; false: it touched what it may not.
+  // For other work; false: it made an illegal access.
   std::function<bool()> does;
-  // Of what takes its time.
+  // For work that takes time.
   std::function<FakeRun()> goes_on;
 };
 
-// By the names of streams: so much of each.
+// By the names of streams: the number of items of each.
 using Clock = std::map<uint64_t, uint64_t>;
 
-// Nothing runs before somebody asks for it: an event that is queried runs one thing, one that is
-// waited for all up to it. So whoever forgets to wait finds bytes that are not there.
+// Work runs only on request: a query of an event runs one item, a wait runs all items before it. So
+// code that forgets to wait finds missing bytes.
 struct FakeStream {
   uint64_t name = 0, given = 0, done = 0;
   std::deque<FakeWork> work;
-  Clock before;  // what of other streams all that it is given now waits for
-  std::vector<FakeWork>* graph = nullptr;  // which it is captured into, and its name
+  Clock before;                            // items of other streams that all later work waits for
+  std::vector<FakeWork>* graph = nullptr;  // the graph that captures it, and its name
   CUgraph graph_name = nullptr;
 };
 
 struct FakeEvent {
   std::shared_ptr<FakeStream> stream;  // null: it was never recorded
   uint64_t number = 0;                 // the last work before it
-  Clock before;                        // what that waited for
+  Clock before;                        // the items that it waited for
   bool timed = false;
 };
 
-// What a process as a whole is told about, in the file that FAKE_CUDA_REPORT names: a line
-// "refused" with the reason for each refusal as it comes, whatever becomes of the process, and at
-// its end "ended" or "leaked" with what it still had.
+// Reports for a whole process, in the file FAKE_CUDA_REPORT: a line "refused" with the reason of
+// each rejection, written immediately. At the end of the process, "ended", or "leaked" with the
+// remaining resources.
 class FakeReport {
  public:
   FakeReport();
   void Write(const std::string& line) const;
 
  private:
-  std::string file_;  // empty: nobody asked
+  std::string file_;  // empty: not requested
 };
 
-// Faults for a process as a whole: a file that FAKE_CUDA_FAULTS names, with a line "NAME RESULT
-// SKIP TIMES" for each (FakeCuda::Fail; RESULT is a number), is looked for at each call, and taken
-// away.
+// Faults for a whole process: the file FAKE_CUDA_FAULTS, with a line "NAME RESULT SKIP TIMES" for
+// each (FakeCuda::Fail; RESULT is a number). Each call looks for it, reads it and removes it.
 class FakeFaults {
  public:
   FakeFaults();
@@ -119,11 +119,11 @@ class FakeFaults {
 struct FakeState {
   std::mutex mu;
   FakeMachine machine;
-  bool begun = false;              // cuInit
-  CUresult broken = CUDA_SUCCESS;  // an address that was touched without access: all is lost
+  bool begun = false;              // after cuInit
+  CUresult broken = CUDA_SUCCESS;  // error after an access without permission: permanent
   std::map<std::string, uint64_t> calls;
   struct Failing {
-    uint64_t from = 0, to = 0;  // these calls, counted from the first of all
+    uint64_t from = 0, to = 0;  // these calls, counted from the first one
     CUresult result = CUDA_SUCCESS;
   };
   std::map<std::string, Failing> failing;
@@ -136,42 +136,42 @@ struct FakeState {
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Physical>> handles;
   std::map<uint64_t, uint64_t> reservations;  // address -> bytes
   std::map<uint64_t, FakeMapping> mappings;   // by address
-  // What cuMemAlloc made: a reservation with one mapping, of these bytes. And pinned memory.
+  // From cuMemAlloc: a reservation with one mapping, of these bytes. And pinned memory.
   std::map<uint64_t, uint64_t> buffers, pinned;
   std::map<CUstream, std::shared_ptr<FakeStream>> streams;
   std::map<CUevent, FakeEvent> events;
   std::set<CUmodule> modules;
   std::map<CUgraph, std::vector<FakeWork>> graphs;
   std::map<CUgraphExec, std::vector<FakeWork>> executables;
-  uint64_t retained = 0;  // the primary context, by so many
+  uint64_t retained = 0;  // reference count of the primary context
 
-  // Also the streams that are gone, as far as an event may still tell of them.
+  // Includes destroyed streams to which an event still refers.
   std::vector<std::weak_ptr<FakeStream>> all_streams;
 
   uint64_t total_bytes() const;
   uint64_t granularity() const;
-  // The mapping that has the address; end(): none.
+  // The mapping that contains the address; end(): none.
   std::map<uint64_t, FakeMapping>::const_iterator Find(uint64_t address) const;
   bool Reserved(uint64_t address, uint64_t bytes) const;
 };
 
-// The one there is. It is never destroyed: threads of the process may outlive main.
+// The only instance. Never destroyed: threads of the process may outlive main.
 FakeState& State();
-// The primary context's name: the same whenever it is there.
+// The primary context's name: always the same.
 CUcontext Primary();
 // The calling thread's context.
 CUcontext& Current();
 
-// An entry point that is being called: counts it, holds the lock, and knows whether it shall fail.
+// A call of an entry point: counts it, holds the lock, and knows whether it has to fail.
 class Call {
  public:
   enum Needs { kNothing, kBegun, kContext };
   explicit Call(const char* name, Needs needs = kBegun);
-  // What it fails with before it did anything.
+  // The injected error, before any work is done.
   CUresult failure() const { return failure_; }
-  // Refuses, and remembers why.
+  // Rejects the call and stores the reason.
   CUresult Refuse(CUresult result, const std::string& why) const;
-  // Lets others have the lock for a moment.
+  // Releases the lock for a moment.
   void Rest();
 
  private:
@@ -180,16 +180,15 @@ class Call {
   CUresult failure_ = CUDA_SUCCESS;
 };
 
-// Addresses that nobody has, without access for processors, as a reservation of so many bytes;
-// 0: there are none.
+// Unused addresses, without access for processors, as a reservation of `bytes`; 0: none left.
 uint64_t ReserveAddresses(uint64_t bytes, uint64_t alignment);
 void FreeAddresses(uint64_t address);
-// Work that did not run yet and touches any of these addresses.
+// Whether work that has not run yet uses any of these addresses.
 bool InUse(uint64_t begin, uint64_t end);
-// Puts work on a stream, or into the graph that it is captured into.
+// Puts work on a stream, or into the graph that captures it.
 CUresult Give(const Call& call, CUstream stream, FakeWork work);
-// Runs the work of a stream up to that number; the first touch without access breaks all. False:
-// something before it takes its time.
+// Runs the work of a stream up to that number. The first illegal access makes the context unusable.
+// False: earlier work is not finished.
 bool RunUntil(FakeStream* stream, uint64_t number);
 
 }  // namespace tangram::device::testing

@@ -1,4 +1,4 @@
-// The recording driver: streams, events, and what runs on them when somebody asks for it.
+// The recording driver: streams, events, and their work, which runs on request.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace tangram::device::testing {
 bool Lines::Touches(uint64_t begin, uint64_t end) const {
   if (lines == 0 || bytes == 0 || begin >= end) return false;
   if (end <= address || begin >= address + (lines - 1) * pitch + bytes) return false;
-  // The first line that ends behind `begin`.
+  // The first line that ends after `begin`.
   uint64_t line = 0;
   if (begin >= address + bytes) line = (begin - address - bytes) / pitch + 1;
   return line < lines && address + line * pitch < end;
@@ -23,7 +23,7 @@ namespace {
 
 bool OfDevice(uint64_t address) { return State().Reserved(address, 1); }
 
-// Calls `use(bytes, length)` for what lies behind addresses; false: some may not be touched so.
+// Calls `use(bytes, length)` for the memory behind addresses; false: some access is not allowed.
 template <typename Use>
 bool EachPart(uint64_t address, uint64_t bytes, bool writes, Use&& use) {
   if (!OfDevice(address)) {
@@ -72,7 +72,7 @@ bool Run(const FakeWork& copy) {
   return true;
 }
 
-// Whose bytes those are, by whatever address: two mappings of one memory are the same bytes.
+// The physical bytes behind addresses: two mappings of one memory are the same bytes.
 std::vector<Segment> SegmentsOf(const Lines& side) {
   std::vector<Segment> out;
   const FakeState& state = State();
@@ -112,7 +112,7 @@ bool Overlap(const std::vector<Segment>& a, const std::vector<Segment>& b) {
   return false;
 }
 
-// A copy of another stream that did not run yet, of the same bytes, one of the two writing.
+// Whether a pending copy of another stream uses the same bytes, and one of the two writes.
 bool Races(const FakeWork& copy, const FakeStream* stream) {
   for (const auto& weak : State().all_streams) {
     const auto other = weak.lock();
@@ -175,7 +175,7 @@ bool RunUntil(FakeStream* stream, uint64_t number) {
       stream->work.pop_front();
       continue;
     }
-    // Taken off first: what it does may be to run other streams.
+    // Removed first, because running it may run other streams.
     const FakeWork work = std::move(stream->work.front());
     stream->work.pop_front();
     if (State().broken == CUDA_SUCCESS && !(work.does ? work.does() : Run(work))) {
@@ -223,7 +223,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* what, CUstream stream) {
   Call call("cuMemcpy2DAsync", Call::kContext);
   if (call.failure() != CUDA_SUCCESS) return call.failure();
-  // 0: they are side by side.
+  // 0: lines without gaps.
   const uint64_t to_pitch = what->dstPitch == 0 ? what->WidthInBytes : what->dstPitch;
   const uint64_t from_pitch = what->srcPitch == 0 ? what->WidthInBytes : what->srcPitch;
   if (to_pitch < what->WidthInBytes || from_pitch < what->WidthInBytes) {
@@ -235,7 +235,7 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* what, CUstream stream) {
   };
   const uint64_t to = address(what->dstMemoryType, what->dstHost, what->dstDevice);
   const uint64_t from = address(what->srcMemoryType, what->srcHost, what->srcDevice);
-  const auto lies = [](CUmemorytype type, uint64_t at) {  // as it was said to
+  const auto lies = [](CUmemorytype type, uint64_t at) {  // as its type states
     return type == CU_MEMORYTYPE_UNIFIED || (type == CU_MEMORYTYPE_DEVICE) == OfDevice(at);
   };
   if (to == 0 || from == 0 || !lies(what->dstMemoryType, to) || !lies(what->srcMemoryType, from)) {
@@ -278,7 +278,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   return State().broken;
 }
 
-// What it still has is done all the same: for its events, if there are any.
+// Its remaining work still runs: for its events, if there are any.
 CUresult cuStreamDestroy(CUstream stream) {
   Call call("cuStreamDestroy");
   if (call.failure() != CUDA_SUCCESS) return call.failure();
@@ -339,7 +339,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
   return CUDA_SUCCESS;
 }
 
-// There is no time: whatever lies between two events takes a millisecond.
+// Time is not modelled: any two events are a millisecond apart.
 CUresult cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) {
   Call call("cuEventElapsedTime", Call::kContext);
   if (call.failure() != CUDA_SUCCESS) return call.failure();

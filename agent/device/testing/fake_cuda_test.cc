@@ -1,5 +1,5 @@
-// The recording driver itself, called as the driver is: what it must refuse, since a real one does
-// or leaves it undefined. Without these a green run of the backend over it would prove nothing.
+// The recording driver itself, called like a driver: it must reject what a real one rejects or
+// leaves undefined. Otherwise passing tests of the backend over it would prove nothing.
 #include "agent/device/testing/fake_cuda.h"
 
 #include <fcntl.h>
@@ -146,12 +146,12 @@ TEST_F(FakeCudaTest, AccessIsOfWholeMappingsSideBySide) {
 TEST_F(FakeCudaTest, TheCpuCannotTouchWhatIsMapped) {
   Map(0, Create());
   ASSERT_EQ(Allow(0, 1), CUDA_SUCCESS);
-  // The kernel tells without a signal: it would have to read the name of a file there.
+  // The kernel returns an error without a signal, because it would have to read a file name there.
   EXPECT_EQ(open(reinterpret_cast<const char*>(At(0)), O_RDONLY), -1);
   EXPECT_EQ(errno, EFAULT);
 }
 
-// Mapped without access, mapped for reading, not mapped any more: each breaks the context for good.
+// Mapped without access, mapped for reading, unmapped: each breaks the context permanently.
 TEST_F(FakeCudaTest, ACopyWithoutAccessIsAnIllegalAddressWhenItRuns) {
   Map(0, Create());
   std::vector<std::byte> bytes(kUnit);
@@ -207,7 +207,7 @@ TEST_F(FakeCudaTest, CopiesOfTwoStreamsThatRaceAreRefused) {
   ASSERT_EQ(cuStreamSynchronize(streams_[1]), CUDA_SUCCESS);
 }
 
-// Columns of one slab: their lines take turns, and no byte is both's.
+// Columns of one slab: their lines alternate, and no byte belongs to both.
 TEST_F(FakeCudaTest, LinesThatTakeTurnsDoNotRace) {
   Map(0, Create());
   ASSERT_EQ(Allow(0, 1), CUDA_SUCCESS);
@@ -241,7 +241,7 @@ TEST_F(FakeCudaTest, LinesThatTakeTurnsDoNotRace) {
   }
 }
 
-// One look runs one copy, and a stream that is gone leaves its copies to its events.
+// One query runs one copy, and a destroyed stream leaves its copies to its events.
 TEST_F(FakeCudaTest, NothingRunsBeforeSomebodyAsks) {
   std::vector<std::byte> a(64, std::byte{1}), b(64), c(64);
   CUevent event = nullptr;
@@ -272,7 +272,7 @@ TEST_F(FakeCudaTest, AThreadWithoutAContextGetsNothing) {
   }).join();
 }
 
-// As of a driver: a descriptor cannot be measured, read or mapped, and keeps the memory alive.
+// Like a driver's: a descriptor cannot be measured, read or mapped, and keeps the memory alive.
 TEST_F(FakeCudaTest, AnotherProcessImportsTheSameMemory) {
   const auto handle = Create();
   Map(0, handle);
@@ -311,7 +311,8 @@ TEST_F(FakeCudaTest, AnotherProcessImportsTheSameMemory) {
   ASSERT_EQ(cuStreamSynchronize(streams_[0]), CUDA_SUCCESS);
   EXPECT_TRUE(bytes == std::vector<std::byte>(kUnit, std::byte{9})) << "the other one wrote it";
 
-  // The owner goes; the descriptor alone has it now, and gives it as often as it is asked.
+  // The owner is destroyed; the descriptor alone holds the memory now, and can be imported
+  // repeatedly.
   EXPECT_EQ(cuMemUnmap(At(0), kUnit), CUDA_SUCCESS);
   mapped_.clear();
   EXPECT_EQ(cuMemRelease(handle), CUDA_SUCCESS);

@@ -1,4 +1,4 @@
-// The recording NCCL: its entry points. Communicators of two ranks that do not block, since no
+// The recording NCCL: its entry points. Only non-blocking communicators of two ranks, since no
 // others are used here.
 #include "agent/device/testing/fake_nccl.h"
 
@@ -32,7 +32,7 @@ uint64_t Number(const char* name, uint64_t otherwise) {
   return told == nullptr ? otherwise : std::strtoull(told, nullptr, 10);
 }
 
-// Null, and a complaint: it is none, or was aborted.
+// Null, with a complaint: no such communicator, or an aborted one.
 FakeCommPtr Find(NcclComm name, const char* call) {
   FakeNcclState& state = NcclState();
   FakeCommPtr comm;

@@ -1,6 +1,6 @@
-// What a test may ask of the recording NCCL (libfakenccl.so) and tell it. Tests of several
-// processes tell it by variables of the environment, of the same meaning: FAKE_NCCL_VERSION, _ROOM,
-// _HANG_AT, _FAIL_AT, _DEAF (1).
+// Interface of the recording NCCL (libfakenccl.so) for tests. Tests with several processes use
+// environment variables of the same meaning: FAKE_NCCL_VERSION, _ROOM, _HANG_AT, _FAIL_AT, _DEAF
+// (1).
 #pragma once
 
 #include <cstdint>
@@ -10,25 +10,25 @@ namespace tangram::device::testing {
 
 struct FakeNcclOptions {
   int version = 22809;
-  // Kernels that the device has room for at once: one that finds none waits for the end of others,
-  // as where blocks of a grid that spins fill the multiprocessors.
+  // Maximum concurrent kernels of the device. Further ones wait until others end, as if spinning
+  // blocks filled the multiprocessors.
   uint64_t room = UINT64_MAX;
-  uint64_t hang_at = 0;  // that kernel of the process (from 1 on) never ends
-  uint64_t fail_at = 0;  // that one is the first that its communicator has an error at
-  bool deaf = false;     // does not notice that the other end is gone
+  uint64_t hang_at = 0;  // this kernel of the process (from 1 on) never ends
+  uint64_t fail_at = 0;  // at this kernel its communicator fails
+  bool deaf = false;     // does not detect the loss of the other end
 };
 
 class FakeNccl {
  public:
-  // As if it had just been loaded.
+  // Resets it as if just loaded.
   static void Become(const FakeNcclOptions& options);
-  // What it refused last, or would have been undefined, in words; empty if nothing. Forgets it.
+  // The last rejected or undefined call, as text; empty: none. Clears it.
   static std::string Complaint();
-  // Communicators that were made and not aborted.
+  // Number of communicators created and not aborted.
   static uint64_t Open();
-  // Kernels that hung so far, of all communicators.
+  // Number of kernels that hung so far, of all communicators.
   static uint64_t Hangs();
-  // Most kernels that were under way at once since Become, of all communicators.
+  // Maximum number of concurrent kernels since Become, of all communicators.
   static uint64_t MostAtOnce();
 };
 

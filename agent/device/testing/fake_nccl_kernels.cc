@@ -1,4 +1,4 @@
-// The recording NCCL: what its kernels do.
+// The recording NCCL: the work of its kernels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace tangram::device::testing {
 namespace {
 
-// One that sends or receives. The driver runs it, under its lock.
+// A kernel that sends or receives. The driver runs it, under its lock.
 class Kernel {
  public:
   Kernel(FakeCommPtr comm, const FakeCall& call, uint64_t number)
@@ -20,10 +20,10 @@ class Kernel {
     const std::scoped_lock lock(comm_->mu);
     if (comm_->aborted) return End();
     if (!resident_ && !Enter()) return FakeRun::kRunning;
-    // One that failed spins until somebody aborts it.
+    // A failed kernel spins until it is aborted.
     if (comm_->error != kNcclSuccess || hangs_) return FakeRun::kRunning;
     if (!comm_->pair->Pump() && !NcclState().options.deaf) {
-      // What came before the other end went is good.
+      // Data that arrived before the loss of the other end is valid.
       if (!(call_.sends ? comm_->pair->Received(number_) : false)) {
         comm_->error = kNcclRemoteError;
         return FakeRun::kRunning;
@@ -33,7 +33,7 @@ class Kernel {
   }
 
  private:
-  // Finds room on the device.
+  // Takes one of the device's places for kernels.
   bool Enter() {
     FakeNcclState& state = NcclState();
     const std::scoped_lock lock(state.mu);
@@ -55,7 +55,7 @@ class Kernel {
     return FakeRun::kDone;
   }
 
-  // Over when the other end has it: it need not wait for that, and nobody may count on less.
+  // Ends when the other end has the bytes. A real kernel may end earlier; do not rely on that.
   bool Send(std::span<const std::span<std::byte>> parts) {
     if (!std::exchange(said_, true)) {
       std::vector<std::byte> bytes;

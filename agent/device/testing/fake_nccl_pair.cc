@@ -1,4 +1,4 @@
-// The recording NCCL: the socket between two ends, and how they find each other.
+// The recording NCCL: the socket between two ends, and its setup.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -95,7 +95,7 @@ void Connect(FakeComm* comm) {
   if (comm->pair == nullptr) {
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
-    address.sun_family = AF_UNIX;  // of no file: the name begins with a zero
+    address.sun_family = AF_UNIX;  // an abstract name: it begins with a zero
     std::memcpy(address.sun_path + 1, comm->name.data(), comm->name.size());
     const auto size =
         static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + comm->name.size());

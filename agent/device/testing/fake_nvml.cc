@@ -1,5 +1,5 @@
-// libfakenvml.so: a management library that tells of one GPU what FAKE_NVML says: "STATE CLIQUE
-// UUID", the uuid in hexadecimal digits.
+// libfakenvml.so: a management library that reports one GPU as in FAKE_NVML: "STATE CLIQUE UUID",
+// with the uuid in hexadecimal digits.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// libfakeucp.so: contexts and workers of UCX, of which a context lists the interfaces that there
-// were when it was made, as the real one does. It moves no bytes.
+// libfakeucp.so: contexts and workers of UCX. A context lists the interfaces at its creation, like
+// a real one. It moves no bytes.
 #include "agent/device/testing/fake_ucp.h"
 
 #include <ucp/api/ucp.h>

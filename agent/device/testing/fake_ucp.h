@@ -1,4 +1,4 @@
-// What a test may tell the recording UCX (libfakeucp.so), and ask of it.
+// Interface of the recording UCX (libfakeucp.so) for tests.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@ namespace tangram::device::testing {
 
 class FakeUcp {
  public:
-  // As if it had just been loaded.
+  // Resets it as if just loaded.
   static void Reset();
-  // The interfaces of the node change: a context that was made before makes no more workers.
+  // Changes the node's interfaces: an earlier context can create no more workers.
   static void ChangeInterfaces();
-  // They change between each context and its first worker.
+  // Changes them between each context and its first worker.
   static void ChangeInterfacesForEver();
   // The next worker fails with UCS_ERR_NO_MEMORY.
   static void FailNextWorker();

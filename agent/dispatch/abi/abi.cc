@@ -22,8 +22,8 @@ namespace dispatch = tangram::dispatch;
 
 struct tgd_buffer {
   std::unique_ptr<dispatch::Buffer> buffer;
-  std::vector<uint32_t> experts;          // of the packed rows given out last
-  std::vector<tgd_contribution> missing;  // of the pair finished last
+  std::vector<uint32_t> experts;          // of the last packed rows returned
+  std::vector<tgd_contribution> missing;  // of the last finished pair
   dispatch::Exchange& exchange() const { return buffer->exchange(); }
 };
 
@@ -31,7 +31,7 @@ namespace {
 
 std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
-// Members of the struct that a caller must know: all that there were in the first header.
+// The caller must know at least the struct's members of the first header.
 Result<dispatch::Member> MemberOf(const tgd_member* given) {
   const auto known = tangram::ReadKnown(given, TANGRAM_UP_TO(tgd_member, pod), "tgd_member");
   if (!known.ok()) return known.status();

@@ -9,8 +9,8 @@
 namespace tangram::dispatch {
 namespace {
 
-// An address for pieces whose memory is the engine's own affair: routes only ask whether there is
-// one.
+// A placeholder address for pieces whose memory only the engine knows: routes check only whether
+// there is one.
 const char kHere = 0;
 
 }  // namespace

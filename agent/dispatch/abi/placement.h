@@ -1,4 +1,4 @@
-// A layout of experts from a list of pieces, for those who have no agent that gives one. Pure.
+// A layout of experts from a list of pieces, for callers without an agent. Pure.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace tangram::dispatch {
 
-// `pieces` `piece_size` apart, in order of layer, expert and alternative, each from 0 on. kInvalid:
-// they are not, an expert has none, or Routes::Of.
+// `pieces` are `piece_size` apart, in order of layer, expert and alternative (replica), each from 0
+// on. kInvalid: another order, an expert without pieces, or an error of Routes::Of.
 Result<Routes> RoutesOf(const tgd_piece* pieces, size_t count, size_t piece_size, uint32_t experts,
                         uint64_t epoch, uint32_t rank, uint32_t world_size);
 

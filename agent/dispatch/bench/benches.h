@@ -1,4 +1,4 @@
-// The benches of dispatch; each prints JSON lines, the last one sums up. The exit code.
+// The benches of dispatch. Each prints JSON lines, with a summary last, and returns the exit code.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,7 +8,7 @@ namespace tangram::dispatch::bench {
 
 int Rate(bool quick, bool (*print)(const nlohmann::json&));
 int Fp8(bool quick, bool (*print)(const nlohmann::json&));
-// `gloo`: a command that tests/peers/gloo.py's arguments go behind; empty: not beside it.
+// `gloo`: the command of tests/peers/gloo.py, without its arguments; empty: no comparison.
 int Latency(bool quick, bool (*print)(const nlohmann::json&), const std::string& gloo);
 int Masked(bool quick, bool (*print)(const nlohmann::json&));
 int MembersChange(bool quick, bool (*print)(const nlohmann::json&));

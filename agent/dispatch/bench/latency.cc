@@ -1,4 +1,4 @@
-// Latency of small dispatches and combines beside a ping-pong of the same bytes through shared
+// Latency of small dispatches and combines, next to a ping-pong of the same bytes through shared
 // memory.
 #include <sys/mman.h>
 
@@ -17,13 +17,13 @@ namespace {
 constexpr Format kFormat{.hidden = 7168, .top_k = 8, .experts = 256, .most_tokens = 128};
 constexpr size_t kBytes = 4000;
 
-// Two places of memory, one for each way, and who has the ball.
+// Memory for each direction, and whose turn it is.
 struct Table {
   alignas(64) std::atomic<uint64_t> ball;
   alignas(64) uint8_t there[32 << 20], back[32 << 20];
 };
 
-// Median microseconds of gloo's two all-to-alls by bytes from rank to rank.
+// Median microseconds of gloo's two all-to-alls, by bytes from rank to rank.
 std::map<uint64_t, double> Gloo(const std::string& gloo, int rounds,
                                 const std::vector<uint64_t>& sizes) {
   std::map<uint64_t, double> out;
@@ -52,7 +52,7 @@ int Latency(bool quick, bool (*print)(const nlohmann::json&), const std::string&
   double over_gloo = 1e9;
   for (const uint32_t ranks : quick ? std::vector<uint32_t>{2} : std::vector<uint32_t>{2, 4, 8}) {
     for (const uint32_t tokens : {1u, 8u, 32u, 128u}) {
-      if (ranks > 2 && tokens == 128) continue;  // buffers of whole messages for all pairs
+      if (ranks > 2 && tokens == 128) continue;  // needs buffers of whole messages for all pairs
       Folder folder;
       Stage stage(ranks);
       auto* const table = static_cast<Table*>(
@@ -84,8 +84,8 @@ int Latency(bool quick, bool (*print)(const nlohmann::json&), const std::string&
         const size_t row = kFormat.hidden * sizeof(uint16_t);
         stage.figure(rank, kBytes) = static_cast<double>(packed * row);
         stage.Meet();
-        // What is written for the packed rows goes there, and a reduced row per token comes back;
-        // then no more there either than the wire has, a row per token.
+        // Writes as many bytes as packed rows have, and returns one reduced row per token. Then
+        // only the bytes on the wire, one row per token.
         const size_t back = tokens * row;
         std::vector<uint8_t> mine(back * kFormat.top_k, 3), other(back * kFormat.top_k);
         for (int i = 0; rank < 2 && i < 2 * rounds; ++i) {
@@ -108,7 +108,7 @@ int Latency(bool quick, bool (*print)(const nlohmann::json&), const std::string&
             table->ball.store(turn + 2, std::memory_order_release);
           }
         }
-        // What remains beside the wire, by both at once: rows to their places, sums of them.
+        // The other work, by both ranks concurrently: writing packed rows, and summing them.
         std::vector<uint8_t> places((packed + 1) * row), sums(back);
         const uint64_t each = std::max<uint64_t>(1, packed / (2 * tokens));
         for (int i = 0; rank < 2 && i < rounds; ++i) {
@@ -163,7 +163,7 @@ int Latency(bool quick, bool (*print)(const nlohmann::json&), const std::string&
           line["gloo_p50_us"] = other->second;
           const double here = other->second / (Median(pairs) * 1e6);
           line["gloo_over"] = here;
-          // Beside an exchange that were nothing but the wire, and one that packs and adds up.
+          // Relative to an exchange that only transfers, and to one that packs and adds too.
           metrics["gloo_over_" + std::to_string(tokens)] = here;
           metrics["gloo_over_wire_ping_pong_" + std::to_string(tokens)] =
               other->second / (Median(wires) * 1e6);
@@ -175,7 +175,7 @@ int Latency(bool quick, bool (*print)(const nlohmann::json&), const std::string&
       print(line);
     }
   }
-  // As tests/bench.py has it of others' programs that are not there.
+  // As in tests/bench.py for missing programs.
   metrics["gloo_over"] =
       gloos.empty() ? nlohmann::json("not installed") : nlohmann::json(over_gloo);
   print({{"bench", "dispatch-latency"},

@@ -1,6 +1,6 @@
 // tangram-dispatch NAME: the benches dispatch, dispatch-latency, dispatch-fp8, dispatch-masked,
-// dispatch-members. QUICK=1: smaller ones. dispatch-latency GLOO...: beside what this command
-// measures (tests/peers/gloo.py).
+// dispatch-members. QUICK=1: smaller ones. dispatch-latency GLOO...: also runs this command for
+// comparison (tests/peers/gloo.py).
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -1,4 +1,4 @@
-// What a lost rank costs those that are left, and a change of members all.
+// The cost of a lost rank for the others, and of a change of members for all.
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ namespace {
 constexpr Format kFormat{.hidden = 7168, .top_k = 8, .experts = 256, .most_tokens = 256};
 constexpr size_t kMask = 4000, kConnect = 4001, kJoin = 4002, kLeave = 4003, kProcess = 4004;
 
-// Experts on the first two ranks alone: the third one brings rows only.
+// Experts only on the first two ranks: the third one only sends rows.
 std::shared_ptr<const Routes> OfTwo(uint32_t rank, uint32_t ranks) {
   return rank < 2 ? RoutesFor(rank, 2, kFormat.experts) : RoutesFor(ranks, 2, kFormat.experts);
 }
@@ -48,14 +48,14 @@ int Masked(bool quick, bool (*print)(const nlohmann::json&)) {
     stage.Meet();
     if (rank == 2) {
       kill(getpid(), SIGSTOP);
-      // The others are through.
+      // The other ranks have finished.
       return OkStatus();
     }
-    // From here on rank 2 stands still, at the latest a moment from now.
+    // Rank 2 is stopped from now on, or a moment later.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     Status status;
     stage.Meet(2);
-    // Of no rows: what is left is the wait.
+    // A pair without rows: only the wait is left.
     const Drawn none = Draw(kFormat, 0, 1);
     stage.figure(rank, kMask) = Seconds([&] { status = Pair(**three, none, y); });
     TANGRAM_RETURN_IF_ERROR(status);
@@ -126,7 +126,7 @@ int MembersChange(bool quick, bool (*print)(const nlohmann::json&)) {
     stage.Meet();
     stage.figure(rank, kJoin) = Seconds([&] { status = (*buffer)->UpdateMembers(2, ids, routes); });
     TANGRAM_RETURN_IF_ERROR(status);
-    // The world is one: a pair among all.
+    // Proof that the world works: one pair among all ranks.
     TANGRAM_RETURN_IF_ERROR(Pair(**buffer, drawn, y));
     if (!(*buffer)->exchange().report().whole())
       return {Code::kInternal, "the world that one joined lacks something"};

@@ -26,8 +26,7 @@ Phases::Phases(const Format& format, uint32_t tokens, uint64_t partials, uint64_
     EndStreams();
   };
   const auto read = [=, this, &outputs] {
-    // The C library's search for what is not there goes through all of it as fast as it can be
-    // read.
+    // memchr for an absent byte reads all of the memory at full speed.
     if (std::memchr(outputs.data(), 0, places_.size() * row) != nullptr) std::abort();
   };
   const auto write_y = [=] {
@@ -36,7 +35,7 @@ Phases::Phases(const Format& format, uint32_t tokens, uint64_t partials, uint64_
     EndStreams();
   };
   const auto weigh = [=, this, &outputs] {
-    // Sum i is of those from places_[i * all / partials] to where the next one begins.
+    // Sum i is over places_[i * all / partials] up to the beginning of the next sum.
     const auto of = [&](uint64_t i, std::span<Weighted> into) {
       const size_t begin = i * places_.size() / partials, end = (i + 1) * places_.size() / partials;
       for (size_t p = begin; p < end; ++p)

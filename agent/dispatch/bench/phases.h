@@ -1,5 +1,5 @@
-// What a pair of dispatch and combine consists of, each part by itself and without anybody to wait
-// for: how long one rank takes for it at this machine's rates.
+// The parts of a pair of dispatch and combine, each timed alone and without waiting: the time of
+// one rank at this machine's rates.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace tangram::dispatch::bench {
 
-// needed: traffic with memory that no pair is without; done: what the library does, with its loops.
+// needed: memory traffic that every pair has; done: the library's work, with its loops.
 struct Phase {
   const char* name;
   bool needed, done;
@@ -24,15 +24,14 @@ constexpr std::array<Phase, 6> kPhasesOfAPair{{{"pack", true, true},
                                                {"rings", false, true},
                                                {"sum", false, true}}};
 
-// Of a rank with `tokens` rows `x` that has tokens x top_k packed rows, and of whose tokens
-// `partials` rows of sums come back, `sent` of them and as many rows there by rings of
-// `ring` bytes:
-//   pack     x is read once, and written to as many places, in no order, past the caches
-//   read     what experts gave is read, and nothing done with it
-//   write_y  y is written past the caches
-//   weigh    what experts gave, read as it lies and weighed: `partials` sums
-//   rings    rows to rings that stay in the caches, and sums
-//   sum      those of a token, from rings to one row
+// For a rank with `tokens` rows `x`, tokens x top_k packed rows, and `partials` returned sums for
+// its tokens; `sent` rows and as many sums pass through rings of `ring` bytes:
+//   pack     reads x once, and writes it to as many places, in no order, past the caches
+//   read     only reads the experts' outputs
+//   write_y  writes y past the caches
+//   weigh    reads the experts' outputs in place and weighs them: `partials` sums
+//   rings    copies rows to rings that stay in the caches, and sums too
+//   sum      adds the sums of a token, from rings to one row
 // `outputs` and `packed` have tokens x top_k rows, `y` tokens; no byte of `outputs` is 0. They
 // outlive this.
 class Phases {
@@ -40,7 +39,7 @@ class Phases {
   Phases(const Format& format, uint32_t tokens, uint64_t partials, uint64_t sent, size_t ring,
          const uint16_t* x, RowMemory& outputs, RowMemory& packed, uint16_t* y);
   void Run(size_t phase) const { run_[phase](); }
-  // Read from memory and written to it, or to a ring.
+  // Bytes read and written, in memory or rings.
   double bytes(size_t phase) const { return bytes_[phase]; }
 
  private:

@@ -18,7 +18,7 @@
 namespace tangram::dispatch::bench {
 
 struct Stage::Shared {
-  std::atomic<uint64_t> came[kRanks + 1];  // by how many meet
+  std::atomic<uint64_t> came[kRanks + 1];  // by the number of ranks that meet
   double figures[kRanks][kFigures];
 };
 
@@ -75,7 +75,7 @@ bool OnRanks(Stage& stage, const std::function<Status(uint32_t rank)>& run) {
     const pid_t ended = wait(&status);
     std::erase(processes, ended);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-    // The others would wait for it.
+    // The others would wait for the failed one.
     good = false;
     for (const pid_t process : processes) kill(process, SIGKILL);
   }
@@ -90,7 +90,7 @@ Folder::Folder() {
 Folder::~Folder() { std::filesystem::remove_all(path_); }
 
 Member Folder::MemberOf(uint32_t rank) const {
-  // Names in the order of ranks.
+  // Names sort in the order of ranks.
   char name[16];
   std::snprintf(name, sizeof name, "r%03u", rank);
   return {{name, 1}, "here", "unix:" + path_ + "/" + name, "", ""};
@@ -125,7 +125,7 @@ Drawn Draw(const Format& format, uint32_t tokens, uint32_t seed) {
   std::mt19937 draw(seed);
   std::normal_distribution<float> normal;
   Drawn out;
-  // Numbers of a few thousand kinds: drawing them all would take longer than the bench.
+  // A few thousand different numbers: drawing all of them would take longer than the bench.
   std::vector<uint16_t> some(4099);
   for (uint16_t& half : some) {
     const float value = normal(draw);

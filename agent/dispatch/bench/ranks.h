@@ -1,4 +1,4 @@
-// Ranks of a bench, a process each, in step with one another.
+// Ranks of a bench: a process each, synchronized with the others.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace tangram::dispatch::bench {
 
-// What all ranks share, in memory.
+// Memory that all ranks share.
 class Stage {
  public:
   static constexpr size_t kRanks = 64, kFigures = 4096;
@@ -23,7 +23,7 @@ class Stage {
   Stage(const Stage&) = delete;
 
   uint32_t ranks() const { return ranks_; }
-  // Until `of` ranks are here.
+  // Waits until `of` ranks have arrived.
   void Meet(uint32_t of);
   void Meet() { Meet(ranks_); }
   double& figure(uint32_t rank, size_t index);
@@ -41,7 +41,7 @@ class Stage {
 // one failed (its reason is on stderr).
 bool OnRanks(Stage& stage, const std::function<Status(uint32_t rank)>& run);
 
-// A folder for their sockets, gone at the end.
+// A folder for their sockets, removed at the end.
 class Folder {
  public:
   Folder();
@@ -52,13 +52,14 @@ class Folder {
   std::string path_;
 };
 
-// A buffer of this rank, met with the others, in a world where each of `experts` is on one rank.
+// A buffer of this rank, connected to the others, in a world where each of `experts` is on one
+// rank.
 Result<std::unique_ptr<Buffer>> Enter(const Folder& folder, uint32_t rank, uint32_t ranks,
                                       const BufferOptions& options);
 std::shared_ptr<const Routes> RoutesFor(uint32_t rank, uint32_t ranks, uint32_t experts);
 
-// Rows of a rank: normal numbers in BF16, experts drawn without repetition, weights that add up
-// to 1.
+// Rows of a rank: normal numbers in BF16, distinct random experts per row, weights that add up to
+// 1.
 struct Drawn {
   std::vector<uint16_t> x;
   std::vector<int32_t> experts;

@@ -1,5 +1,5 @@
-// Rate of big dispatches and combines beside plain copies of the bytes that they cannot avoid, and
-// beside what they consist of, measured by itself; and what FP8 saves of them.
+// Rate of large dispatches and combines, next to plain copies of the bytes that they cannot avoid,
+// and next to their parts, timed alone. Also the savings by FP8.
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@ namespace tangram::dispatch::bench {
 namespace {
 
 constexpr Format kFormat{.hidden = 7168, .top_k = 8, .experts = 256, .most_tokens = 4096};
-// Figures of a round, one behind the other; and those behind all rounds.
+// Figures of each round, one after another, then those of all rounds.
 enum : size_t { kPair, kDispatch, kCopy, kPhases, kOfRound = kPhases + kPhasesOfAPair.size() };
 constexpr size_t kWire = 4000, kBytes = 4001, kError = 4002, kPhaseBytes = 4003;
 
@@ -62,13 +62,13 @@ int Rate(bool quick, bool (*print)(const nlohmann::json&)) {
         dispatched =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         status = handle.ok()
-                     // The experts' work is none: what they give lies where their input lay.
+                     // Experts do no work: their outputs are their inputs.
                      ? (*buffer)->Combine(*handle, exchange.packed(*handle).x, y.data())
                      : handle.status();
       };
       const size_t block = uint64_t{tokens} * kFormat.top_k * row;
       RowMemory from, to;
-      // Numbers of an ordinary size: products of the smallest ones would take longer.
+      // Numbers of an ordinary size: products of the smallest ones would be slower.
       std::memset(from.Get(block), 0x3f, block);
       std::memset(to.Get(block), 2, block);
       const auto copy = [&] {
@@ -82,7 +82,7 @@ int Rate(bool quick, bool (*print)(const nlohmann::json&)) {
                           to, other.data());
       for (size_t p = 0; p < kPhasesOfAPair.size(); ++p)
         stage.figure(rank, kPhaseBytes + p) = phases.bytes(p);
-      // Memory is touched first, of both pairs.
+      // Touches the memory of both pairs first.
       for (int i = 0; i < 2; ++i) pair();
       const uint64_t before =
           exchange.wire_bytes(Lane::kDispatch) + exchange.wire_bytes(Lane::kCombine);
@@ -103,7 +103,7 @@ int Rate(bool quick, bool (*print)(const nlohmann::json&)) {
                               exchange.wire_bytes(Lane::kCombine) - before) /
           rounds;
       stage.figure(rank, kBytes) = static_cast<double>(bytes);
-      // Weights add up to 1, and each expert gives what it got.
+      // Weights add up to 1, and each expert returns its input.
       for (size_t i = 0; i < y.size(); i += 1009) {
         float was = 0, is = 0;
         ToFloat(Element::kBf16, &drawn.x[i], 1, &was);

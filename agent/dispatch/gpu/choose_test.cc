@@ -1,4 +1,4 @@
-// Who gets which row: the kernels beside Choose, which the host's exchange asks.
+// The destination of each row: compares the kernels with Choose, which the host's exchange uses.
 #include <gtest/gtest.h>
 
 #include "agent/dispatch/gpu/testing/device_world.h"

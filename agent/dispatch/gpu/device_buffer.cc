@@ -42,7 +42,7 @@ kernels::DispatchParameters ShapeOf(const DeviceOptions& options) {
   return p;
 }
 
-// Everything that a member has for itself, one behind the other.
+// Layout of a member's own memory, one part after another.
 struct Own {
   uint64_t table = 0, turns = 0, scratch[2] = {}, outputs[2] = {}, bytes = 0;
 };
@@ -147,7 +147,8 @@ Result<DeviceBuffer::Peer*> DeviceBuffer::PeerOf(const MemberId& id, device::Que
   auto made = DeviceMemory::Make(memory_, kernels::InboxBytes(p));
   if (!made.ok()) return made.status();
   peer.inbox = std::move(made).value();
-  // What an earlier owner left says nothing; rows are read when flags say that they are there.
+  // Flags of an earlier owner must not count. Rows need no clearing: they are read only after their
+  // flags.
   TANGRAM_RETURN_IF_ERROR(Clear(queue, peer.inbox.at(), sizeof(uint64_t)));
   for (const Pair& pair : pairs_) {
     const kernels::DispatchInbox& inbox = pair.parameters.inbox;
@@ -211,7 +212,7 @@ uint64_t DeviceBuffer::quarantined() const {
   return bytes;
 }
 
-// The layout's lists, behind the layers that name them.
+// The lists of the layout follow the layers that refer to them.
 Status DeviceBuffer::PutRoutes(device::Queue& queue) {
   const uint32_t layers = routes_ ? routes_->moe_layers() : 0;
   if (layers > options_.moe_layers)
@@ -244,7 +245,7 @@ Status DeviceBuffer::PutRoutes(device::Queue& queue) {
   const uint64_t heads_bytes = heads.size() * sizeof(heads[0]),
                  bytes = heads_bytes + words.size() * 4;
   if (bytes > routes_memory_.bytes()) {
-    routes_memory_ = {};  // not both at once
+    routes_memory_ = {};  // frees the old memory first
     auto made = DeviceMemory::Make(memory_, bytes);
     if (!made.ok()) return made.status();
     routes_memory_ = std::move(made).value();
@@ -267,7 +268,7 @@ Status DeviceBuffer::UpdateMembers(uint64_t epoch, std::span<const MemberId> mem
                    std::to_string(options_.most_ranks));
   const auto mine = std::ranges::find(members, self_);
   if (mine == members.end()) return Invalid(NameOf(self_) + " is no member of this world");
-  // What the queue still has reads the table that was.
+  // Work on the queue still reads the old table.
   TANGRAM_RETURN_IF_ERROR(queue.Wait());
   routes_ = std::move(routes);
   TANGRAM_RETURN_IF_ERROR(PutRoutes(queue));

@@ -1,11 +1,11 @@
 // One member's buffers for dispatch and combine in a device's memory: the calls of Buffer and
-// Exchange (agent/dispatch), put on a queue. Kernels choose, send, wait, pack and add up; the host
-// is asked for nothing between Send and Finish, so a graph can hold any number of pairs, and what
-// changes between two worlds lies in a table that a graph reads anew (kernels/dispatch.h).
+// Exchange (agent/dispatch), put on a queue. Kernels choose, send, wait, pack and add up. Between
+// Send and Finish they need no host, so a graph can hold any number of pairs. Data that changes
+// between two worlds is in a table that a graph reads again at each replay (kernels/dispatch.h).
 //
-// Where ranks reach each other's memory the kernels write straight into it. Where not, what they
-// wrote for a peer goes by wires (agent/device/wire.h: NCCL), which the host moves and waits for:
-// the same results, slower, and in no graph.
+// If ranks reach each other's memory, the kernels write directly into it. Otherwise their data for
+// a peer is sent over comm channels (agent/device/wire.h: NCCL), which the host drives and waits
+// for. The results are the same, but slower and not in graphs.
 #pragma once
 
 #include <array>
@@ -27,25 +27,25 @@ namespace tangram::dispatch {
 
 struct DeviceOptions {
   Format format;             // with most_tokens
-  uint32_t most_ranks = 8;   // of a world; 64 at most
+  uint32_t most_ranks = 8;   // ranks of a world; at most 64
   uint32_t most_locals = 0;  // choices with pieces on one rank, in a layer
   uint32_t moe_layers = 1;
-  // Of rows by expert; what more comes is left out and reported. 0: room for the worst case.
+  // Maximum rows by expert; further ones are left out and reported. 0: room for the worst case.
   uint64_t packed_capacity = 0;
   std::chrono::nanoseconds timeout = std::chrono::seconds(10);
-  uint32_t most_blocks = 64;  // of a launch
+  uint32_t most_blocks = 64;  // per launch
 
-  // kInvalid, by name.
+  // kInvalid names the option.
   Status Check() const;
 };
 
-// What a rank brings, by addresses of the device (Rows).
+// A rank's input (Rows), by device addresses.
 struct DeviceRows {
   uint32_t count = 0;
   uint64_t x = 0, experts = 0, weights = 0;
 };
 
-// What came (Packed), by addresses of the device: good once the queue has done it.
+// Received rows (Packed), by device addresses: valid once the queue has done the work.
 struct DevicePacked {
   uint64_t x = 0, scales = 0;        // [rows][hidden] of wire; FP8: float [rows][ScalesOf(hidden)]
   uint64_t counts = 0, offsets = 0;  // uint32_t [choices], [choices + 1]
@@ -54,29 +54,29 @@ struct DevicePacked {
   std::vector<uint32_t> choices;     // those with pieces here
 };
 
-// What goes (Plan), by addresses of the device.
+// Sent rows (Plan), by device addresses.
 struct SentRows {
-  uint64_t choices = 0;  // int32_t [count][top_k]; negative: no copy is on ranks that are there
+  uint64_t choices = 0;  // int32_t [count][top_k]; negative: no available replica
   uint64_t counts = 0;   // uint32_t [ranks]
-  uint64_t rows = 0;     // uint32_t [ranks][most_tokens]: which, ascending
-  uint64_t routed = 0;   // uint32_t [experts]: rows of this rank, wherever they go
+  uint64_t rows = 0;     // uint32_t [ranks][most_tokens]: row numbers, ascending
+  uint64_t routed = 0;   // uint32_t [experts]: rows of this rank, for any destination
 };
 
-// Between two members whose ranks do not reach each other's memory: a wire for each lane, open.
+// Between two members whose ranks do not reach each other's memory: an open comm channel per lane.
 struct LaneWires {
-  std::string name;  // of the library: "nccl"
+  std::string name;  // the library: "nccl"
   std::array<std::unique_ptr<device::Wire>, kLanes> lanes;
 };
 
-// One thread. All calls of one pair are put on one queue; those of another on another one only if
-// its Send comes behind this one's there, too.
+// For one thread. All calls of a pair use one queue. Another pair may use another queue only if its
+// Send comes after this one's there too.
 class DeviceBuffer {
  public:
-  // Bytes of memory that a member takes from its device, but for the lists of a layout (some words
-  // for each expert and copy); `wires`: it reaches others by wires. Each range is rounded up to
-  // what the device maps.
+  // Bytes that a member takes from its device, without the lists of a layout (some words per expert
+  // and replica). `wires`: it reaches others by comm channels. Each range is rounded up to the
+  // device's mapping unit.
   static uint64_t GetBufferSizeHint(const DeviceOptions& options, bool wires = false);
-  // Of a message of one lane, with which wires are made (WireOptions::buffer_bytes).
+  // Bytes of a message of one lane, for WireOptions::buffer_bytes of its comm channels.
   static uint64_t WireBytes(const DeviceOptions& options);
 
   // `memory` outlives it. kNoMemory with the numbers.
@@ -84,58 +84,59 @@ class DeviceBuffer {
                                                       device::Device& memory, device::Queue& queue);
 
   const MemberId& self() const { return self_; }
-  // Memory that this member alone may write, made when it is first asked for: an address for ranks
-  // of this process, descriptors for others.
+  // Memory that only that member may write, created by the first call: an address for ranks of this
+  // process, descriptors for others.
   Result<uint64_t> Grant(const MemberId& to, device::Queue& queue);
   Result<device::Export> ExportTo(const MemberId& to, device::Queue& queue);
-  // What that member granted this one; for good.
+  // Stores that member's grant to this one, permanently.
   Status Attach(const MemberId& to, uint64_t inbox);
   Status Attach(const MemberId& to, device::Device& importer, const device::Export& inbox);
   Status Attach(const MemberId& to, LaneWires wires);
-  // As Buffer::UpdateMembers. Waits until the queue is done; nothing is built for those that stay,
-  // and graphs go on in the new world. A member that was not attached is masked from the start.
+  // As Buffer::UpdateMembers. Waits until the queue is done. Memory of members that stay is kept,
+  // and graphs continue in the new world. A member that was not attached is masked from the start.
   Status UpdateMembers(uint64_t epoch, std::span<const MemberId> members,
                        std::shared_ptr<const Routes> routes, device::Queue& queue);
-  // It is no rank any more, and its process is known to have ended: its memory is free again.
-  // Until then it may write there, so nothing else lies there.
+  // The former member's process is known to have ended, so its memory is freed. Until then it may
+  // write there, so the memory is not reused.
   void Ended(const MemberId& id);
-  uint64_t quarantined() const;  // bytes of members that are no ranks and were not told ended
+  uint64_t quarantined() const;  // bytes of former members not reported as ended
 
-  // Puts a pair's parts on the queue. Errors as Exchange has them for handles; of what only the
-  // device sees ReportOf tells. Over wires Receive and Finish wait, so nothing can be captured.
+  // Put a pair's parts on the queue. Handles have the errors of Exchange; ReportOf returns those
+  // that only the device detects. With comm channels Receive and Finish block, so they cannot be
+  // captured.
   Result<Handle> Send(uint32_t moe_ordinal, const DeviceRows& rows, device::Queue& queue);
   // The hook: waits (on the device), and packs.
   Status Receive(const Handle& handle, device::Queue& queue);
   SentRows sent(const Handle& handle) const;
   DevicePacked packed(const Handle& handle) const;
-  // Room for what the experts give, [capacity][hidden] of the format's outputs.
+  // Memory for the experts' outputs, [capacity][hidden] of the format's outputs.
   uint64_t NextCombineBuffer(const Handle& handle) const;
   Status SendBack(const Handle& handle, uint64_t outputs, device::Queue& queue);
   // `y` [count][hidden]: F32, BF16 or int64.
   Status Finish(const Handle& handle, uint64_t y, device::Queue& queue);
-  // Waits, and says what a pair that was finished lacks; of one in a graph, what its last replay
-  // did. kInvalid: it had rows of an expert that is none; kInternal: a sum leaves 64-bit fixed
-  // point. Good until the next Send but one.
+  // Waits, and returns the missing contributions of a finished pair; in a graph, of its last
+  // replay. kInvalid: it had rows of a nonexistent expert; kInternal: a sum overflows 64-bit fixed
+  // point. Valid until the second next Send.
   Result<Report> ReportOf(const Handle& handle, device::Queue& queue);
 
-  // [ranks], 0: masked, by what Refresh, ReportOf and wires saw last.
+  // [ranks], 0: masked; state of the last Refresh, ReportOf or channel error.
   std::span<const uint8_t> active_ranks() const { return active_; }
   const std::string& cause(uint32_t rank) const { return causes_[rank]; }
   Status Refresh(device::Queue& queue);
-  // From outside: somebody knows that it is gone. Also in the middle of a pair, by another queue.
+  // Masks a rank that the caller knows to be lost, even during a pair, by another queue.
   Status Mask(uint32_t rank, std::string cause, device::Queue& queue);
-  // "here", "peer memory", a wire's name; empty: none.
+  // "here", "peer memory", a channel's library; empty: none.
   std::string path(uint32_t rank) const;
 
  private:
   enum class Stage { kFree, kDispatching, kArrived, kCombining };
   struct Peer {
-    DeviceMemory inbox;     // here; what it writes
-    DeviceMemory imported;  // its memory, if another process made that
-    DeviceMemory outbox;    // where wires take from
+    DeviceMemory inbox;     // in this rank's memory; the peer writes it
+    DeviceMemory imported;  // the peer's memory, if of another process
+    DeviceMemory outbox;    // from which channels send
     uint64_t out = 0;
     std::optional<LaneWires> wires;
-    bool gone = false;  // its wires are
+    bool gone = false;  // its channels are closed
   };
   struct Pair {
     Stage stage = Stage::kFree;
@@ -143,7 +144,7 @@ class DeviceBuffer {
     bool finished = false;
     kernels::DispatchParameters parameters;
     uint64_t outputs = 0;
-    std::array<bool, kLanes> under_way{};  // by wires
+    std::array<bool, kLanes> under_way{};  // on channels
   };
 
   DeviceBuffer(MemberId self, const DeviceOptions& options, device::Device& memory)
@@ -153,7 +154,7 @@ class DeviceBuffer {
   Status PutRoutes(device::Queue& queue);
   Result<Pair*> At(const Handle& handle, Stage stage, const char* doing);
   Status Launch(std::initializer_list<const char*> names, Pair& pair, device::Queue& queue);
-  // What of a lane goes by wires.
+  // The part of a lane that is sent over channels.
   bool Wired() const;
   struct LaneRange {
     uint64_t at = 0, bytes = 0;

@@ -1,4 +1,4 @@
-// Ranks that die, hang, are told to be gone, or say what cannot be, in memory of devices.
+// Ranks that die, are stopped, are reported as lost, or send invalid data, in device memory.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,7 +16,7 @@ using namespace testing;
 using std::chrono::milliseconds;
 
 constexpr uint32_t kTopK = 3, kHidden = 64;
-// Of tests in which no rank is silent: a busy machine does not reach it.
+// For tests without a silent rank: too long for a busy machine to reach.
 constexpr auto kNever = std::chrono::duration_cast<milliseconds>(tangram::testing::kHang);
 
 DeviceOptions OptionsOf(const Kind& kind, uint32_t experts, uint32_t ranks, milliseconds timeout) {
@@ -29,7 +29,7 @@ DeviceOptions OptionsOf(const Kind& kind, uint32_t experts, uint32_t ranks, mill
   return options;
 }
 
-// Expert e on rank e % ranks alone, but that the last two have a copy on rank 0.
+// Expert e only on rank e % ranks, except that the last two have a replica on rank 0.
 Layout Spread(uint32_t ranks, uint32_t experts, bool copies = true) {
   Layout layout(ranks, experts);
   std::vector<Placed> of;
@@ -41,7 +41,7 @@ Layout Spread(uint32_t ranks, uint32_t experts, bool copies = true) {
   return layout;
 }
 
-// A pair, whose report the caller judges.
+// A pair with its report, for the caller to check.
 struct Outcome {
   Report report;
   std::vector<double> y;
@@ -63,7 +63,7 @@ Outcome Pair(DeviceRank& rank, const LayerRoutes& routes, const Own& own) {
   return out;
 }
 
-// What inboxes are laid out by, of rows and sums of F32.
+// The parameters of the inboxes' layout, for rows and sums of F32.
 kernels::DispatchParameters Shape() {
   kernels::DispatchParameters shape;
   shape.hidden = kHidden;
@@ -73,7 +73,7 @@ kernels::DispatchParameters Shape() {
   return shape;
 }
 
-// Of a rank 0 in Spread's layout, all alone at first turns: what it computes for itself.
+// For rank 0 in Spread's layout, first alone: the rows that it computes for itself.
 uint32_t OwnRowsHere(const Own& own, uint32_t ranks) {
   uint32_t rows = 0;
   for (const int32_t e : own.experts) rows += static_cast<uint32_t>(e) % ranks == 0 ? 1 : 0;
@@ -82,12 +82,12 @@ uint32_t OwnRowsHere(const Own& own, uint32_t ranks) {
 
 enum class Fate { kMasked, kDiesBeforeDispatch, kDiesBeforeCombine };
 
-// A rank that dies here closes nothing, so that the timeout ends the wait for it: those cases have
+// A rank that dies here closes nothing, so the timeout ends the wait for it: those cases have
 // RealTime in their names.
 class DeviceFailures : public ::testing::TestWithParam<std::tuple<size_t, testing::Where, Fate>> {};
 
-// Rank 2 is lost; the others go on, say exactly what they lack, and have the rest right. Then a
-// world without it is whole again.
+// Rank 2 is lost. The others continue, report exactly the missing contributions, and have the rest
+// right. Then a world without it is complete again.
 TEST_P(DeviceFailures, WhatIsLackingIsToldAndTheRestIsRight) {
   const auto [number, where, what] = GetParam();
   const Fate fate = what;
@@ -127,7 +127,7 @@ TEST_P(DeviceFailures, WhatIsLackingIsToldAndTheRestIsRight) {
     }
     if (r == lost) {
       if (fate == Fate::kDiesBeforeDispatch) return;
-      // It sends its rows, and receives, but gives nothing back.
+      // It sends its rows, and receives, but sends no sums back.
       const auto handle = rank.buffer().Send(0, rank.Put(own[r][1]), rank.queue());
       ASSERT_TRUE(handle.ok());
       ASSERT_TRUE(rank.queue().Wait().ok());
@@ -140,7 +140,7 @@ TEST_P(DeviceFailures, WhatIsLackingIsToldAndTheRestIsRight) {
     EXPECT_EQ(rank.buffer().active_ranks()[lost], 0);
     const std::string cause = rank.buffer().cause(lost);
     EXPECT_FALSE(cause.empty());
-    // Masked stays masked: nobody waits for it again, and copies elsewhere are used.
+    // It stays masked: no rank waits for it again, and replicas on other ranks are used.
     const auto begun = std::chrono::steady_clock::now();
     const Report next = judge(own[r][2], false);
     EXPECT_LT(std::chrono::steady_clock::now() - begun, timeout * 7 / 8);
@@ -149,7 +149,7 @@ TEST_P(DeviceFailures, WhatIsLackingIsToldAndTheRestIsRight) {
       EXPECT_LT(lacks.expert, static_cast<int32_t>(experts) - 2) << "those have copies";
   });
   if (HasFailure()) return;
-  // The survivors' world, in the other order.
+  // The survivors' world, in reverse order.
   Layout without = Spread(2, experts);
   world.Enter(2, {1, 0}, without);
   EXPECT_GT(world[0].buffer().quarantined(), 0u) << "the lost one may still write";
@@ -196,15 +196,15 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Fate::kDiesBeforeDispatch, Fate::kDiesBeforeCombine)),
     NameOfCase);
 
-// Rank 2 reaches rank 0 with its rows, and not rank 1, which waits for it; rank 0 waits for rank 1
-// meanwhile, and must not take it for silent.
+// Rank 2 sends its rows to rank 0, but not to rank 1, which waits for it. Rank 0 waits for rank 1
+// meanwhile, and must not mask it as silent.
 TEST(DeviceWaitsRealTime, WhoWaitsIsNotTheSilentOne) {
   const uint32_t ranks = 3, experts = 6;
   DeviceWorld world(testing::Where::kHost, ranks,
                     OptionsOf(kKinds[0], experts, ranks, milliseconds(300)));
   Layout layout = Spread(ranks, experts);
   world.Enter(1, layout);
-  // What rank 2 writes for rank 1 is lost on the way.
+  // Rank 2's data for rank 1 is lost.
   auto nowhere = DeviceMemory::Make(world[2].device(), kernels::InboxBytes(Shape()));
   ASSERT_TRUE(nowhere.ok()) << nowhere.status().message();
   ASSERT_TRUE(world[2].buffer().Attach(world.ids()[1], nowhere->at()).ok());
@@ -228,7 +228,7 @@ TEST(DeviceWaitsRealTime, WhoWaitsIsNotTheSilentOne) {
   });
 }
 
-// What a peer writes is believed as far as it can be true.
+// Data of a peer is used only where it is possible.
 TEST(DeviceWaits, APeerThatSaysWhatCannotBeIsMaskedOrIgnored) {
   const uint32_t ranks = 2, experts = 4;
   const DeviceOptions options = OptionsOf(kKinds[0], experts, ranks, kNever);
@@ -256,10 +256,10 @@ TEST(DeviceWaits, APeerThatSaysWhatCannotBeIsMaskedOrIgnored) {
     return rank.buffer().ReportOf(*handle, rank.queue()).value();
   };
   uint64_t epoch = 0;
-  // No choice at all, or one that is not here.
+  // An invalid choice, or one that is not here.
   for (const int32_t choice : {-2, INT32_MIN, 1, 5, 1000, INT32_MAX}) {
     EXPECT_EQ(pair(++epoch, 64, choice).masked.size(), 0u) << choice;
-    // It hears that its rows are in no sum.
+    // It receives the report that its rows are in no sum.
     const uint64_t there = world[1].buffer().Grant(world.ids()[0], world[1].queue()).value();
     for (uint32_t i = 0; i < 64; ++i)
       EXPECT_EQ(*reinterpret_cast<uint32_t*>(there + at.lacking + uint64_t{i} * 4), 7u);

@@ -1,5 +1,5 @@
-// The grid of dispatch and combine in memory of devices: beside sums made serially, and bit for bit
-// beside the host's exchange.
+// The grid of dispatch and combine in device memory: compared with serial sums, and bit for bit
+// with the host's exchange.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,8 +14,8 @@ using namespace testing;
 
 constexpr uint32_t kTopK = 3;
 
-// The caller waits after each part; puts receiving on the queue where it likes; or waits at the end
-// alone, as a graph does, but for the experts, which compute on the host here.
+// The caller waits after each part; or puts receiving on the queue at any moment; or waits only at
+// the end, as a graph does, except for the experts, which compute on the host here.
 enum class How { kWait, kHook };
 
 DeviceOptions OptionsOf(const Kind& kind, uint32_t experts, uint32_t hidden, uint32_t ranks) {
@@ -93,7 +93,7 @@ TEST_P(DeviceGrid, AnyLayoutGivesWhatASerialSumGives) {
                                                                      : "peer memory");
 }
 
-// 131: nothing is aligned; 256: all is.
+// 131: nothing is aligned; 256: everything is.
 INSTANTIATE_TEST_SUITE_P(
     Dispatch, DeviceGrid,
     ::testing::Combine(::testing::Range(size_t{0}, std::size(kKinds)),

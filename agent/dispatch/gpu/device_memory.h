@@ -1,4 +1,4 @@
-// A range of a device's memory, at an address for as long as this lives.
+// A range of a device's memory, at a fixed address during its lifetime.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace tangram::dispatch {
 
 class DeviceMemory {
  public:
-  // Of the device's own; kNoMemory with the numbers.
+  // New memory of the device; kNoMemory with the numbers.
   static Result<DeviceMemory> Make(device::Device& device, uint64_t bytes);
-  // What another process exported, mapped for writing.
+  // Memory that another process exported, mapped for writing.
   static Result<DeviceMemory> Import(device::Device& importer, const device::Export& from);
 
   uint64_t at() const { return space_ == nullptr ? 0 : space_->address(); }
@@ -30,7 +30,7 @@ class DeviceMemory {
   uint64_t bytes_ = 0;
 };
 
-// Over when they return.
+// Both complete before they return.
 Status Upload(device::Queue& queue, uint64_t to, const void* from, uint64_t bytes);
 Status Download(device::Queue& queue, uint64_t from, void* to, uint64_t bytes);
 Status Clear(device::Queue& queue, uint64_t at, uint64_t bytes);

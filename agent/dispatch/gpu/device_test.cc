@@ -1,4 +1,4 @@
-// Dispatch and combine in memory of a device: what its calls promise beside results.
+// Dispatch and combine in device memory: guarantees of the calls besides results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 using namespace testing;
 
-// Expert r on rank r alone.
+// Expert r only on rank r.
 Layout OnePerRank(uint32_t ranks) {
   Layout layout(ranks, ranks);
   std::vector<Placed> experts;
@@ -28,7 +28,7 @@ DeviceOptions Plain(uint32_t ranks, uint32_t experts, uint32_t hidden, uint32_t 
 
 TEST(Device, PacksByExpertAndByRankWithinAndSaysHowMany) {
   Layout layout(2, 3);
-  // Rank 0 has experts 0 and 2 and a copy of 1; rank 1 has expert 1.
+  // Rank 0 has experts 0 and 2 and a replica of 1; rank 1 has expert 1.
   layout.AddLayer({{{{0, 0, 1}}}, {{{0, 0, 1}}, {{1, 0, 1}}}, {{{0, 0, 1}}}});
   DeviceWorld world(testing::Where::kHost, 2, Plain(2, 3, 1, 2));
   world.Enter(1, layout);
@@ -46,7 +46,7 @@ TEST(Device, PacksByExpertAndByRankWithinAndSaysHowMany) {
     const auto came = rank.Fetch(*handle);
     const auto* rows = reinterpret_cast<const float*>(came->x.data());
     const std::vector<float> found(rows, rows + came->packed.rows);
-    // Each rank's rows for expert 1 go to its own copy.
+    // Each rank's rows for expert 1 go to its own replica.
     if (r == 0) {
       EXPECT_THAT(came->choices, ::testing::ElementsAre(0, 1, 3));
       EXPECT_THAT(came->counts, ::testing::ElementsAre(3, 1, 4));
@@ -63,8 +63,8 @@ TEST(Device, PacksByExpertAndByRankWithinAndSaysHowMany) {
 
 class DeviceOverflow : public ::testing::TestWithParam<testing::Where> {};
 
-// 12 rows of each rank for expert 1, and room for 20: as on the host, the last of those that came
-// are left out, nothing is written beyond, and whoever lacks them hears it.
+// 12 rows of each rank for expert 1, and room for 20. As on the host, the last received rows are
+// left out, nothing is written beyond the room, and their ranks get a report.
 TEST_P(DeviceOverflow, IsReportedWithItsNumbersAndNeverWritten) {
   Layout layout = OnePerRank(2);
   DeviceOptions options = Plain(2, 2, 16, 1);
@@ -83,7 +83,7 @@ TEST_P(DeviceOverflow, IsReportedWithItsNumbersAndNeverWritten) {
     DeviceBuffer& buffer = rank.buffer();
     const auto handle = buffer.Send(0, rank.Put(own[r]), rank.queue());
     ASSERT_TRUE(handle.ok());
-    // What lies behind the room: the outputs of NextCombineBuffer.
+    // The memory after the room: the outputs of NextCombineBuffer.
     const uint64_t behind = buffer.NextCombineBuffer(*handle);
     EXPECT_EQ(behind - buffer.packed(*handle).x, 20u * 16 * 4);
     const std::vector<uint8_t> pattern(64, 0x5a);
@@ -166,7 +166,7 @@ TEST(Device, AHandleIsForOnePairAndSaysSo) {
             "65 rows in one dispatch, and the most are 64");
 }
 
-// Layer 1's dispatch before layer 0's combine, over every way.
+// Layer 1's dispatch before layer 0's combine, over every transport.
 class DeviceOverlap : public ::testing::TestWithParam<testing::Where> {};
 
 TEST_P(DeviceOverlap, ADispatchAndTheCombineOfTheOneBeforeAreOpenAtOnce) {

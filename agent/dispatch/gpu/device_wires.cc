@@ -1,4 +1,4 @@
-// Where ranks do not reach each other's memory: what kernels wrote for a peer, on its way by wires.
+// Sends the kernels' data over comm channels, between ranks that do not reach each other's memory.
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace tangram::dispatch {
 namespace {
 
-constexpr size_t kOut = 0, kIn = 1;  // buffers of a wire
+constexpr size_t kOut = 0, kIn = 1;  // buffers of a channel
 constexpr auto kAsleep = std::chrono::microseconds(50);
 
 }  // namespace
@@ -22,7 +22,7 @@ bool DeviceBuffer::Wired() const {
 }
 
 Status DeviceBuffer::PostWires(Pair& pair, uint32_t lane, device::Queue& queue) {
-  // A wire has a buffer for each direction: the pair before gets out of it first.
+  // A channel has one buffer per direction: the previous pair must leave it first.
   Pair& other = pairs_[(pair.number + 1) % 2];
   TANGRAM_RETURN_IF_ERROR(AwaitWires(other, lane, queue));
   TANGRAM_RETURN_IF_ERROR(Refresh(queue));
@@ -34,7 +34,8 @@ Status DeviceBuffer::PostWires(Pair& pair, uint32_t lane, device::Queue& queue) 
     device::Wire& wire = *peer.wires->lanes[lane];
     TANGRAM_RETURN_IF_ERROR(queue.Copy(wire.Buffer(kOut).address, peer.outbox.at() + at, bytes));
     TANGRAM_RETURN_IF_ERROR(queue.Wait());
-    // Both ends have one order: of two messages that cross each other that of the lower rank first.
+    // Both ends use the same order: of two crossing messages, that of the lower rank is posted
+    // first.
     Status posted;
     for (const bool first : {true, false})
       if (posted.ok())
@@ -49,7 +50,8 @@ Status DeviceBuffer::PostWires(Pair& pair, uint32_t lane, device::Queue& queue) 
 Status DeviceBuffer::AwaitWires(Pair& pair, uint32_t lane, device::Queue& queue) {
   if (!std::exchange(pair.under_way[lane], false)) return OkStatus();
   const auto [at, bytes] = RangeOf(pair.parameters, lane);
-  // Of sums twice as long: a peer may have waited for somebody's rows first, and no wire tells so.
+  // Twice as long for sums: a peer may first have waited for another rank's rows, and a channel has
+  // no heartbeats.
   const auto limit = (lane + 1) * options_.timeout;
   Wait silent(members_.size(), limit, limit, Wait::Clock::now());
   std::vector<uint32_t> waiting;

@@ -1,5 +1,5 @@
-// Graphs that were captured once go on when members and placement change, and when a rank dies in
-// the middle of a replay. Over the recording driver.
+// Graphs, captured once, continue to work when members and placement change, and when a rank dies
+// during a replay. Over the recording driver.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -26,7 +26,7 @@ DeviceOptions Options(std::chrono::nanoseconds timeout) {
   return options;
 }
 
-// Two layers, experts on ranks by a draw, some with copies.
+// Two layers, experts on random ranks, some with replicas.
 Layout Placement(uint32_t ranks, std::mt19937& draw) {
   Layout layout(ranks, kExperts);
   for (int l = 0; l < 2; ++l) {
@@ -41,7 +41,7 @@ Layout Placement(uint32_t ranks, std::mt19937& draw) {
   return layout;
 }
 
-// What experts that give back what they get make of a row.
+// The expected y if experts return their inputs.
 std::vector<double> Expected(const Own& own, const std::vector<Contribution>& missing) {
   std::vector<double> y(own.x.size(), 0);
   for (uint32_t row = 0; row < own.count; ++row)
@@ -54,12 +54,12 @@ std::vector<double> Expected(const Own& own, const std::vector<Contribution>& mi
   return y;
 }
 
-// Both layers of a step of one rank, captured: the experts give back what they get, so there is
-// nothing between Receive and SendBack.
+// Both layers of a step of one rank, captured. The experts return their inputs, so there is nothing
+// between Receive and SendBack.
 class Captured {
  public:
   Captured(DeviceWorld& world, DeviceRank& rank) : rank_(rank) {
-    EXPECT_TRUE(rank.queue().Wait().ok());  // puts this thread into the context
+    EXPECT_TRUE(rank.queue().Wait().ok());  // makes the context current for this thread
     EXPECT_EQ(cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
     queue_ = world.platform().OpenQueue(stream_).value();
     std::mt19937 draw(1);
@@ -83,7 +83,7 @@ class Captured {
     EXPECT_EQ(cuStreamDestroy(stream_), CUDA_SUCCESS);
   }
 
-  // One step with rows of its own, and what of each layer is missing then.
+  // Runs one step with new rows; returns each layer's report.
   std::array<Report, 2> Replay(std::mt19937& draw) {
     std::array<Own, 2> own;
     for (size_t l = 0; l < 2; ++l) {
@@ -113,7 +113,7 @@ class Captured {
   CUgraphExec executable_ = nullptr;
 };
 
-// A world whose ranks have their steps captured.
+// A world whose ranks have captured their steps.
 class DeviceGraphs : public ::testing::Test {
  protected:
   explicit DeviceGraphs(std::chrono::nanoseconds timeout = tangram::testing::kHang)
@@ -123,7 +123,7 @@ class DeviceGraphs : public ::testing::Test {
     for (uint32_t r = 0; r < kRanks; ++r)
       graphs_.push_back(std::make_unique<Captured>(world_, world_[r]));
   }
-  // Replays the graphs of ranks, by their names in any order; all must be whole.
+  // Replays the graphs of the named ranks, in any order; no contribution may be missing.
   void Replay(const std::vector<uint32_t>& who, int times) {
     OnEach(who.size(), [&](uint32_t i) {
       std::mt19937 own(100 + who[i]);
@@ -143,7 +143,7 @@ TEST_F(DeviceGraphs, GoOnInEveryWorldThatComes) {
   EXPECT_EQ(device::testing::FakeCuda::Waiting(), 0u) << "what is captured does not run";
   const uint64_t made = device::testing::FakeCuda::Calls("cuGraphInstantiateWithFlags");
   Replay({0, 1, 2}, 3);
-  // Another placement; then rank 1 leaves; then it comes again, and ranks have other numbers.
+  // Another placement; then rank 1 leaves; then it joins again, and ranks have other numbers.
   Layout second = Placement(3, draw_);
   world_.Enter(++epoch_, second);
   Replay({0, 1, 2}, 2);
@@ -156,7 +156,7 @@ TEST_F(DeviceGraphs, GoOnInEveryWorldThatComes) {
   EXPECT_EQ(device::testing::FakeCuda::Calls("cuGraphInstantiateWithFlags"), made);
 }
 
-// A rank that is silent, so that the timeout ends the wait for it.
+// A rank that is silent, so the timeout ends the wait for it.
 class DeviceGraphsRealTime : public DeviceGraphs {
  protected:
   DeviceGraphsRealTime() : DeviceGraphs(std::chrono::milliseconds(500)) {}
@@ -165,8 +165,8 @@ class DeviceGraphsRealTime : public DeviceGraphs {
 TEST_F(DeviceGraphsRealTime, GoOnWhenARankDiesInAReplay) {
   Replay({0, 1, 2}, 1);
   if (HasFailure()) return;
-  // Rank 1 does not replay any more: within this replay it is masked, and all that it has is
-  // missing. The next one waits for nobody.
+  // Rank 1 does not replay any more: in this replay it is masked, and all of its contributions are
+  // missing. The next replay does not wait.
   OnEach(2, [&](uint32_t i) {
     const uint32_t r = 2 * i;
     std::mt19937 own(7 + r);
@@ -180,7 +180,7 @@ TEST_F(DeviceGraphsRealTime, GoOnWhenARankDiesInAReplay) {
     graphs_[r]->Replay(own);
     EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(450));
   });
-  // A world without it is whole, by the same graphs.
+  // A world without it is complete, with the same graphs.
   Layout without = Placement(2, draw_);
   world_.Enter(++epoch_, {0, 2}, without);
   Replay({0, 2}, 2);

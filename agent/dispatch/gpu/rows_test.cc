@@ -1,4 +1,4 @@
-// The bits of sums: those of the host's exchange, for numbers of any size, in any layout.
+// The bits of sums equal those of the host's exchange, for numbers of any size, in any layout.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -14,8 +14,8 @@ using namespace testing;
 
 constexpr uint32_t kRanks = 3, kExperts = 7, kTopK = 4;
 
-// Numbers whose sums are rounded, so that any other order shows; a few that are no numbers, or have
-// no place in FP8 or in fixed point, if `any`.
+// Numbers whose sums are rounded, so that another order shows. If `any`, also some NaNs, and
+// numbers that do not fit in FP8 or in fixed point.
 Own AnyRows(const Format& format, uint32_t count, std::mt19937& draw, bool any) {
   Own own = DrawnRows(format, count, draw);
   std::normal_distribution<float> normal;
@@ -25,7 +25,7 @@ Own AnyRows(const Format& format, uint32_t count, std::mt19937& draw, bool any) 
     if (draw() % 61 == 0) own.x[i] = -0.0f;
     own.halves[i] = testing::ToBf16(own.x[i]);
   }
-  // Blocks of zeros, and of numbers so small that they have no scale.
+  // Blocks of zeros, and of numbers too small for a scale.
   for (size_t i = 0; i + 256 < own.x.size(); i += 7 * 128)
     for (size_t n = i; n < i + 140; ++n) {
       own.x[n] = i % 2 == 0 ? 0 : 1e-35f;
@@ -48,7 +48,7 @@ class Bits : public ::testing::TestWithParam<std::tuple<size_t, uint32_t>> {
     format_ = FormatOf(kind_, kExperts, std::get<1>(GetParam()), kTopK);
   }
 
-  // [rank][step], by the host's exchange.
+  // Results by the host's exchange: [rank][step].
   std::vector<std::vector<Result>> ByHost(Layout& layout,
                                           const std::vector<std::vector<Own>>& own) {
     SocketFolder folder;
@@ -130,7 +130,7 @@ TEST_P(Bits, AreThoseOfTheHostsExchange) {
       ASSERT_EQ(found[r].size(), expected[r].size());
       for (size_t i = 0; i < found[r].size(); ++i) {
         ASSERT_EQ(found[r][i].missing, expected[r][i].missing) << "rank " << r << " step " << i;
-        // Of a row that lacks something nothing is said.
+        // Incomplete rows have no defined value.
         const size_t bytes = format_.hidden * BytesOf(format_.sums);
         for (uint32_t row = 0; row < own[r][i].count; ++row) {
           if (std::ranges::any_of(found[r][i].missing,

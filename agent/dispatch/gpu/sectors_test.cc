@@ -1,4 +1,4 @@
-// How well the kernels that move rows coalesce, counted on rows of DeepSeek-V3's size.
+// How well the kernels that move rows coalesce, counted for rows of DeepSeek-V3's size.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,9 +14,9 @@ namespace {
 
 using namespace testing;
 
-constexpr double kGoal = 0.9;  // of moved sectors are full, as in kernels/
+constexpr double kGoal = 0.9;  // share of transferred sectors that are full, as in kernels/
 
-// Runs kernels as the host's queue does, and counts what they would move.
+// Runs kernels like the host's queue, and counts the traffic that a GPU would have.
 class CountingQueue final : public device::Queue {
  public:
   Status Launch(std::string_view name, kernels::Launch grid, const void* parameters) override {
@@ -71,7 +71,7 @@ TEST_P(DeviceSectors, AreMovedWhole) {
     ASSERT_TRUE(world[r].buffer().Receive(handles[r], queue).ok());
   for (uint32_t r = 0; r < kRanks; ++r) {
     DeviceBuffer& buffer = world[r].buffer();
-    // Whatever experts give.
+    // The experts' outputs do not matter.
     ASSERT_TRUE(buffer.SendBack(handles[r], buffer.NextCombineBuffer(handles[r]), queue).ok());
   }
   for (uint32_t r = 0; r < kRanks; ++r)
@@ -85,7 +85,7 @@ TEST_P(DeviceSectors, AreMovedWhole) {
     RecordProperty(std::string(kernel) + "_loads", std::to_string(of.loads.full_share()));
     RecordProperty(std::string(kernel) + "_stores", std::to_string(of.stores.full_share()));
   }
-  // As FP8 each of the eight threads of a block reads all of it; that is the nearest cache's.
+  // With FP8, each of the eight threads of a block reads all of it; the nearest cache serves that.
   const kernels::Traffics& sent = queue.of("dispatch_send");
   if (kind.wire == Element::kFp8)
     EXPECT_LE(static_cast<double>(sent.loads.sectors),

@@ -1,4 +1,4 @@
-// What the grids of dispatch and combine go through: elements, and layouts drawn at random.
+// Parameters of the grids of dispatch and combine: elements, and random layouts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ constexpr uint32_t kGranules = 4;
 struct Kind {
   const char* name;
   Element x, wire, sums;
-  double bound;  // of the sum of magnitudes; 0: exact
+  double bound;  // relative to the sum of magnitudes; 0: exact
 };
 constexpr Kind kKinds[] = {
     {"F32", Element::kF32, Element::kF32, Element::kF32, 0},
@@ -38,7 +38,7 @@ inline Format FormatOf(const Kind& kind, uint32_t experts, uint32_t hidden, uint
           .most_tokens = 64};
 }
 
-// Whole experts, slices over several ranks, copies of either, on ranks drawn at random.
+// Whole experts, slices over several ranks, and replicas of either, on random ranks.
 inline Layout Drawn(uint32_t ranks, uint32_t experts, std::mt19937& draw) {
   Layout layout(ranks, experts);
   for (int l = 0; l < 2; ++l) {

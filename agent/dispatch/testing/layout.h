@@ -1,4 +1,4 @@
-// Layouts of experts made by hand, for tests and the bench.
+// Hand-made layouts of experts, for tests and the bench.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace tangram::dispatch::testing {
 struct PlacedPiece {
   uint32_t rank, granule_start, granule_count;
 };
-// Alternatives of an expert, each of which has every granule.
+// Replicas of an expert, each with all granules.
 using Placed = std::vector<std::vector<PlacedPiece>>;
 
-// Of epoch 7. What Maps gives points into this, until it is called again.
+// Has epoch 7. The result of Maps points into this, and is valid until its next call.
 class Layout {
  public:
   Layout(uint32_t ranks, uint32_t experts) : ranks_(ranks) { model_.experts = experts; }
@@ -34,8 +34,8 @@ class Layout {
   const tg_model& model() const { return model_; }
   const std::vector<Placed>& layer(size_t index) const { return layers_[index]; }
 
-  // As `rank` sees it: its own pieces have addresses, granule g of expert e in layer l that of
-  // Address(l, e, g).
+  // The layout for `rank`: its own pieces have addresses, that of granule g of expert e in layer l
+  // is Address(l, e, g).
   const tg_maps& Maps(uint32_t rank) {
     pieces_.clear();
     experts_.clear();
@@ -64,7 +64,7 @@ class Layout {
   }
 
  private:
-  // All alternatives of an expert have as many pieces: those that have fewer get empty ones.
+  // All replicas of an expert have the same number of pieces: empty ones fill up.
   static size_t Shards(const Placed& expert) {
     size_t most = 0;
     for (const auto& alternative : expert) most = std::max(most, alternative.size());

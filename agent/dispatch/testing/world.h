@@ -1,4 +1,4 @@
-// Members of a world in threads of one process, over real links, beside sums made serially.
+// Members of a world in threads of one process, over real links, compared with serial sums.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ namespace tangram::dispatch::testing {
 
 enum class Path { kSharedMemory, kTcp };
 
-// A folder for sockets, gone with it.
+// A folder for sockets, removed with this object.
 class SocketFolder {
  public:
   SocketFolder() {
@@ -63,7 +63,7 @@ inline void OnEach(size_t count, const std::function<void(uint32_t)>& run) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Connects them all.
+// Connects all of them.
 inline void Meet(std::vector<std::unique_ptr<Buffer>>& buffers) {
   std::vector<Member> members;
   for (const auto& buffer : buffers) members.push_back(buffer->self());
@@ -86,7 +86,7 @@ inline uint16_t ToBf16(float value) {
   return half;
 }
 
-// Rows of small whole numbers.
+// Rows of small integers.
 struct Own {
   uint32_t count = 0;
   std::vector<float> x, weights;
@@ -115,13 +115,13 @@ inline Own DrawnRows(const Format& format, uint32_t count, std::mt19937& draw,
   return own;
 }
 
-// An expert for tests: granule g of expert e gives (e % 3 + 1) * (g + 1) * x, so that any wrong,
-// lost or doubled piece shows, and sums of few of them are exact in every element.
+// An expert for tests: granule g of expert e returns (e % 3 + 1) * (g + 1) * x. So any wrong, lost
+// or doubled piece shows, and sums of few of them are exact in every element.
 inline float OfGranule(uint32_t expert, uint32_t granule, float x) {
   return static_cast<float>((expert % 3 + 1) * (granule + 1)) * x;
 }
 
-// What the experts here give of what came: outputs [rows, hidden].
+// The outputs of the experts here for the received rows: [rows, hidden].
 inline void Compute(const Format& format, const LayerRoutes& layer, const Packed& packed,
                     void* outputs) {
   std::vector<float> x(format.hidden);
@@ -156,7 +156,7 @@ inline void Compute(const Exchange& exchange, const LayerRoutes& layer, const Ha
   Compute(exchange.format(), layer, exchange.packed(handle), outputs);
 }
 
-// What no exchange has seen: each row through all granules of its experts, but those of
+// The expected y without an exchange: each row through all granules of its experts, except those of
 // `missing`; in doubles.
 inline std::vector<double> Serial(const Format& format, uint32_t granules, const Own& own,
                                   const std::vector<Contribution>& missing = {}) {
@@ -175,7 +175,7 @@ inline std::vector<double> Serial(const Format& format, uint32_t granules, const
   return y;
 }
 
-// y as a dispatch's format has it, in doubles.
+// Converts y of a dispatch's format to doubles.
 inline std::vector<double> Doubles(const Format& format, const void* y, size_t count) {
   std::vector<double> out(count);
   for (size_t i = 0; i < count; ++i) {

@@ -72,7 +72,7 @@ Status Open(const tge_options& o, tge_engine* out) {
   milliseconds(o.idle_pause_ms, &out->turn.idle_pause);
   milliseconds(o.min_step_ms, &out->turn.least_step);
   if (o.kv_ahead_ms != 0) out->turn.kv_ahead = std::chrono::milliseconds(o.kv_ahead_ms);
-  tangram::fault::Follow(Text(o.fault_dir));  // before there are threads that pass points
+  tangram::fault::Follow(Text(o.fault_dir));  // before any thread passes a fault point
   out->block_tokens = o.block_tokens;
   auto opened = Host::Open(std::move(host), out->stop);
   if (!opened.ok()) return opened.status();
@@ -87,14 +87,14 @@ bool Whole(const tge_backend& b) {
          b.enter != nullptr && b.leave != nullptr;
 }
 
-// All of KV ahead, or nothing.
+// All callbacks of KV ahead, or none.
 bool Even(const tge_backend& b) {
   const bool some = b.progress != nullptr || b.reserve != nullptr || b.unreserve != nullptr;
   return !some || (b.progress != nullptr && b.reserve != nullptr && b.unreserve != nullptr);
 }
 
-// For functions that return nothing: with no way to say that it failed, a request or a token would
-// be lost. No exception may cross C either. So the process ends, as for a rank that dies.
+// For functions that return nothing. They cannot report an error, so a request or a token would be
+// lost, and no exception may cross C. So the process ends, as for a rank that dies.
 template <typename F>
 void OrEnd(F&& call) noexcept {
   call();
@@ -131,7 +131,7 @@ void tge_manifest_add(tge_manifest* manifest, const tge_request* request) {
     to.blocks.assign(request->blocks, request->blocks + request->block_count);
     const auto* const state = static_cast<const uint8_t*>(request->state);
     if (state != nullptr) to.state.assign(state, state + request->state_size);
-    // An engine that was built before there were any.
+    // An engine built before the member existed leaves it 0.
     if (request->struct_size >= TANGRAM_UP_TO(tge_request, generation)) {
       to.generation = request->generation;
     }
@@ -230,7 +230,7 @@ void tge_refuse(tge_engine* engine, const char* gateway, const char* request, in
     tangram::v1::Refused out;
     out.set_request(request);
     out.set_code(static_cast<tangram::v1::Refused::Code>(code));
-    out.set_message(tangram::ValidUtf8(Text(message)));  // gateways read nothing else
+    out.set_message(tangram::ValidUtf8(Text(message)));  // gateways reject other text
     engine->called->Refuse(gateway, std::move(out));
   });
 }

@@ -55,7 +55,7 @@ Status Called::Heard(const std::vector<Bytes>& texts, uint32_t* malformed) {
     news.push_back(std::move(*told));
   }
   board_.Hear(std::move(news));
-  // All have the target now, and have heard the same: all promise the same.
+  // All ranks have the target now and received the same reports, so all promise the same homes.
   if (staged_ && board_.All(staged_->attempt)) {
     board_.Promise(ShapeOf(), model.layers, epoch_->side, staged_->to);
   }
@@ -76,7 +76,7 @@ void Called::Unstage() {
   incoming_.Unstage();
 }
 
-// Ranks have other numbers, and blocks other owners.
+// In another epoch ranks have other numbers, and blocks other owners.
 void Called::EndStaging() {
   Unstage();
   board_.Clear();

@@ -1,5 +1,5 @@
-// KV ahead of a flip in blocks of an engine's own: what is told, promised, copied and taken, and
-// that a block which is not what it was is never taken.
+// KV ahead of a flip in an engine's own blocks: reports, promises, copies and their use. A block
+// that has changed is never used.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,11 +41,11 @@ BlockRequest Running(const std::string& name, uint32_t computed, std::vector<uin
 
 Side Data(std::vector<std::string> members) { return DataParallel(std::move(members), kLayers); }
 
-// Rank 0 leaves, this is rank 1 of two, and will be the only one.
+// Rank 0 leaves; this is rank 1 of two, and the only one of the target.
 class BlocksAhead : public ::testing::Test {
  protected:
   BlocksAhead() { incoming_.Stage(1, 0); }
-  // A step in which rank 0 has these. `here`: the attempt that this rank has by then.
+  // A step in which rank 0 has these requests. `here`: the attempt that this rank has by then.
   void Step(const std::vector<BlockRequest>& running, uint64_t attempt = 7, uint64_t here = 0) {
     BlockNews theirs = teller_.Tell(running, kTokens), mine;
     theirs.attempt = attempt;
@@ -63,7 +63,7 @@ class BlocksAhead : public ::testing::Test {
     incoming_.TakeUp(nullptr);
     incoming_.Advance(board_);
   }
-  // The flip, in which rank 0 has this one: what of it is here.
+  // The flip, in which rank 0 has this request: the blocks of it that are here.
   Incoming::Ready Flip(BlockRequest request) {
     request.told = teller_.GenerationOf(request.request, request.generation);
     EXPECT_TRUE(incoming_.Settle({{request.request, {0, &request}}}, waits_).ok());
@@ -94,7 +94,7 @@ TEST_F(BlocksAhead, FullBlocksAreHereAndTheRestIsTheFlips) {
   EXPECT_EQ(ready.mine, room_.reserved["x"]);
 }
 
-// The agent lets bytes make steps no longer than was said: that is no failure, however often.
+// The agent defers copies so that steps are no longer than allowed: no failure, however often.
 TEST_F(BlocksAhead, WhatIsPutOffIsAskedForAgainAndIsNoFailure) {
   world_.later = true;
   for (int i = 0; i < 20; ++i) Step({Running("x", 40, {5, 6, 7})});
@@ -106,7 +106,8 @@ TEST_F(BlocksAhead, WhatIsPutOffIsAskedForAgainAndIsNoFailure) {
   EXPECT_EQ(Here(Flip(Running("x", 40, {5, 6, 7}))), 2u);
 }
 
-// A block is freed, written by another, and the same request's again: the generation alone tells.
+// A block is freed, written by another request, and then the same request's again: only the
+// generation reveals it.
 TEST_F(BlocksAhead, ABlockOfAnotherGenerationIsNotTaken) {
   world_.lands = false;
   Step({Running("x", 40, {5, 6, 7}, UINT32_MAX)});
@@ -170,7 +171,7 @@ TEST_F(BlocksAhead, WithoutRoomItIsCountedAndComesInTheFlip) {
   EXPECT_EQ(Here(Flip(Running("x", 40, {5, 6, 7}))), 0u);
 }
 
-// The engine's own requests want the blocks.
+// The engine's own requests need the blocks.
 TEST_F(BlocksAhead, WhatIsReservedIsGivenBackWhenTheEngineIsShort) {
   Step({Running("x", 40, {5, 6, 7})});
   Step({Running("x", 40, {5, 6, 7})});
@@ -182,7 +183,7 @@ TEST_F(BlocksAhead, WhatIsReservedIsGivenBackWhenTheEngineIsShort) {
   EXPECT_FALSE(incoming_.behind());
 }
 
-// The other rank hears of the next attempt first, and nobody is told that the one before is over.
+// The other rank learns of the next attempt first; the end of the previous one is never reported.
 TEST_F(BlocksAhead, AnAttemptInWhosePlaceAnotherComesLeavesNothing) {
   world_.lands = false;
   Step({Running("x", 40, {5, 6, 7})});
@@ -202,7 +203,7 @@ TEST_F(BlocksAhead, AnAttemptInWhosePlaceAnotherComesLeavesNothing) {
   EXPECT_EQ(incoming_.blocks(), 0u);
 }
 
-// A repair enters an epoch while the agent copies from who is gone: its pull fails, then or later.
+// A repair enters an epoch while the agent copies from a dead rank: its pull fails, then or later.
 TEST_F(BlocksAhead, ADeathWhileCopiesAreUnderWayLeavesNothing) {
   for (const bool late : {false, true}) {
     world_.lands = false;
@@ -227,11 +228,11 @@ TEST_F(BlocksAhead, ADeathWhileCopiesAreUnderWayLeavesNothing) {
   EXPECT_EQ(Here(Flip(Running("x", 40, {5, 6, 7}))), 2u);
 }
 
-// A home whose requests come, grow, are put off and come again under their names, in blocks that
-// are used again, while generations wrap; and memory that is what it is.
+// A home whose requests arrive, grow, are preempted and return under their names, in reused blocks,
+// while generations wrap; memory holds what was really written.
 class BlocksAheadWalk : public BlocksAhead, public ::testing::WithParamInterface<uint32_t> {
  protected:
-  using Memory = std::vector<uint64_t>;  // by blocks: the write that each set of it is of
+  using Memory = std::vector<uint64_t>;  // by blocks: the number of the last write in each set
   static constexpr uint32_t kMost = 6;   // blocks of a request
 
   struct Here {
@@ -241,7 +242,7 @@ class BlocksAheadWalk : public BlocksAhead, public ::testing::WithParamInterface
   };
 
   BlocksAheadWalk() : theirs_(2 * kBlocks), mine_(2 * kBlocks) {
-    for (uint32_t b = 0; b < 12; ++b) free_.insert(b);  // few, so that they are used again
+    for (uint32_t b = 0; b < 12; ++b) free_.insert(b);  // few, so that they are reused
     world_.copy = [this](std::span<const tg_kv_move> moves) {
       for (const tg_kv_move& move : moves) Land(move);
     };
@@ -288,7 +289,7 @@ class BlocksAheadWalk : public BlocksAhead, public ::testing::WithParamInterface
       case 0:
         if (request.running) PutOff(&request);
         break;
-      case 1: {  // it ends, and another of its name comes
+      case 1: {  // it ends, and another of its name arrives
         free_.insert(request.blocks.begin(), request.blocks.end());
         teller_.Renewed(name);
         constexpr uint32_t kFrom[] = {0, 1, UINT32_MAX, UINT32_MAX - 1, 1u << 31};
@@ -310,7 +311,7 @@ class BlocksAheadWalk : public BlocksAhead, public ::testing::WithParamInterface
     }
     return out;
   }
-  // What is here of each is what its home has.
+  // The copies here equal the blocks of their home.
   void Check() {
     std::vector<BlockRequest> all = All();
     std::map<std::string, Incoming::Comes> comes;
@@ -344,7 +345,7 @@ class BlocksAheadWalk : public BlocksAhead, public ::testing::WithParamInterface
   uint64_t taken_ = 0;
 };
 
-// From shortly before each place at which a counter of the teller's may wrap.
+// Starts shortly before each value at which a counter of the teller may wrap.
 TEST_P(BlocksAheadWalk, WhatIsTakenIsWhatTheHomeHas) {
   uint64_t attempt = 7;
   for (const uint32_t turn : {0u, (1u << 16) - 3, (1u << 31) - 3, UINT32_MAX - 2}) {
@@ -356,7 +357,7 @@ TEST_P(BlocksAheadWalk, WhatIsTakenIsWhatTheHomeHas) {
         world_.lands = Draw(2) == 0;
         Step(All(), attempt);
       }
-      for (uint32_t i = Draw(4); i > 0; --i) Something();  // in the very step of the flip
+      for (uint32_t i = Draw(4); i > 0; --i) Something();  // in the same step as the flip
       ASSERT_NO_FATAL_FAILURE(Check());
       incoming_.Unstage();
       board_.Clear();

@@ -16,7 +16,7 @@ namespace {
 
 const fault::Point kBeforeEmit("engine.before_emit");
 
-// What a callback said.
+// A callback's result as a status.
 Status Said(tg_code code, const tg_error& why, const char* what) {
   const std::string message = std::string(what) + ": " + why.message;
   switch (code) {
@@ -74,7 +74,7 @@ void Called::Submit(const std::string& gateway, v1::Submit submit) {
                         bias.data(),
                         bias.size(),
                         submit.has_logprobs() ? static_cast<int32_t>(submit.logprobs()) : -1};
-  // Sent before its gateway heard of the flip: a rank without attention would have its KV in no
+  // Sent before its gateway learned of the flip. A rank without attention would have its KV in no
   // layout.
   if (epoch_ == nullptr || !Accepts(epoch_->side.groups, epoch_->rank)) {
     v1::Refused refused;
@@ -124,7 +124,7 @@ BlockLayout Called::Layout() const {
   if (kv.set_count == 0) return out;
   const bool known =
       kv.sets != nullptr && kv.set_size >= sizeof(tge_kv_set) && kv.set_count <= TGE_MORE_SETS;
-  if (!known) out.sets.clear();  // LiesIn tells; better than a set that is not carried
+  if (!known) out.sets.clear();  // LiesIn reports it; a set must not silently stay behind
   const auto* const first = reinterpret_cast<const std::byte*>(kv.sets);
   for (size_t i = 0; known && i < kv.set_count; ++i) {
     const auto* const set = reinterpret_cast<const tge_kv_set*>(first + i * kv.set_size);
@@ -169,7 +169,7 @@ Status Called::Fits(const tg_maps& target, bool repair) {
   tg_error why = TG_INIT(tg_error);
   TANGRAM_RETURN_IF_ERROR(
       Said(backend_.fits(backend_.self, &target, repair ? 1 : 0, &why), why, "this engine"));
-  // What others would refuse ends the attempt, and not the rank.
+  // A layout of KV that others would reject ends the attempt, not the rank.
   if (epoch_ == nullptr || repair) return OkStatus();
   const tg_model& model = world_->model();
   const Status lies = Layout().LiesIn(model.layers, model.kv_bytes);
@@ -194,7 +194,7 @@ Status Called::Compute(const StepInput& input) {
   const tg_code code = backend_.compute(backend_.self, &step, &why);
   input_ = nullptr;
   came_.clear();
-  // Whoever swallowed the error has computed nonsense.
+  // An engine that ignored the error has computed wrong results.
   if (lost_ && code == TG_OK) {
     return {Code::kInternal, "a step continued without the rows of a lost peer"};
   }
@@ -254,7 +254,7 @@ Status Called::Plan(const Side& from, const Side& to, bool, const std::vector<By
   if (!plan.ok()) return plan.status();
   next.blocks = std::move(*plan);
   *moved = next.blocks.plan.requests_moved;
-  // Whose home is another member after the flip.
+  // Requests whose home is another member after the flip.
   size_t at = 0;
   for (uint32_t r = 0; r < next.manifests.size(); ++r) {
     for (const BlockRequest& request : next.manifests[r].requests) {
@@ -268,7 +268,8 @@ Status Called::Plan(const Side& from, const Side& to, bool, const std::vector<By
 
 Result<uint64_t> Called::Bring(uint32_t rank, Between& between) {
   Transition& t = *transition_;
-  // Blocks go whole and to where the engine adopts them: of the part only its proof is needed.
+  // Blocks move whole, to the places in which the engine adopts them: only the part's proof is
+  // needed.
   const auto part = kv::ProvenPart(t.blocks.input, t.blocks.plan, rank);
   if (!part.ok()) return part.status();
   TANGRAM_RETURN_IF_ERROR(Settle(rank, between));

@@ -23,7 +23,7 @@ namespace tangram::engine {
 
 class Called final : public Backend, private BlockRoom {
  public:
-  // `backend` has all callbacks, but perhaps those of KV ahead; all outlive this.
+  // `backend` has all callbacks, except perhaps those of KV ahead; all outlive this.
   Called(const tge_backend& backend, uint32_t block_tokens, WorldView* world, Sink* sink)
       : backend_(backend),
         block_tokens_(block_tokens),
@@ -43,7 +43,7 @@ class Called final : public Backend, private BlockRoom {
     sink_->Refuse(gateway, std::move(refused));
   }
 
-  // What gateways are told of this rank's cache.
+  // Reports this rank's cached prefixes to gateways.
   void Cached(std::span<const uint64_t> hashes, bool here);
   void CachedNone();
 
@@ -73,20 +73,20 @@ class Called final : public Backend, private BlockRoom {
  private:
   BlockManifest Here() const;
   kv::Shape ShapeOf() const;
-  // Of the engine, and what it reserved ahead of a flip, which that flip gives back or takes.
+  // The engine's blocks, with those reserved ahead of a flip as free: that flip frees or uses them.
   BlockLayout LayoutWithReserved() const;
   // BlockRoom
   BlockLayout Layout() const override;
   Status Reserve(const std::string& request, std::span<uint32_t> blocks) override;
   void Unreserve(const std::string& request) override;
-  // KV ahead (ahead.cc): what this rank tells in a step; the flip's begin; another epoch, or none.
+  // KV ahead (ahead.cc): this rank's report in a step; the flip's begin; another epoch, or none.
   Bytes Tell();
   Status Settle(uint32_t rank, Between& between);
   void TellCarried(uint64_t ahead, uint64_t flip);
   void EndStaging();
-  // What an engine hears that goes on with a step after an exchange of it failed.
+  // The error for an engine that continues a step after an exchange of it failed.
   static Status StepLost();
-  // The exchange for rows of an element, made when the first come; it stays.
+  // The exchange for rows of an element, made for the first rows; it stays.
   Result<ExpertRows*> ExchangeOf(const tge_rows& rows);
 
   const tge_backend backend_;
@@ -95,16 +95,16 @@ class Called final : public Backend, private BlockRoom {
   Sink* const sink_;
   const Epoch* epoch_ = nullptr;
   CachedPrefixes prefixes_;
-  uint64_t cached_ = 0;  // generation of what was told of them; 0: the engine tells nothing
-  // Of the step that is computed.
+  uint64_t cached_ = 0;  // generation of these reports; 0: the engine reports none
+  // The step in compute.
   const StepInput* input_ = nullptr;
-  bool lost_ = false;  // an exchange failed: whatever the callback says, the step is given up
+  bool lost_ = false;  // an exchange failed: the step is abandoned, whatever the callback returns
   std::vector<Bytes> came_;
-  // Of the layout in force; the exchange has it too, as soon as there is one.
+  // The active layout's; the exchange has it too, once it is made.
   std::shared_ptr<const dispatch::Routes> routes_;
   std::optional<ExpertRows> experts_;
   dispatch::Format format_;
-  // Of the flip that is planned.
+  // The planned flip.
   struct Transition {
     std::vector<BlockManifest> manifests;
     BlockPlan blocks;
@@ -124,7 +124,7 @@ class Called final : public Backend, private BlockRoom {
 
 }  // namespace tangram::engine
 
-// What backend.manifest adds to.
+// The list to which tge_manifest_add adds.
 struct tge_manifest {
   std::vector<tangram::engine::BlockRequest> requests;
 };

@@ -1,4 +1,4 @@
-// A flip of an engine in another language: what the kit plans, proves and brings.
+// A flip of an engine in another language: the kit's plan, proof and fetches.
 #include "agent/engine/abi/called.h"
 
 #include <gtest/gtest.h>
@@ -87,7 +87,7 @@ TEST_F(Flip, BringsTheBlocksOfARequestThatMoves) {
   EXPECT_GE(waits_.heartbeats, 1000 / limits::kSlice.count()) << "the others wait";
 }
 
-// A rank carries out no part that it could not prove: all hear so, and stay.
+// A rank executes no part that it cannot prove: all learn of it, and stay.
 TEST_F(Flip, BringsNothingOfAPartThatIsNotProven) {
   ASSERT_TRUE(Plan().ok());
   const auto brought = called_->Bring(1, waits_);  // the target has one rank

@@ -7,9 +7,9 @@
 namespace tangram::engine {
 namespace {
 
-// Of the engine's blocks, free ones that are left to its own requests when some are reserved for
-// others, and below which the reserved ones are given back.
-constexpr uint32_t kLeftFree = 8, kTooFew = 16;  // one of so many
+// Shares of the engine's blocks: reserving for others leaves one in kLeftFree free for its own
+// requests. With fewer than one in kTooFew free, the reserved ones are freed.
+constexpr uint32_t kLeftFree = 8, kTooFew = 16;  // one block in this many
 
 }  // namespace
 
@@ -83,7 +83,7 @@ void Incoming::Advance(const Board& board) {
 void Incoming::MakeRoom() {
   const BlockLayout mine = room_->Layout();
   if (reserved_ == 0 || mine.free_blocks >= mine.blocks / kTooFew) return;
-  // All of them, and for good: who is short of blocks wants more.
+  // All of them, for the rest of the attempt: an engine that is short of blocks will need more.
   closed_ = true;
   for (Entry it = comings_.begin(); it != comings_.end();) {
     Coming& coming = it->second;
@@ -125,7 +125,7 @@ void Incoming::Begin(const Board& board) {
       const auto [it, added] = comings_.try_emplace(name);
       Coming& coming = it->second;
       if (added) coming.source = r, coming.generation = told.generation;
-      // Of one that went, the blocks are not back yet.
+      // The blocks of a discarded one are not free yet.
       if (coming.gone || coming.source != r || coming.generation != told.generation) continue;
       coming.theirs = told.blocks;
       Reserve(name, &coming);
@@ -133,7 +133,7 @@ void Incoming::Begin(const Board& board) {
       const auto bytes = [&] { return moves.bytes() + to.size() * block_bytes_; };
       for (size_t b = 0; b < coming.mine.size() && bytes() < Copies::kAtOnce; ++b) {
         if (coming.state[b] != State::kNot) continue;
-        if (coming.mine[b] >= mine.blocks) continue;  // no block of the engine: adopting tells
+        if (coming.mine[b] >= mine.blocks) continue;  // no block of the engine: adopting reports it
         coming.state[b] = State::kWritten;
         coming.writing = true;
         from.push_back(coming.theirs[b]);

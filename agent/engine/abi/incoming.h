@@ -1,5 +1,5 @@
-// What of other ranks' KV this one copies while an attempt is staged, into blocks that the engine
-// reserves for it (told.h has what ranks tell).
+// Copies KV of other ranks while an attempt is staged, into blocks that the engine reserves for it
+// (told.h has the ranks' reports).
 #pragma once
 
 #include <cstdint>
@@ -18,36 +18,36 @@ class BlockRoom {
  public:
   virtual ~BlockRoom() = default;
   virtual BlockLayout Layout() const = 0;
-  // So many blocks more for a request that will come; kNoMemory: there are not enough.
+  // Reserves this many more blocks for a request that will move here; kNoMemory: too few are free.
   virtual Status Reserve(const std::string& request, std::span<uint32_t> blocks) = 0;
-  // It does not come: what is reserved for it is free again.
+  // The request does not move here: its reserved blocks are free again.
   virtual void Unreserve(const std::string& request) = 0;
 };
 
 class Incoming {
  public:
-  // Full blocks that a flip may find not copied.
+  // Full blocks that may be left for a flip to copy.
   static constexpr uint64_t kLeft = 8;
 
   Incoming(BlockRoom* room, WorldView* world) : room_(room), copies_(world) {}
 
   // An attempt in whose target this rank is `target`, -1 if it leaves; now it is `rank`.
   void Stage(uint32_t rank, int32_t target);
-  // It is over. What is being written is given back when it came.
+  // The attempt has ended. Blocks that are still being written are freed when that has ended.
   void Unstage();
-  // At a boundary: takes up what came. As Copies::TakeUp.
+  // At a boundary: collects finished copies. As Copies::TakeUp.
   void TakeUp(Between* waits);
-  // ... and copies what the board has for this rank.
+  // ... and copies the blocks on the board that move here.
   void Advance(const Board& board);
-  // Whether a flip would find more not copied than it shall.
+  // Whether a flip would find more blocks not copied than kLeft.
   bool behind() const { return !copies_.given_up() && left_ > kLeft; }
 
-  // Reserved for requests of others.
+  // Blocks reserved for requests of other ranks.
   uint32_t blocks() const { return reserved_; }
 
-  // The flip: those that come, as their homes tell them now. What is reserved for others, or is of
-  // another generation, goes back; what is left is the flip's to adopt. Waits for what is being
-  // written. kUnavailable: that did not end, and nothing may be adopted.
+  // In the flip: the requests that move here, as in their homes' manifests. Frees blocks reserved
+  // for others, or for another generation; the flip adopts the rest. Waits for a copy in progress.
+  // kUnavailable: the copy did not end, and no block may be adopted.
   struct Comes {
     uint32_t source = 0;
     const BlockRequest* request = nullptr;
@@ -57,7 +57,8 @@ class Incoming {
   Result<uint64_t> Pull(std::span<const tg_kv_move> moves, Between& between) {
     return copies_.Pull(moves, between);
   }
-  // What is reserved for it, and which of these blocks are here; it is adopted now. nullptr: none.
+  // The blocks reserved for a request, and which of them have their KV; it is adopted now. Empty:
+  // none.
   struct Ready {
     std::vector<uint32_t> mine;
     std::vector<bool> here;
@@ -67,8 +68,8 @@ class Incoming {
   struct Counts {
     uint64_t pulls = 0, failed = 0, put_off = 0;
     uint64_t bytes = 0;    // copied
-    uint64_t in_vain = 0;  // of these, blocks that changed, ended or did not come here
-    uint64_t no_room = 0;  // requests for which there were not blocks enough
+    uint64_t in_vain = 0;  // of these, blocks that changed, ended or did not move here
+    uint64_t no_room = 0;  // requests for which too few blocks were free
   };
   Counts counts() const {
     Counts out = counts_;
@@ -84,18 +85,18 @@ class Incoming {
   struct Coming {
     uint32_t source = 0;
     uint64_t generation = 0;
-    std::vector<uint32_t> theirs, mine;  // the same places in the request
+    std::vector<uint32_t> theirs, mine;  // the same positions of the request
     std::vector<State> state;            // of mine
-    bool writing = false, gone = false;  // gone: given back when nothing is written to it
-    bool full = false;                   // no more blocks are asked for
+    bool writing = false, gone = false;  // gone: freed when no copy writes to it
+    bool full = false;                   // no more blocks are requested
   };
   using Entry = std::map<std::string, Coming>::iterator;
 
-  // Gives back what is reserved, now or when it came.
+  // Frees the reserved blocks, now or when the copy into them ends.
   Entry Discard(Entry entry);
-  // Requests of the layout in force come before those that will.
+  // Requests of the active layout take precedence over incoming ones.
   void MakeRoom();
-  // Blocks for all that was told of it.
+  // Reserves blocks for all reported blocks of it.
   void Reserve(const std::string& request, Coming* coming);
   void Begin(const Board& board);
 
@@ -104,8 +105,7 @@ class Incoming {
   uint32_t rank_ = 0;
   int32_t target_ = -1;
   bool staged_ = false;
-  bool closed_ =
-      false;  // the engine was short of blocks: none are reserved in this attempt any more
+  bool closed_ = false;  // the engine was short of blocks: reserves no more in this attempt
   std::map<std::string, Coming> comings_;
   uint32_t reserved_ = 0;
   uint64_t left_ = 0;

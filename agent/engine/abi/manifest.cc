@@ -15,8 +15,8 @@ bool SplitsHeads(const std::vector<kv::LayerGroups>& groups) {
   });
 }
 
-// The pages of a rank in the words of the plan: a page is one KV head of a block in a layer of the
-// model. Other sets have as many blocks, and homes are found by what is free of these.
+// The pages of a rank in the form of the plan: a page is one KV head of a block in a layer of the
+// model. Other sets have as many blocks, so the free blocks of this one decide the homes.
 kv::RankState StateOf(const BlockManifest& manifest, uint32_t rank, const kv::Shape& shape,
                       uint32_t layers) {
   kv::RankState out;
@@ -49,7 +49,7 @@ bool BlockLayout::Alike(const BlockLayout& other) const {
   });
 }
 
-// Without sums that wrap.
+// Computes no sum that could wrap.
 Status BlockLayout::LiesIn(uint32_t layers, uint64_t bytes) const {
   const auto within = [](uint64_t stride, uint64_t count, uint64_t* left) {
     if (count > 1 && stride > *left / (count - 1)) return false;
@@ -66,7 +66,7 @@ Status BlockLayout::LiesIn(uint32_t layers, uint64_t bytes) const {
     left -= lies ? set.offset : 0;
     lies = lies && within(set.layer_stride, set.layers, &left) &&
            within(set.block_stride, blocks, &left) && set.block_bytes <= left;
-    // So that bytes of a block are no sum that wraps: layers that lie in one place are none.
+    // So the bytes of a block cannot wrap. Layers that share one place would still count here.
     lies = lies && (set.block_bytes == 0 || set.layers <= bytes / set.block_bytes);
     if (lies) continue;
     return {Code::kInternal, std::to_string(blocks) + " blocks of " + std::to_string(set.layers) +
@@ -156,7 +156,7 @@ Result<BlockPlan> PlanBlocks(const kv::Shape& shape, uint32_t layers, const Side
   }
   for (uint32_t r = 0; r < manifests.size(); ++r) {
     for (const BlockRequest& request : manifests[r].requests) {
-      // Who waits has nothing and reserves nothing yet, but needs a home.
+      // A waiting request has and reserves no blocks yet, but needs a home.
       const uint32_t reserved = request.running ? std::max(request.reserved, request.computed) : 0;
       input.requests.push_back(
           {request.request, r, request.computed, reserved, request.blocks, request.promised});

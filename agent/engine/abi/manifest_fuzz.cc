@@ -1,5 +1,5 @@
-// What another rank may send at a flip: decoded, or an error; what is decoded survives a round trip
-// and lies in the region.
+// Messages of another rank in a flip: decoded, or an error. A decoded one survives a round trip and
+// is within the region.
 #include <cstdlib>
 
 #include "agent/engine/abi/manifest.h"

@@ -1,4 +1,4 @@
-// What ranks of engines in other languages tell each other at a flip: planned, or refused.
+// Manifests of engines in other languages in a flip: planned, or rejected.
 #include "agent/engine/abi/manifest.h"
 
 #include <gtest/gtest.h>
@@ -89,8 +89,8 @@ TEST(BlockManifest, BlocksLieInTheRegionWithoutWrapping) {
   EXPECT_FALSE(refused({std::vector(BlockLayout::kMostSets, sound), 8, 8}));
 }
 
-// By the definition, byte by byte: a block goes with all that it has in every set, and nothing else
-// does.
+// Compared with the definition, byte by byte: a block moves with all its bytes in every set, and no
+// other byte moves.
 TEST(Moves, ABlockGoesWithAllItsSets) {
   const BlockLayout theirs{{{2, 7, 64, 8, 8}, {3, 200, 3, 12, 3}, {1, 300, 0, 5, 5}}, 6, 0};
   const BlockLayout mine{{{2, 0, 8, 16, 8}, {3, 160, 30, 3, 3}, {1, 100, 0, 9, 5}}, 6, 0};

@@ -1,4 +1,4 @@
-// Moves of blocks between regions: what lies side by side on both sides is one.
+// Moves of blocks between regions. Moves that are adjacent on both sides are merged.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tangram::engine {
 
-// Each at most as long as one pull.
+// No move is longer than one pull.
 class Moves {
  public:
   void Add(uint32_t rank, uint64_t source, uint64_t target, uint64_t length) {
@@ -26,8 +26,8 @@ class Moves {
     }
     list_.push_back({rank, source, target, static_cast<uint32_t>(length)});
   }
-  // Blocks of `theirs` at that rank into those of `mine`, in all sets; the layouts are alike, and
-  // the two lists are of one length.
+  // Moves blocks of `theirs` at that rank into those of `mine`, in all sets; the layouts are alike,
+  // and the two lists have the same length.
   void AddBlocks(uint32_t rank, const BlockLayout& theirs, const std::vector<uint32_t>& from,
                  const BlockLayout& mine, const std::vector<uint32_t>& to) {
     for (size_t s = 0; s < mine.sets.size(); ++s) {

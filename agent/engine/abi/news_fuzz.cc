@@ -1,6 +1,6 @@
-// What another rank may tell while an attempt is staged: decoded, or an error; what is decoded
-// survives a round trip, and whatever follows from it on the board: blocks that are asked for lie
-// in both regions, none is reserved twice, and all are free when the attempt is over.
+// Messages of another rank while an attempt is staged: decoded, or an error. A decoded one survives
+// a round trip, and so do its effects on the board. Requested blocks are in both regions, none is
+// reserved twice, and all are free when the attempt has ended.
 #include <cstdlib>
 
 #include "agent/engine/abi/testing/fakes.h"
@@ -31,9 +31,9 @@ void Check(const FakeWorld& world, const FakeRoom& room, const Incoming& incomin
 
 }  // namespace
 
-// Messages one after another, each behind its length (a byte, times 4) and what happens at this
-// rank: bit 0 the copies land, 1 they fail, 2 the agent's blocks are short, 3 the attempt is over
-// and begins again.
+// Messages one after another, each after its length (a byte, times 4) and an event at this rank.
+// Bits: 0 the copies end, 1 they fail, 2 the engine is short of blocks, 3 the attempt ends and
+// begins again.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FakeWorld world;
   FakeRoom room(Mine());
@@ -48,9 +48,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     data += 2 + length;
     size -= 2 + length;
     if (!came.ok()) continue;
-    // An empty message is of who tells nothing, and is not made by Encode.
+    // An empty message is a report for no attempt; Encode does not make it.
     if (length > 0 && !BlockNews::Decode(came->Encode(), kLayers, kBytes).ok()) std::abort();
-    if (came->attempt % 2 == 1) came->attempt = kAttempt;  // else it is of another
+    if (came->attempt % 2 == 1) came->attempt = kAttempt;  // else it is for another one
     BlockNews mine;
     mine.attempt = kAttempt;
     mine.kv = room.Layout();

@@ -16,7 +16,7 @@ namespace {
 
 TEST(Open, AnOlderCallersOptionsEndWhereItSays) {
   tge_options options;
-  std::memset(&options, 0xff, sizeof options);  // what lies behind an older caller's struct
+  std::memset(&options, 0xff, sizeof options);  // garbage beyond an older caller's struct
   constexpr size_t kOlder = TANGRAM_UP_TO(tge_options, log_level);
   std::memset(&options, 0, kOlder);
   options.struct_size = kOlder;
@@ -29,10 +29,10 @@ TEST(Open, AnOlderCallersOptionsEndWhereItSays) {
   EXPECT_NE(std::string(error.message).find("'nowhere'"), std::string::npos) << error.message;
 }
 
-// It cannot say that it failed, and a request that is not in the list is lost: better no process.
-// An exception would run through frames of C, or of Python.
+// The call cannot report a failure, and a request that is not in the list is lost: the process must
+// end. An exception would pass through frames of C, or of Python.
 TEST(ManifestDeathTest, ARequestThatCannotBeAddedEndsTheProcess) {
-  // An empty list, as the library makes it before it calls: to callers it is opaque.
+  // An empty list, as the library makes it before the call: opaque to callers.
   alignas(void*) unsigned char memory[64] = {};
   auto* const manifest = reinterpret_cast<tge_manifest*>(memory);
   tge_request request{};
@@ -40,7 +40,7 @@ TEST(ManifestDeathTest, ARequestThatCannotBeAddedEndsTheProcess) {
   request.request = "r";
   const uint32_t block = 0;
   request.blocks = &block;
-  request.block_count = PTRDIFF_MAX / sizeof block;  // no memory has so many
+  request.block_count = PTRDIFF_MAX / sizeof block;  // too many for any memory
   EXPECT_DEATH(
       {
         try {
@@ -50,7 +50,7 @@ TEST(ManifestDeathTest, ARequestThatCannotBeAddedEndsTheProcess) {
           std::_Exit(0);
         }
       },
-      "terminate|exceeds maximum");  // the latter says AddressSanitizer
+      "terminate|exceeds maximum");  // the latter from AddressSanitizer
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Rows of experts, from and to C (rows/rows.h).
+// Rows of experts to and from C (rows/rows.h).
 #include <cstddef>
 #include <string>
 #include <type_traits>
@@ -10,10 +10,10 @@ namespace {
 
 using dispatch::LocalPiece;
 
-// Of the kit's own exchanges of rows in a step: far behind those that an engine numbers.
+// Sequence numbers of the kit's own exchanges of rows in a step: far beyond those of an engine.
 constexpr uint64_t kRowsSequence = 2ull << 32;
 
-// A LocalPiece is a tge_piece: handed out as it lies.
+// A LocalPiece has the layout of tge_piece and is returned in place.
 static_assert(std::is_standard_layout_v<LocalPiece> && sizeof(LocalPiece) == sizeof(tge_piece) &&
               offsetof(LocalPiece, data) == offsetof(tge_piece, data) &&
               offsetof(LocalPiece, choice) == offsetof(tge_piece, replica) &&
@@ -21,7 +21,7 @@ static_assert(std::is_standard_layout_v<LocalPiece> && sizeof(LocalPiece) == siz
               offsetof(LocalPiece, granule_start) == offsetof(tge_piece, granule_start) &&
               offsetof(LocalPiece, granule_count) == offsetof(tge_piece, granule_count));
 
-// The layer's number among those with experts.
+// The layer's ordinal among those with experts.
 Result<uint32_t> OrdinalOf(const Epoch* epoch, const tg_model& model, uint32_t layer) {
   if (epoch == nullptr) return Status{Code::kInvalid, "this rank is in no layout"};
   if (layer >= model.layers || epoch->maps->layers[layer].moe_ordinal < 0)

@@ -72,12 +72,12 @@ BlockNews Teller::Tell(const std::vector<BlockRequest>& running, uint32_t block_
     auto [it, added] = requests_.try_emplace(request.request);
     Known& known = it->second;
     const size_t full = std::min<size_t>(request.computed / block_tokens, request.blocks.size());
-    // An engine that takes a block back without a word has another generation all the same.
+    // If an engine takes a block back without a report, the generation changes all the same.
     const bool as_told =
         known.blocks.size() <= full &&
         std::equal(known.blocks.begin(), known.blocks.end(), request.blocks.begin());
     if (added || known.engines != request.generation || !as_told) {
-      if (++turn_ == 0) ++turn_;  // it wraps, and what was not told has 0
+      if (++turn_ == 0) ++turn_;  // it wraps, and 0 means not reported
       known = {turn_, request.generation, {}};
       added = true;
     }
@@ -123,7 +123,7 @@ void Board::Hear(std::vector<BlockNews> news) {
     all_ = all_ && n.attempt == attempt_;
     if (n.attempt != attempt_) continue;
     Rank& rank = ranks_[r];
-    // Blocks that were told lie where the layout of then said.
+    // Blocks reported earlier are in places of the earlier layout.
     if (rank.kv.blocks != n.kv.blocks || !rank.kv.Alike(n.kv)) rank.requests.clear();
     rank.kv = n.kv;
     for (const std::string& request : n.ended) rank.requests.erase(request);
@@ -133,7 +133,7 @@ void Board::Hear(std::vector<BlockNews> news) {
         told.generation = g.generation;
         told.blocks.clear();
       } else if (told.generation != g.generation || told.blocks.size() != g.had) {
-        continue;  // the beginning of it was not for this attempt
+        continue;  // its beginning was not reported for this attempt
       }
       told.computed = g.computed;
       told.reserved = g.reserved;
@@ -143,7 +143,7 @@ void Board::Hear(std::vector<BlockNews> news) {
 }
 
 void Board::Forget(uint64_t attempt) {
-  if (attempt_ == attempt) *this = {};  // and not one that others tell of already
+  if (attempt_ == attempt) *this = {};  // but keep one that others report already
   over_ = attempt;
 }
 
@@ -161,7 +161,7 @@ void Board::Promise(const kv::Shape& shape, uint32_t layers, const Side& from, c
   const auto homeless = [&](size_t rank, const Told& told) {
     const auto stays = std::ranges::find(to.members, from.members[rank]);
     if (told.promised != kNowhere || told.blocks.empty()) return false;
-    // A rank that leaves gives up its requests first, and its place in a flip after that.
+    // A leaving rank first loses its requests, and its membership in a later flip.
     return stays == to.members.end() ||
            !Accepts(to.groups, static_cast<uint32_t>(stays - to.members.begin()));
   };
@@ -183,7 +183,7 @@ void Board::Promise(const kv::Shape& shape, uint32_t layers, const Side& from, c
   }
   if (!any) return;
   const auto plan = PlanBlocks(shape, layers, from, to, manifests);
-  if (!plan.ok()) {  // it would not fit now: whatever becomes of it is the flip's
+  if (!plan.ok()) {  // it would not fit now: left to the flip
     pause_ = kAgain;
     return;
   }

@@ -1,9 +1,9 @@
-// What ranks of engines in other languages tell each other while an attempt is staged: which blocks
-// of which requests are full, and so may be copied, and where each request will go.
+// Reports of ranks with engines in other languages while an attempt is staged: full blocks of
+// requests, which may be copied. And the homes promised from these reports.
 //
-// A block is known by its request, that one's generation and its place in it. As long as a request
-// has its generation a block of it that is full is not written, so a copy is good if the generation
-// that was told before the copy began is that of the flip.
+// A block is identified by its request, the request's generation and its index there. A full block
+// is not written again within a generation. So a copy is valid if the generation reported before
+// the copy began is that of the flip.
 #pragma once
 
 #include <cstdint>
@@ -15,48 +15,48 @@
 
 namespace tangram::engine {
 
-// Of one rank, in one step.
+// The report of one rank in one step.
 struct BlockNews {
   struct Grown {
     std::string request;
     uint64_t generation = 0;
     uint32_t computed = 0, reserved = 0;  // positions
-    uint32_t had = 0;                     // blocks told before, of this generation
-    std::vector<uint32_t> blocks;         // full, from that one on
+    uint32_t had = 0;                     // blocks reported before, of this generation
+    std::vector<uint32_t> blocks;         // full, after those
   };
   uint64_t attempt = 0;
-  BlockLayout kv;  // free_blocks: those that are reserved for others, too
+  BlockLayout kv;  // free_blocks includes those that are reserved for others
   std::vector<std::string> ended;
   std::vector<Grown> grown;
 
   Bytes Encode() const;
-  // kInternal: as BlockManifest::Decode. Nothing at all is news of no attempt.
+  // kInternal: as BlockManifest::Decode. An empty message is a report for no attempt.
   static Result<BlockNews> Decode(const Bytes& bytes, uint32_t layers, uint64_t kv_bytes);
 };
 
-// What this rank has told of its requests.
+// This rank's reports of its requests.
 class Teller {
  public:
-  static constexpr size_t kBlocks = 1024;  // of one message
+  static constexpr size_t kBlocks = 1024;  // in one message
 
-  // `turn`: where its part of generations begins.
+  // `turn`: the first value of its part of generations.
   explicit Teller(uint32_t turn = 0) : turn_(turn) {}
 
-  // Begins anew.
+  // Starts from scratch.
   void Clear() { requests_.clear(); }
-  // Of `running`, what is new since the last call.
+  // The changes of `running` since the last call.
   BlockNews Tell(const std::vector<BlockRequest>& running, uint32_t block_tokens);
-  // Another request of this name comes, or the one there was went.
+  // Another request of this name arrives, or the previous one left.
   void Renewed(const std::string& request);
-  // Whether there is more to tell than a message took.
+  // Whether a message did not take all changes.
   bool behind() const { return behind_; }
-  // What was told of it, or 0, which no generation is.
+  // The reported generation, or 0, which no generation has.
   uint64_t GenerationOf(const std::string& request, uint32_t engines) const;
 
  private:
   struct Known {
     uint32_t turn = 0, engines = 0;  // the generation: ours, and the engine's
-    std::vector<uint32_t> blocks;    // that were told
+    std::vector<uint32_t> blocks;    // as reported
   };
   static uint64_t Join(uint32_t turn, uint32_t engines) { return uint64_t{turn} << 32 | engines; }
 
@@ -66,7 +66,7 @@ class Teller {
   bool behind_ = false;
 };
 
-// What all told, of one attempt: the same at all ranks after each step.
+// The reports of all ranks for one attempt: the same at all ranks after each step.
 class Board {
  public:
   static constexpr int32_t kNowhere = -1;
@@ -79,24 +79,24 @@ class Board {
 
   // News of all ranks, by rank.
   void Hear(std::vector<BlockNews> news);
-  // Nothing of the attempt is wanted any more, whoever tells of it.
+  // Drops the attempt, and later reports for it.
   void Forget(uint64_t attempt);
   // Another epoch.
   void Clear() { *this = {}; }
 
-  // Whether all told of this attempt in the last step.
+  // Whether all ranks reported for this attempt in the last step.
   bool All(uint64_t attempt) const { return all_ && attempt == attempt_; }
-  // Promises homes to those that must leave theirs and have none; by the plan that a flip would
-  // make now.
+  // Promises homes to requests that must leave theirs and have no promise yet, by the plan that a
+  // flip would make now.
   void Promise(const kv::Shape& shape, uint32_t layers, const Side& from, const Side& to);
   const std::map<std::string, Told>& Of(uint32_t rank) const { return ranks_[rank].requests; }
-  // nullptr: not told, or it ended.
+  // nullptr: not reported, or it ended.
   const Told* Find(uint32_t rank, const std::string& request) const;
   const BlockLayout& LayoutOf(uint32_t rank) const { return ranks_[rank].kv; }
   uint32_t ranks() const { return static_cast<uint32_t>(ranks_.size()); }
 
  private:
-  static constexpr uint32_t kAgain = 16;  // boundaries until one that fits nowhere is asked again
+  static constexpr uint32_t kAgain = 16;  // boundaries until a plan that did not fit is tried again
 
   struct Rank {
     BlockLayout kv;

@@ -46,7 +46,7 @@ std::optional<bool> Copies::TakeUp(Between* waits) {
   const auto came = waits == nullptr ? world_->KvStaged(0) : Await(*waits);
   if (came.ok() && came->state == WorldView::StagedKv::State::kUnderWay) return std::nullopt;
   under_way_ = false;
-  if (std::exchange(flip_, false)) return std::nullopt;  // of a flip that is off
+  if (std::exchange(flip_, false)) return std::nullopt;  // of a flip that was abandoned
   if (!came.ok()) {
     Failed(came.status());
     return false;
@@ -79,7 +79,7 @@ Result<uint64_t> Copies::Pull(std::span<const tg_kv_move> moves, Between& betwee
       }
       if (came.ok()) bytes += came->bytes;
     }
-    // Also of an agent that is gone, which copies nothing any more.
+    // Also of a lost agent, which copies no more.
     if (!status.ok()) return Status{Code::kEngine, status.message()};
     TANGRAM_RETURN_IF_ERROR(between.Lives());
   }

@@ -1,5 +1,5 @@
-// Copies of KV, one pull of the agent's at a time: ahead of a flip, begun and taken up at
-// boundaries, and in it, waited for.
+// Copies of KV, one pull of the agent at a time: ahead of a flip, begun and collected at
+// boundaries; and in a flip, with a wait.
 #pragma once
 
 #include <cstdint>
@@ -13,48 +13,48 @@ namespace tangram::engine {
 
 class Copies {
  public:
-  // Of one pull, about: it is told with the layout of an attempt, and what it brings may be in
-  // vain.
+  // The approximate size of one pull ahead of a flip. It uses an attempt's layout, and its bytes
+  // may turn out useless.
   static constexpr uint64_t kAtOnce = 1 << 20;  // bytes
 
   explicit Copies(WorldView* world) : world_(world) {}
 
-  // Another attempt: what failed before is forgotten, what is under way stays so.
+  // For another attempt: forgets earlier failures, keeps a pull in progress.
   void Restart() { failures_ = pause_ = 0; }
   bool under_way() const { return under_way_; }
-  // Asked once at a boundary: false while a pull is under way, and for some boundaries after one
-  // that failed.
+  // Called once per boundary: false while a pull is in progress, and for some boundaries after a
+  // failure.
   bool MayBegin();
-  // So many failed in a row that what is left is the flip's.
+  // After several failures in a row the rest is left to the flip.
   bool given_up() const { return failures_ >= kFailures; }
-  // Until TakeUp tells of it, the targets are the agent's. False: nothing was begun.
+  // The agent may write to the targets until TakeUp returns a result. False: no pull was begun.
   bool Begin(std::span<const tg_kv_move> moves);
-  // As Begin: it could not even be asked for.
+  // As a Begin whose request failed.
   void Failed(const Status& why);
-  // Whether what was begun is here, once (not: it failed or was put off, and may be begun again);
-  // nothing: there is nothing, or it is under way. Who gives `waits` waits for it, for
-  // limits::kKvPull, and tells the others every limits::kSlice that this rank lives, as long as
-  // they wait.
+  // Whether the pull that was begun has succeeded, once (false: it failed or was deferred, and may
+  // be begun again); nullopt: no pull was begun, or it is in progress. With `waits` it waits for
+  // the pull, for limits::kKvPull, and sends a heartbeat every limits::kSlice, while the others
+  // wait.
   std::optional<bool> TakeUp(Between* waits);
 
-  // In the flip: copies all, some kPullAtOnce bytes at a time, and waits, with `between`'s
-  // heartbeats, for limits::kKvPull each. Bytes copied. kUnavailable: the flip is in vain or the
-  // agent takes too long; something is under way still, its targets are the agent's, and it is
-  // taken up by TakeUp. kEngine: the pull failed.
+  // In the flip: copies all, about kPullAtOnce bytes at a time, and waits, with `between`'s
+  // heartbeats, for limits::kKvPull each. Returns the bytes copied. kUnavailable: the flip is
+  // abandoned or the agent takes too long. Then a pull may be in progress still; the agent may
+  // write to its targets until TakeUp returns its result. kEngine: the pull failed.
   static constexpr uint64_t kPullAtOnce = 16 << 20;
   Result<uint64_t> Pull(std::span<const tg_kv_move> moves, Between& between);
 
   uint64_t bytes() const { return bytes_; }
   uint64_t pulls() const { return pulls_; }
   uint64_t failed() const { return failed_; }
-  // Of `pulls`: those that the agent put off, since steps took too long. No failures.
+  // Of `pulls`: those that the agent deferred because steps took too long. No failures.
   uint64_t put_off() const { return put_off_; }
 
  private:
   static constexpr uint32_t kFailures = 4;
   static constexpr uint32_t kPause = 16;  // boundaries
 
-  // Waits for what is under way: kUnderWay if nobody waits for it any more, or for too long.
+  // Waits for the pull in progress: kUnderWay if the others no longer wait, or after too long.
   Result<WorldView::StagedKv> Await(Between& between);
 
   WorldView* const world_;

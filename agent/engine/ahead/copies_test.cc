@@ -25,7 +25,7 @@ class CopiesTest : public ::testing::Test {
   Copies copies_{&world_};
 };
 
-// The others wait for this rank in the flip's barrier, and must hear that it lives.
+// The others wait for this rank in the flip's barrier, and must receive heartbeats.
 TEST_F(CopiesTest, APullInAFlipSendsAHeartbeatEachSlice) {
   world_.waits = 100 * kSlice;
   const auto bytes = copies_.Pull(Moves(3, 1000), waits_);
@@ -51,8 +51,8 @@ TEST_F(CopiesTest, APullThatFailsIsTheAgentsError) {
   EXPECT_TRUE(copies_.Pull(Moves(1, 8), waits_).ok()) << "the next flip tries again";
 }
 
-// An agent that hangs must not hold a world up: heartbeats end, and the flip is off. What the agent
-// writes to is not used before it has told of its end.
+// An unresponsive agent must not block a world: heartbeats end, and the flip is abandoned. Memory
+// that the agent writes to is not used before it reports the end.
 TEST_F(CopiesTest, APullThatDoesNotEndIsGivenUp) {
   world_.waits = 2 * kSlices * kSlice;
   EXPECT_EQ(copies_.Pull(Moves(1, 8), waits_).status().code(), Code::kUnavailable);
@@ -67,8 +67,8 @@ TEST_F(CopiesTest, APullThatDoesNotEndIsGivenUp) {
   EXPECT_TRUE(copies_.Pull(Moves(1, 8), waits_).ok());
 }
 
-// Others gave the flip up, for another reason: a rank that goes on to pull would be taken for one
-// that hangs.
+// The others abandoned the flip for another reason: a rank that continues to pull would be taken
+// for an unresponsive one.
 TEST_F(CopiesTest, APullForWhichNobodyWaitsIsGivenUp) {
   world_.waits = kSlices * kSlice;
   waits_.until = 3;

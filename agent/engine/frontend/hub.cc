@@ -7,7 +7,7 @@
 namespace tangram::engine {
 namespace {
 
-// Whether every request of which something is owed has come to its end in what is owed.
+// Whether every request in the backlog has its last reply there.
 bool AllOver(const std::deque<v1::ServeReply>& backlog) {
   std::set<std::string> open;
   for (const v1::ServeReply& reply : backlog) {
@@ -71,7 +71,7 @@ void Hub::GiveUp(const std::string& gateway, const std::deque<v1::ServeReply>& u
   CancelAll(gateway, unsent, &Of(gateway).backlog);
 }
 
-// What the gateway hears when it comes again: that these are nobody's here any more.
+// Leaves replies for the gateway's next session: these requests were cancelled.
 void Hub::CancelAll(const std::string& gateway, const std::deque<v1::ServeReply>& replies,
                     std::deque<v1::ServeReply>* instead) {
   std::set<std::string> requests;

@@ -1,8 +1,8 @@
-// Tokens of every gateway, whether it is connected or not. A request may come here by a flip
-// before its gateway has opened a session with this rank: what it is owed waits, up to a
-// bound; beyond it the gateway is taken to be gone and its requests are cancelled. A gateway that
-// has been away for long, and whose requests are all over, is forgotten with what it is owed:
-// names are those of pods, and do not come again after a rollout.
+// Routes replies to gateways, connected or not. A request may arrive by a flip before its gateway
+// has opened a session with this rank. Its replies wait, up to a bound; beyond it the gateway is
+// taken to be gone and its requests are cancelled. A gateway is forgotten, with its replies, when
+// it has been away for long and its requests have all ended. Names are those of pods, and do not
+// recur after a rollout.
 #pragma once
 
 #include <chrono>
@@ -19,29 +19,30 @@
 
 namespace tangram::engine {
 
-// Where a gateway's replies go. Called under the hub's lock: must not block or call back.
+// The destination of a gateway's replies. Called under the hub's lock: must not block or call back.
 class Outlet {
  public:
   virtual ~Outlet() = default;
   virtual void Push(v1::ServeReply reply) = 0;
-  // Takes what was pushed and not sent.
+  // Takes the replies that were pushed and not sent.
   virtual std::deque<v1::ServeReply> TakeUnsent() = 0;
 };
 
 class Hub final : public Sink {
  public:
-  // Much longer than a gateway that lives takes to connect again.
+  // Much longer than a live gateway takes to reconnect.
   static constexpr std::chrono::minutes kForget{10};
 
   explicit Hub(Inbox* inbox, size_t max_backlog = 65536, TimeSource& time = SteadyTime())
       : inbox_(inbox), max_backlog_(max_backlog), time_(time) {}
 
-  // From now on the gateway's replies go there, first what waits. An older outlet is forgotten.
+  // From now on the gateway's replies go to `outlet`, first the waiting ones. An older outlet is
+  // forgotten.
   void Open(const std::string& gateway, std::shared_ptr<Outlet> outlet);
-  // The outlet is over; what it did not send waits for the next one. (A reply whose sending
-  // failed may come twice: positions tell.)
+  // The outlet has ended; its unsent replies wait for the next one. (A reply whose sending failed
+  // may arrive twice: gateways detect that by the position.)
   void Close(const std::string& gateway, Outlet* outlet);
-  // The gateway does not take what it is sent. For an outlet, from within Push.
+  // The gateway does not read its replies. An outlet calls this from within Push.
   void GiveUp(const std::string& gateway, const std::deque<v1::ServeReply>& unsent);
 
   void Emit(const std::string& gateway, v1::Token token) override;
@@ -50,13 +51,13 @@ class Hub final : public Sink {
                 std::map<std::string, v1::Roster> rosters) override;
   void SetLoad(v1::Load load) override;  // several times a second; drops stale gateways
 
-  size_t gateways();  // that it knows of
+  size_t gateways();  // known gateways
 
  private:
   struct Gateway {
     std::shared_ptr<Outlet> outlet;
     std::deque<v1::ServeReply> backlog;
-    TimeSource::TimePoint away;  // since; without an outlet
+    TimeSource::TimePoint away;  // without an outlet since then
   };
 
   Gateway& Of(const std::string& gateway);

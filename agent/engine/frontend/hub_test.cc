@@ -35,7 +35,7 @@ TEST(HubTest, TokensWaitForTheirGatewayInOrder) {
   EXPECT_TRUE(first->got[1].has_roster());
   for (uint32_t i = 1; i < 4; ++i) EXPECT_EQ(first->got[i + 1].token().position(), i);
 
-  // The session ends before it could send the last two: the next one gets them, then the rest.
+  // The session ends before it sends the last two: the next one gets them, then the rest.
   first->unsent = {first->got[3], first->got[4]};
   hub.Close("g", first.get());
   hub.Emit("g", At(4));
@@ -76,7 +76,7 @@ v1::Token Last(const std::string& request) {
   return token;
 }
 
-// Names are those of pods: each rollout of gateways brings new ones.
+// Names are those of pods: each rollout of gateways has new ones.
 TEST(HubTest, AGatewayThatIsLongGoneIsForgotten) {
   testing::FakeTime time;
   Inbox inbox;
@@ -107,7 +107,7 @@ TEST(HubTest, AGatewayWithRequestsIsNotForgotten) {
   testing::FakeTime time;
   Inbox inbox;
   Hub hub(&inbox, 65536, time);
-  hub.Emit("g", At(1));  // came by a flip, before its gateway's session
+  hub.Emit("g", At(1));  // for a request that arrived by a flip, before its gateway's session
   time.Advance(2 * Hub::kForget);
   hub.SetLoad({});
   EXPECT_EQ(hub.gateways(), 1u);

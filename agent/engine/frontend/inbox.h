@@ -1,4 +1,4 @@
-// What gateways ask for, on its way to the step thread.
+// Requests of gateways on their way to the step thread.
 #pragma once
 
 #include <algorithm>
@@ -26,13 +26,14 @@ using InboxItem = std::variant<SubmitItem, CancelItem>;
 // Any thread puts, the step thread takes.
 class Inbox {
  public:
-  // Of submits that the step thread has not taken. One that is longer goes into an empty inbox.
+  // Bytes of submits that the step thread has not taken. A larger submit enters only an empty
+  // inbox.
   static constexpr size_t kMostBytes = 256 << 20;
 
   explicit Inbox(size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 
-  // False: it is full, and the submit was not put. Cancels are always put: a gateway has no more of
-  // them than it has requests.
+  // False: the inbox is full, and the submit was not put. Cancels are always put: a gateway has no
+  // more of them than it has requests.
   bool Put(InboxItem item) {
     {
       std::lock_guard lock(mu_);
@@ -51,7 +52,7 @@ class Inbox {
     bytes_ = 0;
     return std::exchange(items_, {});
   }
-  // Until something is here, or the time is over.
+  // Waits until an item is here, or for at most `time`.
   void WaitFor(std::chrono::milliseconds time) {
     std::unique_lock lock(mu_);
     changed_.wait_for(lock, time, [this] { return !items_.empty(); });
@@ -62,7 +63,7 @@ class Inbox {
   std::mutex mu_;
   std::condition_variable changed_;
   std::vector<InboxItem> items_;
-  size_t bytes_ = 0;  // of submits in it
+  size_t bytes_ = 0;  // of the submits in it
 };
 
 }  // namespace tangram::engine

@@ -59,7 +59,7 @@ Result<std::unique_ptr<FrontendServer>> FrontendServer::Start(const std::string&
   builder.SetMaxReceiveMessageSize(kMaxMessage);
   // Two engines on one port would each get half of the sessions.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // A stream to somebody who is cut off, or hangs, ends.
+  // Ends streams to a client that is cut off or unresponsive.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   out->server_ = builder.BuildAndStart();

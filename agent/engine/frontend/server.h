@@ -25,7 +25,7 @@ class FrontendServer {
 
   int port() const { return port_; }
   void SetWorldName(const std::string& world);
-  // Ends all sessions. Called once, before the hub goes.
+  // Ends all sessions. Called once, before the hub is destroyed.
   void Shutdown();
 
  private:

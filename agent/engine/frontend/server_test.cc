@@ -65,8 +65,8 @@ v1::ServeRequest SubmitOf(const std::string& request, int tokens, uint32_t token
   return out;
 }
 
-// A long prompt has more than gRPC's default of 4 MiB. The message arrives, and the session, which
-// all clients of a gateway share, goes on.
+// A long prompt exceeds gRPC's default of 4 MiB. The message arrives, and the session, which all
+// clients of a gateway share, continues.
 TEST(FrontendServerTest, ALargeSubmitDoesNotEndTheSession) {
   Serving serving;
   constexpr int kTokens = 8 << 20;  // of 3 bytes each: 24 MiB
@@ -82,7 +82,7 @@ TEST(FrontendServerTest, ALargeSubmitDoesNotEndTheSession) {
   EXPECT_EQ(std::get<SubmitItem>(got[1]).submit.request(), "small");
 }
 
-// The step thread takes nothing, as in a long flip: a submit that does not fit is refused.
+// The step thread takes no items, as in a long flip: a submit that does not fit is rejected.
 TEST(FrontendServerTest, SubmitsThatWaitForNoStepAreRefusedAsBusy) {
   Serving serving(10'000);
   for (int i = 0; i < 20; ++i) {

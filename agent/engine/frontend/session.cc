@@ -27,7 +27,7 @@ void Session::Push(v1::ServeReply reply) {
 void Session::OnWriteDone(bool ok) {
   std::lock_guard lock(mu_);
   writing_ = false;
-  // A write that failed may or may not have arrived: it stays, and is sent again.
+  // A failed write may or may not have arrived: the reply stays, and is sent again.
   if (!ok || ended_) return;
   queue_.pop_front();
   if (queue_.empty()) return;
@@ -69,7 +69,7 @@ void Session::OnSubmit(v1::Submit submit) {
 
 void Session::OnReadDone(bool ok) {
   if (!ok) {
-    End(grpc::Status::OK);  // the gateway is through, or gone
+    End(grpc::Status::OK);  // the gateway has closed the stream, or is gone
     return;
   }
   grpc::Status status;
@@ -117,7 +117,7 @@ std::deque<v1::ServeReply> Session::TakeUnsent() {
 }
 
 void Session::OnDone() {
-  // No operation is in flight any more.
+  // No operation is in flight now.
   if (!gateway_.empty()) hub_->Close(gateway_, this);
   self_.reset();
 }

@@ -17,8 +17,8 @@ namespace tangram::engine {
 class Session final : public grpc::ServerBidiReactor<v1::ServeRequest, v1::ServeReply>,
                       public Outlet {
  public:
-  // `world` empty: not attached to an agent yet, every hello is answered UNAVAILABLE.
-  // `peer`: URI of the client's certificate. Keeps itself alive until OnDone.
+  // `world` empty: not attached to an agent yet, every hello gets UNAVAILABLE. `peer`: URI of the
+  // client's certificate. Keeps itself alive until OnDone.
   static std::shared_ptr<Session> Start(std::string world, std::string peer, Hub* hub,
                                         Inbox* inbox);
 
@@ -31,7 +31,7 @@ class Session final : public grpc::ServerBidiReactor<v1::ServeRequest, v1::Serve
   void OnCancel() override { End(grpc::Status::CANCELLED); }
 
  private:
-  // Replies that wait for a gateway that reads too slowly.
+  // Replies that wait for a slow gateway.
   static constexpr size_t kMaxQueue = 65536;
 
   Session(std::string world, std::string peer, Hub* hub, Inbox* inbox)

@@ -1,4 +1,4 @@
-// Where the step thread leaves what gateways are to be told. Calls never block.
+// The step thread's output: replies for gateways. Calls never block.
 #pragma once
 
 #include <map>
@@ -11,11 +11,11 @@ namespace tangram::engine {
 class Sink {
  public:
   virtual ~Sink() = default;
-  // To the session of this gateway, now or when it has connected to this rank.
+  // To the session of this gateway, now or after it has connected to this rank.
   virtual void Emit(const std::string& gateway, v1::Token token) = 0;
   virtual void Refuse(const std::string& gateway, v1::Refused refused) = 0;
-  // To all sessions; new ones get the last of each at once. `rosters`: by gateway, its requests
-  // whose home is this member, `self`; a gateway that is not named has none.
+  // To all sessions; new ones get the last of each immediately. `rosters`: by gateway, its requests
+  // whose home is this member, `self`; a gateway without an entry has none.
   virtual void SetWorld(v1::World world, const std::string& self,
                         std::map<std::string, v1::Roster> rosters) = 0;
   virtual void SetLoad(v1::Load load) = 0;

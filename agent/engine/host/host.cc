@@ -24,7 +24,7 @@ Result<std::string> ReadToken(const std::string& path) {
   return token;
 }
 
-// The containers of a pod start side by side: `attempt` is repeated until the agent is there.
+// The containers of a pod start concurrently: `attempt` is repeated until the agent is ready.
 template <typename Attempt>
 auto AwaitAgent(Clock::time_point until, const std::atomic<bool>& stop, Attempt attempt) {
   auto result = attempt();
@@ -36,7 +36,7 @@ auto AwaitAgent(Clock::time_point until, const std::atomic<bool>& stop, Attempt 
   return result;
 }
 
-// Written whole or not at all: a reader that sees the file sees all of it.
+// Writes atomically: a reader never sees a partial file.
 Status WriteReady(const std::string& path, const nlohmann::json& content) {
   const std::string part = path + ".part";
   {

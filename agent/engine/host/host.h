@@ -1,4 +1,4 @@
-// What a rank's process has around its turn: its agent, the mesh, gateways' sessions.
+// The parts of a rank's process around its step loop: its agent, the mesh, gateways' sessions.
 #pragma once
 
 #include <atomic>
@@ -20,13 +20,13 @@ class Host {
     std::string token_file;      // the agent writes it
     std::chrono::seconds agent_wait{60};
     std::string mesh_listen = "127.0.0.1:0", serve_listen = "127.0.0.1:0";  // host:port, 0: any
-    std::string advertise;  // host that others reach this one at; empty: that of serve_listen
+    std::string advertise;  // host under which others reach this rank; empty: that of serve_listen
     net::TlsFiles tls;
     bool insecure_fabric = false;
     std::string ready_file;  // JSON with the real endpoints, once attached; empty: none
   };
 
-  // Listens, waits for the agent (until `stop`), attaches. Errors say which option is wrong.
+  // Listens, waits for the agent (until `stop`), attaches. Errors name the wrong option.
   static Result<std::unique_ptr<Host>> Open(Options options, const std::atomic<bool>& stop);
   ~Host();
 
@@ -34,7 +34,7 @@ class Host {
   Mesh& mesh() { return *mesh_; }
   Inbox& inbox() { return inbox_; }
   Hub& hub() { return hub_; }
-  // The engine is made: gateways are let in, and the ready file is written.
+  // The engine is ready: admits gateways, and writes the ready file.
   Status Ready();
 
  private:

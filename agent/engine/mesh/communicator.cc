@@ -11,10 +11,10 @@ Communicator::Communicator(Mesh* mesh, uint64_t epoch, uint32_t rank,
 
 Status Communicator::Exchange(const Tag& tag, std::span<const std::string> members,
                               std::span<const Bytes* const> send, std::span<Bytes> recv) {
-  // Of a chain of ranks that each wait for the next one, and compute, two links are the longest
-  // that steps have: beyond three times the most somebody waits for ever. In a flip a rank fetches
-  // KV for as long as its bytes take; its pull has limits of its own, and beyond these it sends no
-  // heartbeat.
+  // In a step, a rank may wait for one rank that itself waits for another one that computes; no
+  // chain is longer. So three times the maximum ends a step's exchange, or some rank might wait
+  // forever. In a flip a rank fetches KV for as long as its bytes take. Its pull has its own
+  // limits, and beyond these it sends no heartbeat.
   const Patience::Bounds& bounds = patience_->bounds();
   std::optional<Patience::Duration> most;
   if (doing_ != TG_IN_FLIP) most = limits::kStepFactor * bounds.most;

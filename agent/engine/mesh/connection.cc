@@ -12,7 +12,7 @@ Mesh::Connection::Connection(UniqueFd socket, State at,
              std::move(credentials)),
       state(at),
       incoming(sizeof(FrameHeader), [this](std::span<const std::byte> header) {
-        // Before the hello nobody may make us hold more than a hello.
+        // Before the hello a peer must not make us hold more than a hello.
         return PayloadBytes(
             header, state == State::kReady ? FrameHeader::kMaxLength : FrameHeader::kMaxHello);
       }) {}
@@ -34,7 +34,7 @@ Status Mesh::Connection::Read() {
     if (state == State::kReady && header.length == 0 &&
         (header.kind == FrameKind::kBeat || header.kind == FrameKind::kStill)) {
       still = header.kind == FrameKind::kStill ? header.epoch : 0;
-      continue;  // it says no more
+      continue;  // it has no other content
     }
     frame = Frame{header, std::move(payload)};
   }

@@ -20,28 +20,28 @@ struct Mesh::Connection {
 
   Connection(UniqueFd socket, State at, std::shared_ptr<net::Credentials> credentials);
 
-  // Connects and shakes hands first; then takes what the stream has until one frame is whole, and
-  // no byte more, and sends what is queued.
+  // Connects and shakes hands first. Then Read takes bytes until one frame is complete, and no byte
+  // more; Write sends the queued frame.
   Status Read();
   Status Write();
   // Queues a frame; `borrowed` payloads must live until Flushed().
   void Send(FrameHeader header, const uint8_t* borrowed, size_t size);
   void SendOwned(FrameHeader header, Bytes payload);
-  // Keeps what is not sent yet of a borrowed payload, which may go now.
+  // Copies the unsent part of a borrowed payload, which may be freed then.
   void KeepUnsent();
   bool Flushed() const { return !header_pending && sent == out_size; }
-  // What poll() shall look for; 0: nothing, a frame waits to be taken.
+  // The events for poll(); 0: none, because a frame waits to be taken.
   short Events() const;
-  // Whether bytes wait in the stream that poll() does not show.
+  // Whether the stream has buffered bytes that poll() does not report.
   bool Buffered() const { return stream.ready() && !frame && stream.Buffered(); }
 
   net::Stream stream;
   State state;
   std::string member;  // known from the start when dialled, from the hello otherwise
   std::optional<Frame> frame;
-  // Grows with every byte that came, and with every byte of data that the socket took.
+  // Grows with every received byte, and with every byte of data that the socket took.
   uint64_t moved = 0;
-  // The epoch that the other side said it has given up; 0: none.
+  // The epoch that the other side reported as abandoned; 0: none.
   uint64_t still = 0;
   bool GaveUp(uint64_t epoch) const { return still != 0 && still >= epoch; }
 

@@ -1,7 +1,7 @@
-// tangram-false-alarm: an hour of steps through the code that decides whether a peer is silent
-// (patience.h), in simulated time. Steps are log-normal, one rank pauses now and then for up to
-// half of the limit, and the whole machine for up to 10 s. Prints one JSON object per case; nothing
-// may be fenced. `naive` counts what a plain clock would have fenced.
+// tangram-false-alarm: an hour of steps through the timeouts for peers (patience.h), in simulated
+// time. Steps are log-normal, one rank pauses now and then for up to half of the limit, and the
+// whole machine for up to 10 s. Prints one JSON object per case; no peer may be fenced. `naive`
+// counts the peers that a plain clock would have fenced.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -53,7 +53,7 @@ Outcome Play(const Case& c, uint64_t seed) {
     Wait wait(kPeers, limit, patience.bounds().heartbeat(), now);
     bool waiting = true, silent = false, late = false;
     while (waiting && !silent) {
-      // The peers stand still as well: what they are about to send comes so much later.
+      // The peers are paused as well, so their messages arrive later by the pause.
       Duration pause{};
       if (now >= machine_pauses) {
         pause = Nanoseconds(10e9 * even(draw));

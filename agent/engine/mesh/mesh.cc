@@ -12,7 +12,7 @@ namespace tangram::engine {
 namespace {
 
 constexpr auto kRetry = std::chrono::milliseconds(50);
-// Strangers let in at one Progress(): a step does not wait for a crowd.
+// Unauthenticated peers accepted in one Progress(), so that a crowd does not delay a step.
 constexpr int kAtOnce = 16;
 
 std::string Text(uint64_t epoch, uint64_t step, uint64_t sequence) {
@@ -57,7 +57,7 @@ void Mesh::Want(std::span<const PeerAddress> peers) {
     peer.endpoint = address.endpoint;
     peer.pod = address.pod;
     peer.wanted = true;
-    // It came before the layout that says whose it is.
+    // It was made before the layout named the member's pod.
     if (peer.connection == nullptr || peer.connection->state != Connection::State::kReady) continue;
     if (const Status status = MaySpeak(*peer.connection); !status.ok()) {
       spdlog::warn("mesh peer rejected error=\"{}\"", status.message());
@@ -226,7 +226,7 @@ bool Mesh::Drive(Connection& connection, short events) {
   if (auto it = peers_.find(connection.member); it != peers_.end()) {
     it->second.last_error = status.message();
   }
-  // Who shows a certificate of this world and speaks for somebody else is worth a look.
+  // A certificate of this world that speaks for another member deserves a warning.
   spdlog::log(status.code() == Code::kUnauthenticated && connection.stream.ready()
                   ? spdlog::level::warn
                   : spdlog::level::debug,
@@ -236,8 +236,8 @@ bool Mesh::Drive(Connection& connection, short events) {
 }
 
 void Mesh::Adopt(std::unique_ptr<Connection> connection) {
-  // A peer that prepares earlier than we do is let in; Want() will find it here.
-  if (!MaySpeak(*connection).ok()) return;  // another came between its hello and this
+  // A peer that prepares earlier than this rank is admitted. Want() finds it here later.
+  if (!MaySpeak(*connection).ok()) return;  // another was admitted between its hello and this
   const std::string member = connection->member;
   Peer& peer = peers_[member];
   if (peer.connection) peer.last_error = "the peer connected again";
@@ -252,8 +252,8 @@ void Mesh::Progress(int timeout_ms) {
   std::vector<Connection*> polled;
   const auto add = [&](Connection* connection) {
     const short events = connection->Events();
-    // With nothing to ask for, poll() would still report a hang-up, again and again,
-    // although the frame that waits must be taken first.
+    // With no events requested, poll() would still report a disconnect again and again, although
+    // the waiting frame must be taken first.
     polls.push_back({events == 0 ? -1 : connection->stream.fd(), events, 0});
     polled.push_back(connection);
     if (connection->Buffered()) timeout_ms = 0;
@@ -316,13 +316,13 @@ void Mesh::BeatStill(uint64_t epoch) { Tell(FrameKind::kStill, epoch); }
 void Mesh::Tell(FrameKind kind, uint64_t epoch) {
   for (auto& [member, peer] : peers_) {
     Connection* connection = peer.connection.get();
-    // Where something is still on its way out, that tells enough.
+    // Bytes that are still being sent serve as a heartbeat.
     if (connection == nullptr || connection->state != Connection::State::kReady ||
         !connection->Flushed()) {
       continue;
     }
     connection->SendOwned({.kind = kind, .epoch = epoch}, {});
-    (void)Drive(*connection, POLLOUT);  // an error shows again where the peer is waited for
+    (void)Drive(*connection, POLLOUT);  // the wait for this peer reports the error
   }
 }
 
@@ -331,7 +331,7 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
                       Outcome* outcome) {
   Status done = ExchangeAll(tag, members, send, recv, terms, outcome);
   if (done.ok()) return done;
-  // Frames to some peers may be on their way out, and their payloads are the caller's.
+  // Frames to some peers may still be in transit, and the caller owns their payloads.
   for (const std::string& member : members) {
     const auto it = peers_.find(member);
     if (it != peers_.end() && it->second.connection) it->second.connection->KeepUnsent();
@@ -353,14 +353,15 @@ Status Mesh::ExchangeAll(const Tag& tag, std::span<const std::string> members,
   header.step = tag.step;
   header.sequence = tag.sequence;
 
-  // A peer that is through with us may leave at once: what is done is not looked at again.
+  // A peer that has completed its part may disconnect immediately, so a completed leg is not
+  // checked again.
   struct Leg {
     bool sent = false, received = false, done = false;
     uint64_t moved = 0;
-    uint64_t made = 0;  // connections with the peer, up to the one it goes by
+    uint64_t made = 0;  // the peer's connection count when this leg began
   };
   std::vector<Leg> legs(members.size());
-  // Who hears of one that is gone may be about to hear of another: all that are seen are told.
+  // Several peers may be lost together, so all that are known to be gone are reported.
   const auto gone = [&](size_t first) {
     missed(first, TG_GONE);
     for (size_t i = 0; i < members.size(); ++i)
@@ -387,14 +388,14 @@ Status Mesh::ExchangeAll(const Tag& tag, std::span<const std::string> members,
       if (connection == nullptr || connection->state != Connection::State::kReady) {
         return gone(i);
       }
-      // Made again between two looks: what went out by the old one is lost, and who hangs up on us
-      // gave something up.
+      // The connection was made again between two polls: data sent over the old one is lost, and a
+      // peer disconnects only if it abandons a step.
       if (leg.made != 0 && leg.made != it->second.made) return gone(i);
       leg.made = it->second.made;
-      if (!leg.sent && connection->Flushed()) {  // else a welcome or a beat is on its way
+      if (!leg.sent && connection->Flushed()) {  // else a welcome or a heartbeat is in transit
         connection->Send(header, send[i]->data(), send[i]->size());
         leg.sent = true;
-        (void)Drive(*connection, POLLOUT | POLLIN);  // an error shows again in the next round
+        (void)Drive(*connection, POLLOUT | POLLIN);  // the next round reports the error
         if (!std::exchange(passed, true)) (void)fault::Hit(terms.point);
       }
       if (!leg.received && connection->frame) {

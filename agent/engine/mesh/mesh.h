@@ -1,14 +1,15 @@
 // Connections between the engines of a world (agent/net): one per pair of members, kept across
 // epochs, made in advance for members that are about to join. One thread.
 //
-// Of a pair, the member with the smaller id dials. Both sides show that they are engines of this
-// world. Then comes a hello (world, from, to) that the other side confirms; frames follow, each
-// tagged with the epoch, step and sequence it belongs to. At most one frame per connection is read
-// ahead, so a fast peer is held back by its socket, not by our memory.
+// In each pair, the member with the smaller id dials. Both sides prove that they are engines of
+// this world. Then comes a hello (world, from, to) that the other side confirms. Frames follow,
+// each tagged with its epoch, step and sequence. At most one frame per connection is read ahead, so
+// a fast peer is held back by its socket, not by our memory.
 //
-// A member is believed if the certificate names the pod that the layout has it in; until a layout
-// says so, whoever came first under its name is. A pod may replace its own connections, nobody
-// else's: a second hello of a member from another pod is refused as long as the first is here.
+// A member is trusted if the certificate names the pod that the layout has it in. Until a layout
+// names the member, the first connection under its name is trusted. A pod may replace only its own
+// connections: a second hello of a member from another pod is rejected while the first connection
+// exists.
 #pragma once
 
 #include <chrono>
@@ -36,7 +37,7 @@
 
 namespace tangram::engine {
 
-// Which exchange of which step a frame belongs to.
+// The exchange of a step that a frame belongs to.
 struct Tag {
   uint64_t epoch = 0;
   uint64_t step = 0;
@@ -47,7 +48,7 @@ struct Tag {
 struct PeerAddress {
   std::string member;
   std::string endpoint;  // host:port
-  std::string pod;       // that its certificate must name
+  std::string pod;       // its certificate must name this pod
 };
 
 class Mesh {
@@ -59,7 +60,7 @@ class Mesh {
     // Members that said hello before a layout named them; more than a world has.
     size_t unexpected = 1024;
   };
-  // Listens on host:port (port 0: any). Nobody is let in before SetSelf.
+  // Listens on host:port (port 0: any). Admits no peer before SetSelf.
   // `time` outlives it.
   static Result<std::unique_ptr<Mesh>> Listen(const std::string& host_port, Limits limits,
                                               TimeSource& time = SteadyTime());
@@ -71,55 +72,56 @@ class Mesh {
   void SetSelf(std::string world, std::string member,
                std::shared_ptr<net::Credentials> credentials);
 
-  // From now on holds a connection to each of these (itself is skipped), dialling again
-  // when one breaks. Does not wait: Progress() does the work.
+  // From now on holds a connection to each of these (itself is skipped), and dials again when one
+  // breaks. Does not wait: Progress() does the work.
   void Want(std::span<const PeerAddress> peers);
   // Forgets and closes all others.
   void KeepOnly(const std::set<std::string>& members);
   bool Connected(std::span<const std::string> members) const;
-  // Closes the connection with this member, or all: the other side sees its exchange break. They
-  // are made again by Progress.
+  // Closes the connection with this member, or all: the other side's exchange breaks. Progress
+  // makes them again.
   void HangUp(const std::string& member);
-  // Whether the member hung up behind a frame that waits here to be taken: until it is, the
-  // connection is not looked at.
+  // Whether the member disconnected after a frame that is not taken yet. Until it is taken, the
+  // connection is not polled.
   bool LeftFrame(const std::string& member) const;
-  // Whether the member takes part in no exchange of this epoch any more, as far as can be seen
-  // without waiting: it hung up, perhaps behind a frame, or said so.
+  // Whether the member no longer takes part in exchanges of this epoch, as far as is known without
+  // waiting: it disconnected, perhaps after a frame, or reported so.
   bool GaveUp(const std::string& member, uint64_t epoch) const;
   void HangUpAll();
   // The members of the list without a connection, and why; for messages.
   std::string Missing(std::span<const std::string> members) const;
 
-  // Changes whenever bytes come from this member, and with the connection.
+  // Changes with every byte received from this member, and with the connection.
   uint64_t Moved(const std::string& member) const;
-  // Tells all peers that this rank lives and waits.
+  // Sends all peers a heartbeat: this rank is alive and waits.
   void Beat();
-  // The same, and that it takes part in no exchange of this epoch or an older one any more. Who
-  // missed that it hung up (the connection was made again meanwhile) learns it so.
+  // Sends a heartbeat that also reports that this rank no longer takes part in exchanges of this
+  // epoch or an older one. It informs a peer that missed the disconnect because the connection was
+  // made again meanwhile.
   void BeatStill(uint64_t epoch);
 
-  // Accepts, dials, shakes hands, reads; waits at most timeout_ms for something to do.
+  // Accepts, dials, shakes hands, reads. Waits at most timeout_ms for an event.
   void Progress(int timeout_ms);
-  // The tag of the frame that waits from this member, if one does.
+  // The tag of the frame from this member that waits to be taken; nullopt: none.
   std::optional<Tag> Waiting(const std::string& member) const;
 
   struct Terms {
     Patience::Duration limit, beat;
     std::optional<Patience::Duration> most;  // in total; none: no limit
-    // A fault point that is passed when what this rank has for somebody is on its way and what it
-    // has for others is not; empty: none.
+    // A fault point that is passed when the data for the first peer is sent and the data for the
+    // others is not; empty: none.
     std::string_view point = {};
   };
   struct Outcome {
-    Patience::Duration took{};  // how long it was
-    // Of an exchange that failed: for which members, by their place in the list, and why.
+    Patience::Duration took{};  // duration of the exchange
+    // Of a failed exchange: the members that caused it, by their index in the list, and why.
     std::vector<std::pair<size_t, tg_cause>> missed;
   };
-  // Sends *send[i] to and receives recv[i] from members[i], for all i at once. Nobody's
-  // frame of a later exchange is taken. kUnavailable: a peer is gone, came back by another
-  // connection, is silent for `limit`, or in another exchange, or has given the epoch up. The
-  // message names the peer. A peer that waits itself sends heartbeats: it is not silent, but the
-  // exchange has to end within `most`, if there is one.
+  // Sends *send[i] to and receives recv[i] from members[i], for all i concurrently. Takes no frame
+  // of a later exchange. kUnavailable, with the peer in the message: a peer is gone, connected
+  // again, sent nothing for `limit`, is in another exchange, or has abandoned the epoch. A peer
+  // that waits itself sends heartbeats and so does not time out, but the exchange has to end within
+  // `most`, if it is set.
   Status Exchange(const Tag& tag, std::span<const std::string> members,
                   std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
                   Outcome* outcome);
@@ -130,7 +132,7 @@ class Mesh {
     std::string endpoint, pod;
     bool wanted = false;
     std::unique_ptr<Connection> connection;
-    uint64_t made = 0;  // connections so far
+    uint64_t made = 0;  // number of connections so far
     TimeSource::TimePoint retry_at{};
     std::string last_error = "not connected yet";
   };
@@ -141,11 +143,11 @@ class Mesh {
                      Outcome* outcome);
   void Accept(TimeSource::TimePoint now);
   void Dial(const std::string& member, Peer& peer);
-  // Reads hellos and frames of one connection; false when it is gone.
+  // Reads hellos and frames of one connection; false if it ended.
   bool Drive(Connection& connection, short events);
   void Adopt(std::unique_ptr<Connection> connection);
   Status OnHello(Connection& connection, const Bytes& payload);
-  // Whether the pod that the connection comes from may speak for its member now.
+  // Whether the connection's pod may speak for its member now.
   Status MaySpeak(const Connection& connection) const;
   Bytes HelloTo(const std::string& member) const;
   void Tell(FrameKind kind, uint64_t epoch);

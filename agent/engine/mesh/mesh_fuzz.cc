@@ -1,5 +1,5 @@
-// What a peer of the mesh sends, in arbitrary pieces: frames or an error, never more held than came
-// (but for the first megabyte), and a hello survives a round trip.
+// Bytes of a mesh peer, in arbitrary pieces: frames or an error. Memory held never exceeds the
+// bytes received (but for the first megabyte), and a hello survives a round trip.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

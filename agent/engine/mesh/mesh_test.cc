@@ -28,7 +28,7 @@ const net::testing::TestCa& Ca() {
   return ca;
 }
 
-// Of the pod "pod-<member>", which that member is in.
+// Credentials of the pod "pod-<member>", which has that member.
 std::shared_ptr<net::Credentials> Of(const std::string& member) {
   return Ca().Open("w", "engine", "pod-" + member);
 }
@@ -44,7 +44,7 @@ PeerAddress At(const std::string& member, const Mesh& mesh) {
   return {member, "127.0.0.1:" + std::to_string(mesh.port()), "pod-" + member};
 }
 
-// Whether it comes true while these make progress, before only a hang would go on.
+// Whether `done` becomes true within kHang while these make progress.
 bool Soon(const std::vector<Mesh*>& meshes, const std::function<bool()>& done) {
   const auto until = std::chrono::steady_clock::now() + kHang;
   while (!done()) {
@@ -86,7 +86,7 @@ std::vector<Node> Connected(size_t count, milliseconds timeout = kHang,
   return nodes;
 }
 
-// For whom the exchange of a node failed, and why.
+// Expects that the node's failed exchange names this rank, with this cause.
 void ExpectMissed(const Node& node, uint32_t rank, tg_cause cause) {
   const auto& missed = node.comm.missed();
   const auto at = std::find_if(missed.begin(), missed.end(),
@@ -136,7 +136,7 @@ TEST(MeshTest, APeerInAnotherExchangeIsAnError) {
   EXPECT_FALSE(other.ok());
 }
 
-// The caller's bytes may go when an exchange has failed, whatever of them is on its way yet.
+// After a failed exchange the caller may free its bytes, even if some are still being sent.
 TEST(MeshTest, AFailedExchangeBorrowsNothingAnyMore) {
   FakeTime time;
   std::vector<Node> nodes = Connected(2, milliseconds(100), time);
@@ -151,7 +151,7 @@ TEST(MeshTest, AFailedExchangeBorrowsNothingAnyMore) {
   over = true;
   clock.join();
   EXPECT_EQ(failed.code(), Code::kUnavailable) << failed.message();
-  send[1].assign(send[1].size(), 0xee);  // as whoever has the memory next would
+  send[1].assign(send[1].size(), 0xee);  // simulates the memory's next owner
 
   std::vector<Bytes> late;
   std::atomic<bool> came = false;
@@ -183,7 +183,7 @@ TEST(MeshTest, APeerThatDiesIsNamed) {
   ExpectMissed(nodes[0], 2, TG_GONE);
 }
 
-// What a peer said before it hung up waits to be taken; that it hung up shows all the same.
+// A peer's last frame waits to be taken. Its disconnect is visible before that.
 TEST(MeshTest, APeerThatHungUpBehindItsFrame) {
   std::vector<Node> nodes = Connected(2);
   const std::string a = "a", b = "b";
@@ -228,7 +228,7 @@ TEST(MeshTest, ASilentPeerIsAnErrorAfterTheTimeout) {
   ExpectMissed(nodes[0], 1, TG_SILENT);
 }
 
-// c stands still. b waits for c, a waits for b: who waits says so, and only c is silent.
+// c is stopped. b waits for c, a waits for b. Waiting ranks send heartbeats, so only c times out.
 TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
   FakeTime time;
   std::vector<Node> nodes = Connected(3, milliseconds(200), time);
@@ -236,7 +236,7 @@ TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
   time.Join();
   std::thread thread([&] {
     std::vector<Bytes> recv, send(3);
-    for (int twice = 0; twice < 2; ++twice) {  // b is more patient with c than a is with b
+    for (int twice = 0; twice < 2; ++twice) {  // b waits longer for c than a waits for b
       atB = nodes[1].comm.Exchange(0, 0, std::vector<uint32_t>{1, 2}, send, &recv);
     }
     nodes[1].mesh->HangUpAll();
@@ -252,8 +252,8 @@ TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
   EXPECT_NE(status.message().find("no connection with b"), std::string::npos) << status.message();
 }
 
-// b gave the epoch up, hung up, and was connected again before a looked: what a sends now nobody
-// takes, and b lives. (A world stood still for 30 s so, with nobody silent.)
+// b abandoned the epoch, disconnected, and was connected again before a polled. b lives but takes
+// no data from a. (A world once stopped for 30 s this way, without any timeout.)
 TEST(MeshTest, WhoHasGivenTheEpochUpIsNotWaitedFor) {
   std::vector<Node> nodes = Connected(2);
   std::atomic<bool> through{false};
@@ -274,9 +274,9 @@ TEST(MeshTest, WhoHasGivenTheEpochUpIsNotWaitedFor) {
   ExpectMissed(nodes[0], 1, TG_GAVE_UP);
 }
 
-// The same of an older epoch, out of which b will not come by itself: a flipped, b saw its agent
-// die in the flip. That its connection was made again is all that a can see. (A world stood still
-// for 30 s so, in one of some thirty deaths of an agent at that point.)
+// The same in an older epoch, which b does not leave by itself: a flipped, b saw its agent die in
+// the flip. The new connection is all that a can observe. (A world once stopped for 30 s this way,
+// in one of some thirty deaths of an agent at that point.)
 TEST(MeshTest, WhoConnectsAgainInTheMiddleIsNotWaitedFor) {
   std::vector<Node> nodes = Connected(2);
   const auto again = Listening("a");  // the same member, by another connection
@@ -301,7 +301,7 @@ TEST(MeshTest, WhoConnectsAgainInTheMiddleIsNotWaitedFor) {
       << status.message();
 }
 
-// In a repair those that are through wait for those that still stand in the epoch before.
+// In a repair, finished ranks wait for those that are still in the previous epoch.
 TEST(MeshTest, WhoHasGivenAnOlderEpochUpIsWaitedFor) {
   std::vector<Node> nodes = Connected(2);
   nodes[1].mesh->BeatStill(2);
@@ -340,11 +340,11 @@ TEST(MeshTest, WhoWaitsForEverIsGivenUpInTheEnd) {
 }
 
 // In a flip one rank may fetch much more KV than the others, for as long as its bytes take. It
-// sends heartbeats meanwhile, and the others wait for it without a limit in total.
+// sends heartbeats meanwhile, and the others wait for it without a total limit.
 TEST(MeshTest, InAFlipAPeerThatSendsHeartbeatsIsWaitedFor) {
   FakeTime time;
   std::vector<Node> nodes = Connected(2, milliseconds(100), time);
-  constexpr milliseconds kFetches{1000};  // more than three times the longest silence
+  constexpr milliseconds kFetches{1000};  // more than three times the maximum timeout
   time.Join();
   std::thread thread([&] {
     while (time.Elapsed() < kFetches) {
@@ -365,7 +365,7 @@ TEST(MeshTest, InAFlipAPeerThatSendsHeartbeatsIsWaitedFor) {
   EXPECT_EQ(recv[1], Bytes{2});
 }
 
-// The limit of silence holds in a flip, too.
+// The timeout for a peer without heartbeats holds in a flip, too.
 TEST(MeshTest, InAFlipASilentPeerIsAnErrorAfterTheTimeout) {
   FakeTime time;
   std::vector<Node> nodes = Connected(2, milliseconds(100), time);
@@ -396,7 +396,7 @@ TEST(MeshTest, ALeaverMayCloseAsSoonAsItIsThrough) {
   }
 }
 
-// --- Who is let in -----------------------------------------------------------------------
+// --- Admission ---------------------------------------------------------------------------
 
 // The bytes of a first frame.
 Bytes FirstFrame(const Hello& hello) {
@@ -410,7 +410,8 @@ Bytes FirstFrame(const Hello& hello) {
   return out.Take();
 }
 
-// Says hello to `mesh` with this certificate, believing everything. Whether it was welcomed.
+// Sends a hello to `mesh` with this certificate, without checks of its own. Whether it was
+// welcomed.
 bool Welcomed(Mesh& mesh, const std::optional<net::TlsTexts>& shows, const Hello& hello) {
   const Bytes frame = FirstFrame(hello);
   std::string answer;
@@ -443,7 +444,7 @@ TEST(MeshTest, StrangersAreNotLetIn) {
   EXPECT_TRUE(Welcomed(*mesh, Shows("a"), hello));
 }
 
-// Whoever has a certificate of the world may break no connection but those of its own pod.
+// A certificate of the world may break only connections of its own pod.
 TEST(MeshTest, AHelloReplacesNobodyElse) {
   std::vector<Node> nodes = Connected(2);
   Mesh& b = *nodes[1].mesh;
@@ -477,7 +478,7 @@ TEST(MeshTest, ALayoutSaysWhoseAMemberIs) {
   EXPECT_TRUE(Soon({a.get(), b.get()}, [&] { return b->Connected(names); })) << b->Missing(names);
 }
 
-// The other way: who dials tells nothing to a pod that is not the member's.
+// The other direction: the dialling side sends nothing to a pod that is not the member's.
 TEST(MeshTest, WhoDialsLooksAtThePodToo) {
   const auto a = Listening("a"), impostor = Listening("b");
   impostor->SetSelf("w", "b", Of("c"));
@@ -490,7 +491,7 @@ TEST(MeshTest, WhoDialsLooksAtThePodToo) {
 }
 
 TEST(MeshTest, SilentStrangersNeverEndAccepting) {
-  // Some say nothing, some shake hands and then say nothing.
+  // Some send nothing, some shake hands and then send nothing.
   const auto b = Listening("b", {.strangers = {.most = 32, .young = milliseconds(20)}});
   std::vector<std::unique_ptr<net::Stream>> strangers;
   for (int i = 0; i < 200; ++i) {
@@ -511,7 +512,7 @@ TEST(MeshTest, SilentStrangersNeverEndAccepting) {
       << a->Missing(names);
 }
 
-// A pod that speaks for ever more members that nobody knows.
+// A pod that sends hellos for ever more unknown members.
 TEST(MeshTest, MembersThatNobodyExpectsAreFew) {
   const auto a = Listening("a"), b = Listening("b", {.unexpected = 1});
   const std::vector<std::string> names{"a"};

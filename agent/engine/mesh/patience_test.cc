@@ -20,8 +20,8 @@ TEST(PatienceTest, UntilSomethingIsLearnedTheLimitIsTheMost) {
   EXPECT_EQ(patience.Limit(8), seconds(1)) << "the least";
 }
 
-// A flip, the first step of an epoch: nobody waits for the most once it is known how fast steps are
-// here.
+// A flip, the first step of an epoch: once the duration of steps is known here, no rank waits for
+// the maximum.
 TEST(PatienceTest, WorkThatIsLikeNoOtherHasALimitOfItsOwn) {
   Patience patience({});
   EXPECT_EQ(patience.Limit(std::nullopt), seconds(10)) << "nothing is known yet";
@@ -47,8 +47,8 @@ TEST(PatienceTest, LongStepsHaveALongerLimitThanShortOnes) {
   EXPECT_LE(patience.Limit(4000), milliseconds(4800)) << "bins are a quarter of an octave";
 }
 
-// A world whose load grows meets sizes for the first time while it serves: a rank that hangs in
-// such a step is not waited for as if nothing were known.
+// A world whose load grows meets new sizes while it serves. A rank that hangs in such a step must
+// not be waited for as if no step were known.
 TEST(PatienceTest, ASizeNeverSeenIsJudgedByItsNeighbours) {
   Patience patience({});
   for (int i = 0; i < 64; ++i) patience.Learn(8, milliseconds(40));
@@ -83,7 +83,7 @@ TEST(PatienceTest, WhatWasLongAgoIsForgotten) {
 
 class WaitTest : public ::testing::Test {
  protected:
-  // Looks at the pace that the mesh keeps.
+  // Polls at the interval that the mesh uses.
   void Pass(Duration time) {
     for (const Wait::Clock::time_point end = now_ + time; now_ < end;) {
       now_ += Wait::kLook;
@@ -130,7 +130,7 @@ TEST_F(WaitTest, ABeatIsDueOncePerPeriod) {
   EXPECT_EQ(beats, 4);
 }
 
-// Steps of six ranks, log-normal: an hour of them in bench `false-alarm`, here a minute.
+// Log-normal steps of six ranks: an hour of them in bench `false-alarm`, here a minute.
 TEST(PatienceTest, StepsThatVaryFenceNobody) {
   std::mt19937_64 draw(1);
   Patience patience({});

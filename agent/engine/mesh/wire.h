@@ -1,4 +1,4 @@
-// Frames of the mesh, as they are on the wire.
+// Frames of the mesh in their wire form.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace tangram::engine {
 
-// A beat says that its sender lives and waits; kStill, that it has given its epoch up for good,
-// too.
+// kBeat is a heartbeat: its sender is alive and waits. kStill says in addition that its sender has
+// abandoned its epoch for good.
 enum class FrameKind : uint32_t { kHello = 1, kWelcome = 2, kData = 3, kBeat = 4, kStill = 5 };
 
 // On the wire, little-endian, followed by `length` bytes.
 struct FrameHeader {
   static constexpr uint32_t kMagic = 0x314d4754;  // "TGM1"
-  // No step of a model that an engine could run sends more to one peer.
+  // No step of any model that an engine could run sends more to one peer.
   static constexpr uint64_t kMaxLength = 1ull << 30;
   static constexpr uint64_t kMaxHello = 4096;
 
@@ -29,7 +29,7 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 40);
 
-// The payload that a header announces. kInvalid: not a header of the mesh, or more than `most`.
+// The payload size in a header. kInvalid: not a header of the mesh, or more than `most`.
 Result<size_t> PayloadBytes(std::span<const std::byte> header, uint64_t most);
 
 // The payload of a hello and of the welcome that answers it.

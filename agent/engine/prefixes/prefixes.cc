@@ -50,7 +50,7 @@ PrefixNews CachedPrefixes::Take(size_t most, size_t again) {
   for (size_t left = std::min(again, here_.size()); left > 0; --left, ++hash) {
     if (hash == here_.end()) hash = here_.begin();
     told_again_ = *hash;
-    // What has changed since is told in its turn.
+    // A changed hash is reported with the changes.
     if (!news_.contains(*hash)) out.here.push_back(*hash);
   }
   return out;

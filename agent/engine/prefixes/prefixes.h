@@ -1,4 +1,4 @@
-// What of prompts' beginnings a rank has cached, as gateways are told it (tangram.v1.Prefixes).
+// The prompt prefixes that a rank has cached, as reported to gateways (tangram.v1.Prefixes).
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace tangram::engine {
 
-// Before the first block, and of a block after that hash: those of gateways.
+// The hash before the first block, and the hash after a block of `tokens`: those of gateways.
 uint64_t HashOfSalt(std::string_view salt);
 uint64_t HashAfter(uint64_t before, std::span<const uint32_t> tokens);
 
@@ -25,26 +25,26 @@ struct PrefixNews {
 
 class CachedPrefixes {
  public:
-  // Of one message to gateways.
+  // Hashes in one message to gateways.
   static constexpr size_t kNew = 1024, kAgain = 256;
 
   void Here(uint64_t hash);
   void Gone(uint64_t hash);
-  // What came and what went since the last calls, at most `most` of them, and `again` of those that
-  // are here, all in turn: who missed some hears of them.
+  // The hashes added and removed since the last call, at most `most`, and `again` of the cached
+  // ones, all in turn: a gateway that missed some receives them again.
   PrefixNews Take(size_t most, size_t again);
 
  private:
-  // Changes that nobody took: beyond it they are forgotten, and heard of again or never.
+  // Changes not yet taken: beyond this number they are dropped. Repeats cover the additions only.
   static constexpr size_t kMostNews = 1 << 16;
-  // As many as a gateway keeps of all ranks: more are not told.
+  // A gateway keeps as many of all ranks; hashes beyond it are not recorded.
   static constexpr size_t kMost = 1 << 20;
 
   void Note(uint64_t hash, bool here);
 
   std::set<uint64_t> here_;
-  std::map<uint64_t, bool> news_;  // by hash: whether it is here
-  uint64_t told_again_ = 0;        // the one that was told again last
+  std::map<uint64_t, bool> news_;  // by hash: whether it is cached
+  uint64_t told_again_ = 0;        // the hash repeated last
 };
 
 }  // namespace tangram::engine

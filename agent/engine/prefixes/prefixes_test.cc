@@ -7,7 +7,7 @@
 namespace tangram::engine {
 namespace {
 
-// What a gateway knows that hears all.
+// The hashes that a gateway knows after all messages.
 struct Gateway {
   void Hear(const PrefixNews& news) {
     for (const uint64_t hash : news.gone) knows.erase(hash);
@@ -16,8 +16,8 @@ struct Gateway {
   std::set<uint64_t> knows;
 };
 
-// One that heard from the beginning, one that came late and lost some: both know all in the end,
-// and never for long what is not.
+// A gateway with all messages, and one that came late and lost some: in the end both know all
+// hashes, and none for long that is not cached.
 TEST(CachedPrefixes, WhoHearsOnKnowsWhatIsHere) {
   std::mt19937_64 draw(3);
   for (int round = 0; round < 50; ++round) {

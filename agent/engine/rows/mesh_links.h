@@ -1,5 +1,5 @@
-// The links of agent/dispatch over the mesh: what a rank has for the others in one lane goes out
-// and comes in as one exchange, a slot for each rank.
+// The links of agent/dispatch over the mesh: the messages of one lane are one exchange, with a slot
+// for each rank.
 #pragma once
 
 #include <array>
@@ -11,17 +11,17 @@
 
 namespace tangram::engine {
 
-// One thread. A dispatch and its combine at a time.
+// One thread. One dispatch and its combine at a time.
 class MeshLinks final : public dispatch::Links {
  public:
   MeshLinks() = default;
   MeshLinks(const MeshLinks&) = delete;  // its links point here
 
-  // The pair that begins: dispatch is exchange `sequence` of the step, combine the one after it,
-  // both among `ranks`, for this one of the layers with experts. `comm` must outlive the pair.
+  // Begins a pair: dispatch is exchange `sequence` of the step, combine the next one, both among
+  // `ranks`. `layer` is the ordinal among the layers with experts. `comm` must outlive the pair.
   void Begin(Communicator* comm, uint64_t step, uint64_t sequence, uint32_t layer,
              std::vector<uint32_t> ranks);
-  // What this rank sent in a lane makes no sense: whoever gives the step up hears of it
+  // Records that the rank's message in a lane is malformed, for the report of an abandoned step
   // (Communicator::missed).
   void TellHostile(uint32_t rank, dispatch::Lane lane);
 
@@ -41,10 +41,10 @@ class MeshLinks final : public dispatch::Links {
     void Publish(dispatch::Lane lane, size_t bytes) override;
     std::span<const uint8_t> Front(dispatch::Lane lane) override;
     void Pop(dispatch::Lane lane) override;
-    // The mesh does that.
+    // The mesh sends heartbeats itself.
     void Beat() override {}
     uint64_t Beats() override { return 0; }
-    // What came in an exchange is all that comes.
+    // Succeeds before the exchange; afterwards no more data will arrive.
     Status Work() override;
     void HangUp() override {}
     const char* path() const override { return "mesh"; }
@@ -62,7 +62,7 @@ class MeshLinks final : public dispatch::Links {
   Communicator* comm_ = nullptr;
   uint64_t step_ = 0, sequence_ = 0;
   uint32_t layer_ = 0;
-  bool settled_ = false;  // an exchange of this pair is over
+  bool settled_ = false;  // an exchange of this pair has ended
   std::vector<uint32_t> among_;
   std::vector<MeshLink> links_;
   std::array<Way, dispatch::kLanes> ways_;

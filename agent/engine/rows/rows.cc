@@ -6,7 +6,7 @@
 
 namespace tangram::engine {
 
-// Who is silent the mesh finds, and nothing of a step that lacks something is used.
+// No timeout here: the mesh detects unresponsive peers, and an incomplete step is discarded whole.
 ExpertRows::ExpertRows(const dispatch::Format& format)
     : exchange_(format,
                 {.timeout = std::nullopt, .packed_capacity = 0, .strict = true, .by_rows = true}) {}
@@ -24,8 +24,8 @@ Status ExpertRows::Dispatch(Communicator& comm, uint64_t step, uint64_t sequence
   for (uint32_t r = 0; r < comm.size(); ++r)
     if (active.size() != comm.size() || active[r] != 0) ranks.push_back(r);
   links_.Begin(&comm, step, sequence, moe_ordinal, std::move(ranks));
-  // The mesh's tags say which pair of which step it is: ranks that gave up different steps have no
-  // count in common.
+  // The mesh's tags identify the pair and its step, because ranks that abandoned different steps
+  // have no common count.
   exchange_.Enter(comm.epoch(), &links_, routes_);
   const auto sent = exchange_.Send(moe_ordinal, rows, active);
   if (!sent.ok()) return sent.status();
@@ -44,7 +44,7 @@ Status ExpertRows::CombineAny(const void* partials, void* y) {
   return Told(exchange_.Finish(handle_, y), dispatch::Lane::kCombine);
 }
 
-// What the mesh finds it tells itself; what came by it is looked at by the library alone.
+// The mesh records the ranks that it detects; only this library checks the received messages.
 Status ExpertRows::Told(Status done, dispatch::Lane lane) {
   const auto active = exchange_.active_ranks();
   for (uint32_t r = 0; !done.ok() && r < active.size(); ++r)

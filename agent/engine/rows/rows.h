@@ -1,5 +1,5 @@
-// Rows to the ranks that have their experts, and the results back, over the mesh: a pair of
-// exchanges of one step (agent/dispatch/exchange.h says what a pair is).
+// Dispatches rows to the ranks that have their experts, and combines the results, over the mesh: a
+// pair of exchanges of one step (agent/dispatch/exchange.h defines a pair).
 #pragma once
 
 #include <cstdint>
@@ -14,33 +14,32 @@
 
 namespace tangram::engine {
 
-// One thread. Memory is kept from call to call.
+// One thread. Memory is reused between calls.
 class ExpertRows {
  public:
-  // What Combine takes and gives is of format.sums (kF32, kFixed), by rows.
+  // Combine takes and returns numbers of type format.sums (kF32, kFixed), by rows.
   explicit ExpertRows(const dispatch::Format& format);
 
-  // The layout from here on. What of a layer's alternatives is next is kept.
-  // None: out of every world.
+  // Sets the layout from here on. Each expert's next replica is kept. nullptr: this rank is in no
+  // world.
   void Enter(std::shared_ptr<const dispatch::Routes> routes);
   const dispatch::Routes& routes() const { return *routes_; }
 
-  // `active` [ranks]: 0 for those that take no part, the same at all that do; empty: all do. Of an
-  // expert's alternatives each row takes one in turn, of those whose ranks are active.
-  // kUnavailable: a peer is gone (Communicator::Exchange), or an expert has no such alternative;
-  // kInvalid: rows of an expert that is none; kInternal: a peer's message makes no sense here.
-  // `sequence` and the one after it are those of the pair's two exchanges.
+  // `active` [ranks]: 0 for ranks that take no part, the same at all that do; empty: all do. Rows
+  // of an expert take its replicas on active ranks in turn. kUnavailable: a peer is gone
+  // (Communicator::Exchange), or an expert has no such replica; kInvalid: rows name an unknown
+  // expert; kInternal: a peer's message is malformed. `sequence` and the next one number the pair's
+  // two exchanges.
   Status Dispatch(Communicator& comm, uint64_t step, uint64_t sequence, uint32_t moe_ordinal,
                   const dispatch::Rows& rows, std::span<const uint8_t> active = {});
   const dispatch::Arrived& arrived() const { return arrived_; }
-  // Rows of the last dispatch by expert [experts]: those of this rank, wherever they are computed;
-  // those that are computed here, whosever they are.
+  // Rows of the last dispatch by expert [experts]: the rows of this rank, on any rank; the rows
+  // that this rank computes, of any rank.
   std::span<const uint32_t> routed() const { return exchange_.routed(handle_); }
   std::span<const uint32_t> executed() const { return exchange_.executed(handle_); }
 
-  // `partials` [arrived().rows, hidden]; y [count, hidden] of the dispatch's rows is written.
-  // Once after each Dispatch, else kInvalid. In fixed point sums are exact, and kInternal if one
-  // wraps.
+  // `partials` [arrived().rows, hidden]; writes y [count, hidden] for the dispatch's rows. One call
+  // after each Dispatch, else kInvalid. In fixed point sums are exact; kInternal if one wraps.
   Status Combine(const float* partials, float* y);
   Status Combine(const int64_t* partials, int64_t* y);
 

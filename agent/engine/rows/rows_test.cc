@@ -1,4 +1,4 @@
-// Dispatch and combine over real connections, a thread for each rank, beside sums made serially.
+// Dispatch and combine over real connections, a thread per rank, compared with sums made serially.
 #include "agent/engine/rows/rows.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ struct Node {
   }
 };
 
-// Connected to one another.
+// Nodes, connected to one another.
 std::vector<Node> World(uint32_t ranks) {
   static const net::testing::TestCa ca;
   std::vector<Node> nodes(ranks);
@@ -92,8 +92,8 @@ void OnEach(std::vector<Node>& nodes, const std::function<void(uint32_t)>& run) 
   for (std::thread& thread : threads) thread.join();
 }
 
-// An expert for these tests: of small whole numbers, so that sums are exact in any order and any
-// wrong, lost or doubled piece shows.
+// An expert for these tests: small whole numbers, so that sums are exact in any order and any
+// wrong, lost or doubled piece is visible.
 float OfGranule(uint32_t expert, uint32_t granule, float x) {
   return static_cast<float>((expert + 1) * (granule + 1)) * x;
 }
@@ -142,7 +142,7 @@ std::vector<uint16_t> Halves(const std::vector<float>& x) {
   return out;
 }
 
-// What no exchange has seen: each row through all granules of its experts.
+// The result without any exchange: each row through all granules of its experts.
 std::vector<float> Serial(const Own& own) {
   std::vector<float> y(own.x.size(), 0);
   for (uint32_t row = 0; row < own.count; ++row)
@@ -178,7 +178,7 @@ std::shared_ptr<const Routes> Of(Layout& layout, uint32_t rank) {
   return std::make_shared<const Routes>(std::move(*routes));
 }
 
-// Whether it is in floats or in fixed point, and with or without a rank that is left out.
+// Runs it in floats or in fixed point, with or without a removed rank.
 template <typename T>
 void Plays(Element element, uint32_t ranks, bool leave_one_out, uint32_t seed) {
   std::vector<Node> nodes = World(ranks);
@@ -192,7 +192,7 @@ void Plays(Element element, uint32_t ranks, bool leave_one_out, uint32_t seed) {
     if (leave_one_out) {
       active.assign(ranks, 1);
       active[ranks - 1] = 0;
-      // What is to be computed without it has an alternative elsewhere.
+      // The experts of the removed rank have a replica elsewhere.
       Layout spare(ranks, kExperts);
       for (size_t l = 0; l < 2; ++l) {
         std::vector<Placed> experts = layout.layer(l);
@@ -248,8 +248,8 @@ TEST(ExpertRows, ARankThatIsLeftOutIsNeitherAskedNorWaitedFor) {
 TEST(ExpertRows, AWorldOfOneComputesAtHome) { Plays<float>(Element::kBf16, 1, false, 6); }
 
 TEST(ExpertRows, TheOrderOfSumsIsThatOfRanksWhateverCameFirst) {
-  // Rank 0 asks all three; their answers are 1, 1e8 and -1e8, in floats: another order, another
-  // sum.
+  // Rank 0 dispatches to all three; their results are 1, 1e8 and -1e8, in floats: another order
+  // gives another sum.
   std::vector<Node> nodes = World(3);
   Layout layout(3, kExperts);
   layout.AddLayer(std::vector<Placed>(kExperts, Placed{{{0, 0, 1}, {1, 1, 1}, {2, 2, 1}}}));
@@ -305,7 +305,7 @@ TEST(ExpertRows, APeerThatDiedIsTheErrorOfTheMesh) {
       const auto& missed = comm.missed();
       const auto of = std::find_if(missed.begin(), missed.end(),
                                    [](const tg_missed& one) { return one.rank == 2; });
-      // Who gives up first is missed by the other, who may not look further.
+      // The first rank to abandon the step is lost for the other, which need not look further.
       if (of == missed.end()) {
         EXPECT_FALSE(missed.empty());
         return;

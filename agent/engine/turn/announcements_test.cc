@@ -1,4 +1,4 @@
-// What becomes of a rank, and of the others, when its announcement makes no sense.
+// The effect of a malformed announcement on its rank and on the others.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -34,7 +34,7 @@ struct Rank {
   Status ended;
 };
 
-// One of three ranks announces what `spoil` makes of it.
+// `spoil` damages the announcement of one of three ranks.
 void ExpectThatOnlyItEnds(const std::function<void(ScriptedBackend&)>& spoil) {
   const std::vector<std::string> members = {"a", "b", "c"};
   std::vector<Rank> ranks(members.size());

@@ -1,4 +1,4 @@
-// What a request asks for, beside what an engine can.
+// Checks a request's fields against an engine's capabilities.
 #pragma once
 
 #include <string>
@@ -8,8 +8,9 @@
 
 namespace tangram::engine {
 
-// Names the field that no engine could honour: one of those that are optional (from min_tokens on)
-// and that `can` does not name, or `generated` of more tokens than there are. Empty: all is served.
+// The reason to reject a request, with the field. It is an optional field (from min_tokens on) that
+// is not in `can`, or `generated` with as many tokens as the prompt or the answer has. Empty: all
+// are served.
 std::string WhatIsNotServed(const v1::Submit& submit, const std::vector<std::string>& can);
 
 }  // namespace tangram::engine

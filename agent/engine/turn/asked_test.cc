@@ -1,4 +1,4 @@
-// What engines are not asked for.
+// Requests that engines reject.
 #include "agent/engine/turn/asked.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What an engine brings: requests, KV and computing. The turn (turn.h) has the rest, which is the
-// same for every engine: words, gate, flips, repair, connections, gateways.
+// The interface of an engine: requests, KV and computing. The step loop (turn.h) has the rest,
+// which is the same for every engine: votes, gate, flips, repair, connections, gateways.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace tangram::engine {
 
-// The epoch in force.
+// The active epoch.
 struct Epoch {
   const tg_maps* maps = nullptr;  // of the client library
   Side side;
@@ -22,30 +22,30 @@ struct Epoch {
   uint64_t number() const { return maps->epoch; }
 };
 
-// Whose KV and requests an epoch begins with.
+// The state that an epoch begins with.
 enum class Entry {
-  kEmpty,    // this rank was in no world
-  kKept,     // attention is as it was: all that there is stays
-  kCarried,  // what Plan and Bring made ready
-  kRepaired  // what is left after somebody died: requests whose KV is gone are computed again
+  kEmpty,    // none: this rank was in no world
+  kKept,     // all KV and requests: attention is unchanged
+  kCarried,  // the KV and requests that Plan and Bring prepared
+  kRepaired  // the rest after a rank died: requests with lost KV are computed again
 };
 
-// What is under way on the step's thread beside computing, for who computes long.
+// Calls for a backend during a long computation on the step's thread.
 class Between {
  public:
   virtual ~Between() = default;
-  // Answers agent and peers, without waiting, and tells those that wait that this rank lives if
-  // that is due. Errors as of MayEmit, or this rank's end.
+  // Handles messages of agent and peers, without waiting, and sends waiting peers a heartbeat if
+  // one is due. Errors as of MayEmit, or an error that ends this rank.
   virtual Status Answer() = 0;
-  // Tells those that wait for this rank that it lives. kUnavailable: they do not wait any more,
-  // since one hung up, or this rank was left out: the flip is in vain.
+  // Sends waiting peers a heartbeat. kUnavailable: they no longer wait for this rank, because one
+  // disconnected or this rank was removed. The flip will not happen.
   virtual Status Lives() = 0;
-  // Asked when all is computed. kUnavailable: this rank stands still and was left out, so that what
-  // it computed may come from memory that has gone.
+  // Called after the whole step is computed. kUnavailable: this rank is stopped and was removed, so
+  // its results may come from released memory.
   virtual Status MayEmit() = 0;
-  // Something waits for the end of this step (a permit that came, a flip, a peer that is gone).
-  // Who computes nothing any more but waits for a clock shall stop. Told for a few steps of an
-  // attempt at most.
+  // An event waits for the end of this step (a permit, a flip, a lost peer). A backend that
+  // computes nothing more and only waits for a clock must return. True for at most a few steps of
+  // an attempt.
   virtual bool Hurries() = 0;
 };
 
@@ -59,82 +59,83 @@ struct StepInput {
 
 constexpr uint32_t kNoRank = UINT32_MAX;
 
-// Called by the turn's thread alone. A Status of kUnavailable from Compute: a peer is gone, the
-// step is given up, and nothing of it was emitted. Any other error ends the rank.
+// Only the step loop's thread calls these. kUnavailable from Compute: a peer is gone, the step is
+// abandoned, and none of its tokens was emitted. Any other error ends the rank.
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  // A request; why not is told to the sink.
+  // Takes a request. A rejection goes to the sink, with the reason.
   virtual void Submit(const std::string& gateway, v1::Submit submit) = 0;
-  // Frees all that the request has; false when it is not here.
+  // Frees all resources of the request; false: it is not here.
   virtual bool Cancel(const std::string& request) = 0;
-  // By gateway, the requests that are here.
+  // The requests that are here, by gateway.
   virtual std::map<std::string, v1::Roster> Rosters() const = 0;
-  // What gateways and operator hear of this rank: all but step, which the turn knows.
+  // The load reported to gateways and operator: all but step, which the loop fills in.
   virtual void Measure(v1::Load* load, tg_engine_stats* stats) = 0;
-  // Most tokens of prompt and answer, and the vocabulary, for gateways.
+  // The maximum number of tokens of prompt and answer, and the vocabulary, for gateways.
   virtual uint32_t max_tokens() const = 0;
   virtual uint32_t vocabulary() const = 0;
-  // Fields of Submit from min_tokens on that are honoured, by name. What asks for another is
-  // refused.
+  // The names of the fields of Submit from min_tokens on that are honoured. A request with another
+  // one is rejected.
   virtual std::vector<std::string> can() const { return {}; }
 
-  // Can the target be computed here? Before it is prepared; `repair`: it has to be, if at all.
+  // Whether the target can be computed here. Called before it is prepared. `repair`: the target is
+  // a repair, so accept it if at all possible.
   virtual Status Fits(const tg_maps& target, bool repair) = 0;
 
-  // What this rank computes in the next step, for all others to hear. `rows`: tokens of it; `work`:
-  // something is to be done here, or waits.
+  // The announcement of this rank's next step to all ranks. `rows`: its tokens; `work`: a request
+  // is to be computed here, or waits.
   struct Announcement {
     uint64_t rows = 0;
     bool work = false;
     Bytes text;
   };
   virtual Announcement Announce(uint64_t step) = 0;
-  // What all ranks announced, by rank. A flip may follow instead of Compute. An error: the text of
-  // rank `*malformed` cannot be read, and the others go on without that rank.
+  // Receives the announcements of all ranks, by rank. A flip may follow instead of Compute. On an
+  // error the text of rank `*malformed` cannot be read, and the others continue without that rank.
   virtual Status Heard(const std::vector<Bytes>& texts, uint32_t* malformed) = 0;
-  // The step, at all ranks at once; not called if no rank has rows. Emits to the sink once nothing
-  // can fail any more and MayEmit was asked.
+  // Computes the step, at all ranks together; not called if no rank has rows. Emits to the sink
+  // once no call can fail any more and MayEmit has succeeded.
   virtual Status Compute(const StepInput& input) = 0;
-  // The step is over. Not `computed`: steps pause, and what was announced is announced again.
+  // The step has ended. Not `computed`: steps pause, and the same rows are announced again.
   virtual void StepDone(bool computed) { (void)computed; }
 
-  // A flip that changes attention. What the others must know of the requests and KV here. They are
-  // asked for the `whole` of it when Plan says that what they told first is not enough.
+  // First call of a flip that changes attention: the facts about requests and KV here that other
+  // ranks need. `whole` is set when Plan returns that the first manifests are not enough.
   virtual Bytes Manifest(const Side& to, bool whole) = 0;
-  // Where all of it goes, from what all ranks told: a pure function, equal at all ranks. kNoMemory:
-  // it does not fit now, and every rank finds so; kNotHeld: it takes the whole. `moved`: requests
-  // that change home. An error that sets `*malformed`, which is kNoRank before: the manifest of
-  // that rank cannot be read.
+  // Plans the place of all KV from all ranks' manifests: a pure function, equal at all ranks.
+  // kNoMemory: it does not fit now, at every rank; kNotHeld: it needs whole manifests. `moved`:
+  // requests that change home. An error that sets `*malformed`, which is kNoRank before: the
+  // manifest of that rank cannot be read.
   virtual Status Plan(const Side& from, const Side& to, bool whole,
                       const std::vector<Bytes>& manifests, uint64_t* moved,
                       uint32_t* malformed) = 0;
-  // Brings what the plan gives to `rank` of the target, beside what is in force; others wait, so
-  // that who waits for its agent sends heartbeats (Between::Lives). Bytes. kUnavailable: something
-  // is written to still that must not be used before an attempt ends: this rank stands still until
-  // a repair. After any other error all stay as they are.
+  // Fetches the planned KV of `rank` of the target, next to the active KV; returns bytes. Other
+  // ranks wait, so send heartbeats while waiting for the agent (Between::Lives). kUnavailable:
+  // memory is still being written and must not be used before an attempt ends, so this rank stops
+  // until a repair. After any other error all ranks stay in the old layout.
   virtual Result<uint64_t> Bring(uint32_t rank, Between& between) = 0;
-  // What was planned and brought is not needed: the attempt is over.
+  // Discards the planned and fetched KV: the attempt has ended.
   virtual void Drop() = 0;
 
-  // KV ahead of such a flip, for who has it; all of this is a saving, and nothing relies on it.
-  // `attempt` is prepared here: until Unstage, what was computed may be copied to where `to` wants
-  // it, while steps go on. Told once.
+  // KV ahead of such a flip, if the backend supports it. An optimization; no other call relies on
+  // it. `attempt` is prepared here. Until Unstage, computed KV may be copied to its place in `to`
+  // while steps continue. Called once per attempt.
   virtual void Stage(uint64_t attempt, const Side& to) { (void)attempt, (void)to; }
-  // At each boundary while it is staged, after the step. Begins and takes up copies, and waits for
-  // none. False: more is left than shall be brought in the flip.
+  // Called at each boundary while it is staged, after the step. Begins and collects copies, and
+  // waits for none. False: more KV remains than should be fetched in the flip.
   virtual bool Advance() { return true; }
-  // The attempt is over, or flipped. What was copied and not carried is given back.
+  // The attempt has ended, or flipped. Frees the copies that the flip did not use.
   virtual void Unstage() {}
-  // `epoch` is in force from here on; it stays valid until the next Enter or Leave.
+  // `epoch` is active from here on; it stays valid until the next Enter or Leave.
   virtual Status Enter(const Epoch& epoch, Entry entry) = 0;
-  // Out of every world: weights and requests are gone.
+  // This rank is in no world now: weights and requests are gone.
   virtual void Leave() = 0;
 };
 
-// Sequence numbers of a step's exchanges. Every rank counts the same, also where it takes no
-// part, so that a rank in another stage is noticed at once.
+// Sequence numbers of a step's exchanges. Every rank counts the same, also in exchanges without it,
+// so that a rank at another point is detected immediately.
 constexpr uint64_t kControlSequence = 0;
 constexpr uint64_t kFirstSequence = 1;  // of the backend
 constexpr uint64_t kManifestSequence = 1ull << 32;

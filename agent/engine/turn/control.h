@@ -1,5 +1,5 @@
-// The control exchange that opens every step: gate word, whether there is work, and what the
-// backend tells.
+// The control exchange that opens every step: gate vote, whether there is work, and the backend's
+// text.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace tangram::engine {
 
-// Most rows of a rank in one step.
+// Maximum rows of a rank in one step.
 constexpr uint64_t kMostRows = 65536;
 
 struct Control {
   tg_vote word{};
-  bool pending = false;  // an attempt is under way here: do not slow down
-  bool work = false;     // something is to be done here
-  bool pause = false;    // the attempt that is under way wants no step computed
+  bool pending = false;  // an attempt is in progress here: do not slow down
+  bool work = false;     // a request is to be computed here
+  bool pause = false;    // the attempt in progress requests that no step is computed
   uint64_t rows = 0;     // tokens that this rank computes in the step
   Bytes text;            // of the backend
 

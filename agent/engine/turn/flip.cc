@@ -1,4 +1,4 @@
-// The turn's part of a flip: manifests, plan, pull, barrier, commit, the new epoch.
+// The step loop's part of a flip: manifests, plan, pull, barrier, commit, the new epoch.
 #include <spdlog/spdlog.h>
 #include <time.h>
 
@@ -24,7 +24,7 @@ std::chrono::nanoseconds ThreadCpu() {
 
 }  // namespace
 
-// Where a flip's time goes, for the log.
+// Times of a flip's phases, for the log.
 class Turn::Stopwatch {
  public:
   void Lap(const char* name) {
@@ -44,7 +44,7 @@ class Turn::Stopwatch {
 Result<bool> Turn::Flip() {
   Stopwatch watch;
   const auto cpu = ThreadCpu();
-  // Equal words imply that every member prepared this very target.
+  // Equal votes imply that every member prepared this very target.
   if (!preparation_) return Status{Code::kInternal, "the gate opened, but no flip was prepared"};
   Pending pending;
   pending.attempt = preparation_->attempt();
@@ -91,8 +91,8 @@ Result<bool> Turn::Carry(Stopwatch* watch, Pending* pending, Status* pulled) {
   if (fits.code() == Code::kNotHeld) fits = plan(true);
   if (!fits.ok()) {
     if (malformed != kNoRank) return Malformed(malformed, fits);
-    // A pure function of what all gathered: all decline, and may be asked again at the next
-    // boundary, when requests have ended.
+    // A pure function of the gathered manifests: all decline, and try again at the next boundary,
+    // when requests have ended.
     if (fits.code() != Code::kNoMemory) return fits;
     if (declined_++ % 256 == 0) {
       spdlog::warn("flip declined, KV does not fit yet attempt={} error=\"{}\"",
@@ -107,7 +107,7 @@ Result<bool> Turn::Carry(Stopwatch* watch, Pending* pending, Status* pulled) {
   pending->stays = self != to.members.end();
   watch->Lap("plan");
   if (!pending->stays) return true;
-  // What this rank alone finds wrong the others hear as a pull that failed: all stay.
+  // The other ranks learn of an error of this rank alone as a failed pull: all stay.
   const auto bytes = backend_->Bring(static_cast<uint32_t>(self - to.members.begin()), *this);
   if (bytes.status().code() == Code::kUnavailable) return bytes.status();
   *pulled = bytes.status();
@@ -116,8 +116,8 @@ Result<bool> Turn::Carry(Stopwatch* watch, Pending* pending, Status* pulled) {
   return true;
 }
 
-// Nobody writes into a source before all have what they came for, and all hear of a pull that
-// failed: then the old pages are still whole, and all stay.
+// A barrier: no rank writes into a source before all ranks have fetched, and all learn of a failed
+// pull. Then the old pages are still intact, and all stay.
 Result<bool> Turn::AllBrought(const Status& pulled) {
   ByteWriter answer;
   answer.PutString(pulled.ok() ? "" : pulled.message() + " ");
@@ -148,7 +148,7 @@ void Turn::StageKv() {
     return;
   }
   staged_ = preparation_->attempt();
-  kv_ready_ = false;  // before it had a look
+  kv_ready_ = false;  // until the first Advance
   kept_back_.reset();
   backend_->Stage(staged_, preparation_->target());
 }
@@ -158,7 +158,7 @@ void Turn::UnstageKv() {
   backend_->Unstage();
 }
 
-// No word, no flip: the others see a rank that is not armed yet.
+// A rank without a vote prevents the flip: the others see it as not ready.
 bool Turn::KeepsWordBack() {
   if (staged_ == 0 || kv_ready_) return false;
   const auto now = time_.Now();
@@ -202,7 +202,7 @@ Status Turn::Enter(Entry entry) {
   TANGRAM_RETURN_IF_ERROR(backend_->Enter(*next, entry));
   epoch_ = std::move(next);
   for (const std::string& request : unknown_cancels_) (void)backend_->Cancel(request);
-  TakeInbox();  // what came while this rank stood still is its own, too
+  TakeInbox();  // submits received while this rank was stopped belong to it, too
   sink_->SetWorld(WorldMessage(*maps, epoch_->side.groups), world_->model().member,
                   backend_->Rosters());
   ReportLoad(true);

@@ -7,8 +7,8 @@
 namespace tangram::engine {
 namespace {
 
-// Can every layer be computed? Pieces are complete by the agents' validation; this looks at
-// what the engine relies on beyond it.
+// Whether every layer can be computed. The agents have validated that pieces are complete; this
+// checks the engine's further assumptions.
 Status Sane(const tg_maps& target, const tg_model& model) {
   for (uint32_t l = 0; l < model.layers; ++l) {
     const tg_layer_map& layer = target.layers[l];
@@ -54,10 +54,10 @@ Result<Preparation> Preparation::Begin(const tg_event& event, const tg_model& mo
   if (!groups.ok()) return groups.status();
   out.target_.groups = std::move(*groups);
   out.target_.members.assign(maps.members, maps.members + maps.world_size);
-  if (maps.rank < 0) return out;  // a leaver connects to nobody
-  // A first layout (epoch 1, or any whose new members serve at once) is flipped by the agents,
-  // who tell so by an event; only a joiner, who owns nothing yet (architecture 8), follows
-  // members that it sees step.
+  if (maps.rank < 0) return out;  // a leaver makes no connections
+  // The agents flip a first layout (epoch 1, or any whose new members serve immediately) and report
+  // it by an event. Only a joiner, which owns nothing yet (architecture 8), follows members that it
+  // sees step.
   bool serves = false;
   for (const kv::Group& group : out.target_.groups.front()) {
     serves = serves || std::count(group.ranks.begin(), group.ranks.end(),

@@ -1,5 +1,4 @@
-// An attempt that the agent asked this engine to prepare: the next layout and the
-// connections it needs.
+// An attempt that the agent requested this engine to prepare: the next layout and its connections.
 #pragma once
 
 #include <chrono>
@@ -17,10 +16,10 @@ class Preparation {
   using Clock = std::chrono::steady_clock;
 
   struct Limits {
-    Clock::duration connect;      // until all connections are there
-    Clock::duration most_paused;  // steps pause for so long at most, if they are to
+    Clock::duration connect;      // time for all connections to be made
+    Clock::duration most_paused;  // maximum time of a pause of steps, if requested
   };
-  // Starts to connect. A target that this engine cannot compute is refused with the reason.
+  // Starts to connect. Rejects a target that this engine cannot compute, with the reason.
   static Result<Preparation> Begin(const tg_event& event, const tg_model& model, Mesh* mesh,
                                    const Limits& limits, Patience* patience, Clock::time_point now);
 
@@ -29,12 +28,12 @@ class Preparation {
   const Side& target() const { return target_; }
   bool joins() const { return joins_; }
   bool repair() const { return repair_; }
-  // Until when steps pause for it; the epoch: not at all.
+  // The end of the pause of steps for it; the clock's epoch: no pause.
   Clock::time_point paused_until() const { return paused_until_; }
   void PauseNoMore() { paused_until_ = {}; }
   Communicator& communicator() { return comm_; }
 
-  // Tells the agent when all connections are there, or that they did not come in time. Once.
+  // Reports to the agent that all connections exist, or that they were not made in time. Once.
   Status Answer(const Mesh& mesh, WorldView* world, Clock::time_point now);
   bool answered() const { return answered_; }
 

@@ -81,7 +81,7 @@ TEST_F(PreparationTest, ALeaverConnectsToNobody) {
   EXPECT_EQ(world_.answers, std::vector<std::string>{""});
 }
 
-// A rank that serves in the target at once is told of the flip by its agent.
+// A rank that serves in the target immediately learns of the flip from its agent.
 TEST_F(PreparationTest, OnlyAJoinerWithoutRequestsFollowsTheOthers) {
   tg_event event = Prepare(target_);
   event.joining = 1;

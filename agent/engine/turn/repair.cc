@@ -1,6 +1,5 @@
-// The engine when something died: it stands still, follows what the fence and the repair made
-// of the world, and goes on with the requests that it still has (docs/architecture.md,
-// section 8).
+// The engine after a rank died. It stops, follows the outcome of the fence and of the repair, and
+// continues with the requests that it still has (docs/architecture.md, section 8).
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -17,7 +16,7 @@ const fault::Point kRepairEnter("engine.repair_enter");
 
 constexpr int kStillMs = 2;
 
-// As agents and the operator have it.
+// The names that agents and the operator use.
 constexpr const char* kCauses[] = {"", "gone", "silent", "stuck", "hostile", "gave up", "told"};
 constexpr const char* kDoings[] = {"", "words", "dispatch", "combine", "exchange", "flip"};
 
@@ -25,9 +24,10 @@ constexpr const char* kDoings[] = {"", "words", "dispatch", "combine", "exchange
 
 void Turn::GiveUp(const Status& why) {
   (void)fault::Hit("engine.give_up");
-  // The others shall not wait for a timeout. What was half sent or half read goes, too.
+  // The others must not wait for a timeout. Partly sent and partly read frames are dropped, too.
   mesh_->HangUpAll();
-  // Before anybody hears that it stands still: whom it reaches, it says once it does.
+  // Set before `stopped` is visible: this rank reports the peers that it reaches only once it has
+  // stopped.
   unreachable_.clear();
   for (uint32_t r = 0; r < comm_.size(); ++r) {
     if (r != comm_.rank()) unreachable_.push_back(r);
@@ -38,7 +38,7 @@ void Turn::GiveUp(const Status& why) {
   WatchTheOthers();
   spdlog::warn("step abandoned epoch={} step={} flip_may_have_committed={} error=\"{}{}\"", epoch(),
                step_, pending_.has_value(), why.message(), MissedText());
-  // Who told the others that its KV is in place keeps its word: they may have flipped on it.
+  // A rank that has confirmed its KV to the others keeps its vote: they may have flipped on it.
   world_->Stop(pending_.has_value());
 }
 
@@ -56,7 +56,8 @@ std::string Turn::MissedText() const {
 }
 
 void Turn::WatchTheOthers() {
-  // Nobody computes, so that the least is enough; twice, for one that maps what a repair brings.
+  // No rank computes, so the minimum is enough. It is doubled for a rank that maps pieces of a
+  // repair.
   const Patience::Duration least = options_.patience.least;
   still_.emplace(comm_.size(), 2 * least, options_.patience.heartbeat(), time_.Now());
   moved_.assign(comm_.size(), 0);
@@ -69,7 +70,7 @@ void Turn::HangUpOnTheSilent() {
     const std::string& member = comm_.members()[r];
     const uint64_t moved = mesh_->Moved(member);
     if (moved == moved_[r] && !still_->Silent(r)) continue;
-    if (moved == moved_[r]) mesh_->HangUp(member);  // it dials again, if it lives
+    if (moved == moved_[r]) mesh_->HangUp(member);  // a live peer dials again
     moved_[r] = mesh_->Moved(member);
     still_->Heard(r);
   }
@@ -81,11 +82,12 @@ Status Turn::StandStill() {
   std::vector<uint32_t> unreachable;
   for (uint32_t r = 0; r < comm_.size(); ++r) {
     const std::string& member = comm_.members()[r];
-    // Somebody who did not notice yet would wait for us. Only a repair can bring us together.
+    // A peer that has not noticed yet would wait for us. Only a repair can reconnect us for
+    // exchanges.
     const std::optional<Tag> tag = mesh_->Waiting(member);
     const bool repaired =
         tag && preparation_ && preparation_->repair() && preparation_->target_epoch() == tag->epoch;
-    // One that went ahead of us in the repair waits for us, unless it gave that up by now.
+    // A peer that is ahead of us in the repair waits for us, unless it has abandoned that by now.
     if (tag && (!repaired || mesh_->LeftFrame(member))) mesh_->HangUp(member);
     if (!mesh_->Connected({&member, 1})) unreachable.push_back(r);
   }
@@ -93,7 +95,7 @@ Status Turn::StandStill() {
     unreachable_ = std::move(unreachable);
     world_->SetUnreachable(unreachable_);
   }
-  ReportLoad(false);  // gateways hear that this rank lives
+  ReportLoad(false);  // gateways learn that this rank is alive
   return CheckPreparation();
 }
 
@@ -114,7 +116,7 @@ Status Turn::Follow(const tg_event& event) {
     return EnterPending();
   }
   if (epoch_ == nullptr) return Enter(Entry::kEmpty);
-  // Somebody flipped, so every member had all it needed, and said so.
+  // Some rank flipped, so every member had confirmed all its KV.
   return {Code::kInternal, "the agents flipped to epoch " + std::to_string(event.target_epoch) +
                                ", but this engine has no KV for it"};
 }

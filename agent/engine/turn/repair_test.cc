@@ -1,4 +1,4 @@
-// A rank whose peer is gone computes no steps until its agent tells the outcome. One thread, and a
+// A rank with a dead peer computes no steps until its agent reports the outcome. One thread, and a
 // clock that moves only while the rank waits.
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class TurnAfterADeath : public ::testing::Test {
     ASSERT_TRUE(turn_.Once().ok());
     ASSERT_TRUE(turn_.stopped());
   }
-  // The time that passes meanwhile, of this clock.
+  // The time that passes meanwhile, on this clock.
   template <typename Until>
   FakeTime::Duration OnceUntil(const Until& until) {
     const FakeTime::Duration begun = time_.Elapsed();
@@ -67,7 +67,7 @@ TEST_F(TurnAfterADeath, GivesTheStepUpAndTellsWhoIsMissed) {
   EXPECT_EQ(backend_.steps, 0u);
 }
 
-// A rank that lives connects again and sends heartbeats, and is reachable for as long as it does.
+// A live rank connects again and sends heartbeats, and is reachable while it does.
 TEST_F(TurnAfterADeath, ReachesAPeerThatSendsHeartbeats) {
   OnceUntil([&] {
     b_->Progress(0);
@@ -87,8 +87,8 @@ TEST_F(TurnAfterADeath, ReachesAPeerThatSendsHeartbeats) {
   EXPECT_TRUE(world_.unreachable.empty());
 }
 
-// Its sockets stay open, so that only its silence shows that it hangs. No rank computes, so the
-// limit is twice the least silence.
+// Its sockets stay open, so only missing heartbeats reveal that it is unresponsive. No rank
+// computes, so the timeout is twice the minimum.
 TEST_F(TurnAfterADeath, HangsUpOnAPeerThatIsSilent) {
   OnceUntil([&] {
     b_->Progress(0);
@@ -126,7 +126,7 @@ TEST_F(TurnAfterADeath, AnAbortedRepairChangesNothing) {
   EXPECT_EQ(backend_.entries, std::vector{Entry::kEmpty});
 }
 
-// The agents flip only what every rank had KV for: this rank had not, so something is wrong here.
+// The agents flip only if every rank had its KV. This rank had not, so this is an error.
 TEST_F(TurnAfterADeath, EndsIfTheOthersFlippedToWhatItHasNoKvFor) {
   world_.events = {Flipped(next_)};
   const Status status = turn_.Once();

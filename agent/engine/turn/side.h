@@ -1,4 +1,4 @@
-// One layout, as who carries KV needs it.
+// The attention of one layout, as KV migration needs it.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace tangram::engine {
 struct Side {
   std::vector<kv::LayerGroups> groups;  // [layers]
   std::vector<std::string> members;     // [ranks]
-  // Equal sides: who computes which heads of whom stays as it is, under the same ranks. Requests
-  // stay at their homes then and every page where it is: there is nothing to plan.
+  // Equal sides: the same ranks compute the same heads. Then requests stay at their homes and every
+  // page stays in place, so no plan is needed.
   bool operator==(const Side&) const = default;
 };
 

@@ -20,9 +20,9 @@ const fault::Point kAfterExchange("engine.after_exchange");
 constexpr auto kLoadPeriod = std::chrono::milliseconds(250);
 constexpr int kOutsideWaitMs = 5;
 constexpr size_t kUnknownCancels = 4096;
-// Steps that one attempt may hurry: this rank's permit came, and in the next step those of the
-// others have, too. An attempt that is declined until requests have ended does not make the world
-// hurry.
+// Steps per attempt that may end early: the step in which this rank's permit arrives, and the next
+// one, in which those of the others have arrived, too. An attempt that is declined until requests
+// have ended does not keep shortening steps.
 constexpr uint32_t kHurried = 2;
 
 }  // namespace
@@ -40,7 +40,7 @@ Status Turn::Once() {
   if (stopped_) return StandStill();
   const Status step = world_->stopped() ? Fenced() : Step();
   if (step.code() != Code::kUnavailable) {
-    // This rank ends for it: what is told stays behind.
+    // This rank ends because of it, so it leaves a report.
     if (!step.ok()) world_->Missed(comm_.missed());
     return step;
   }
@@ -79,7 +79,7 @@ Status Turn::TakeEvents(int timeout_ms) {
     timeout_ms = 0;
     if (!event.ok()) {
       if (event.status().code() != Code::kUnavailable) return event.status();
-      // The memory stays mapped: what is in force can be computed without the agent.
+      // The memory stays mapped: the active layout can be computed without the agent.
       if (!agent_gone_) spdlog::error("agent disconnected error=\"{}\"", event.status().message());
       agent_gone_ = true;
       return OkStatus();
@@ -123,7 +123,7 @@ void Turn::Prepare(const tg_event& event) {
     return;
   }
   preparation_ = std::move(*begun);
-  if (GivesHomesUp()) load_reported_ = {};  // who comes later should not have to move
+  if (GivesHomesUp()) load_reported_ = {};  // later requests should not have to move
   spdlog::info("preparing flip attempt={} epoch={} members={}", event.attempt, event.target_epoch,
                preparation_->target().members.size());
 }
@@ -131,7 +131,7 @@ void Turn::Prepare(const tg_event& event) {
 Status Turn::CheckPreparation() {
   if (!preparation_ || preparation_->answered()) return OkStatus();
   mesh_->Progress(0);
-  // The attempt may be over by now, or the agent gone: the next event tells.
+  // The attempt may have ended by now, or the agent be gone: the next event reports it.
   if (const Status told = preparation_->Answer(*mesh_, world_, time_.Now()); !told.ok()) {
     spdlog::warn("reply to Prepare not sent attempt={} error=\"{}\"", preparation_->attempt(),
                  told.message());
@@ -147,7 +147,7 @@ Status Turn::Outside() {
       !preparation_->communicator().Begun()) {
     return OkStatus();
   }
-  // Members of the target step in it: the flip is a fact, this rank follows.
+  // Members of the target step in it: the flip has happened, and this rank follows.
   const Status joined = world_->Join(1000);
   if (joined.code() == Code::kUnavailable) return OkStatus();
   TANGRAM_RETURN_IF_ERROR(joined);
@@ -168,7 +168,7 @@ Status Turn::Step() {
   mine.text = std::move(announced.text);
   (void)fault::Hit("engine.before_exchange");
   std::vector<Bytes> gathered;
-  comm_.SetWork(rows_);  // what the slowest may still be at
+  comm_.SetWork(rows_);  // the slowest rank may still compute that step
   comm_.SetDoing(TG_IN_VOTE);
   TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kControlSequence, mine.Encode(), &gathered));
   std::vector<tg_vote> words;
@@ -197,7 +197,7 @@ Status Turn::Step() {
     if (!flipped.ok()) return flipped.status();
     if (*flipped) return OkStatus();
   }
-  // All heard the same: what was announced nobody computes, and is announced again.
+  // All received the same votes: no rank computes the announced rows, and they are announced again.
   if (pause) {
     rows = 0;
     ++paused_;
@@ -226,7 +226,7 @@ Status Turn::Answer() {
   TANGRAM_RETURN_IF_ERROR(MayEmit());
   Result<tg_event> event = world_->Poll(0);
   if (event.ok() && event->kind == TG_EVENT_FLIPPED) {
-    kept_event_ = *event;  // nobody enters another epoch within a step
+    kept_event_ = *event;  // no rank enters another epoch within a step
   } else if (event.ok()) {
     TANGRAM_RETURN_IF_ERROR(TakeEvent(*event));
   } else if (event.status().code() != Code::kUnavailable) {
@@ -259,7 +259,7 @@ Status Turn::MayEmit() { return world_->stopped() ? Fenced() : OkStatus(); }
 
 bool Turn::Hurries() {
   if (kept_event_ || (stop_ != nullptr && stop_->load(std::memory_order_relaxed)) ||
-      !mesh_->Connected(comm_.members())) {  // the next exchange finds who is gone
+      !mesh_->Connected(comm_.members())) {  // the next exchange finds the lost peer
     return true;
   }
   if (!preparation_ || !preparation_->answered() || preparation_->repair()) return false;
@@ -267,7 +267,7 @@ bool Turn::Hurries() {
     hurried_attempt_ = preparation_->attempt();
     hurried_ = 0;
   }
-  // The word latches here as it would in the next step, which opens with it.
+  // The vote latches here as it would in the next step's control exchange.
   if (hurried_ >= kHurried || world_->Word().epoch == epoch()) return false;
   ++hurried_;
   return true;
@@ -279,8 +279,8 @@ void Turn::Pause(bool work, bool pending, Clock::time_point begun) {
     std::this_thread::sleep_until(begun + options_.least_step);
     return;
   }
-  // The members pause alike, so an idle world costs a few short wake-ups; a request ends the
-  // pause of its own rank, and the others wake within theirs.
+  // The members pause alike, so an idle world costs a few short wake-ups. A request ends the pause
+  // of its own rank, and the others wake when theirs ends.
   ++idle_turns_;
   const auto longest = pending ? std::chrono::milliseconds(1) : options_.idle_pause;
   inbox_->WaitFor(std::min<std::chrono::milliseconds>(

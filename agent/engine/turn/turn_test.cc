@@ -1,5 +1,5 @@
-// A rank's turn in a world of two, with an agent and an engine that do what the test says. The
-// other rank is a mesh, and says what a turn would.
+// A rank's step loop in a world of two, with a scripted agent and engine. The other rank is a mesh
+// that sends what a step loop would.
 #include "agent/engine/turn/turn.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class TurnTest : public ::testing::Test {
     }));
     world_.events = {Flipped(now_), Prepare(target_)};
   }
-  // Steps until the flip is over, in a thread of its own.
+  // Steps until the flip has ended, in a separate thread.
   std::future<Status> Flips() {
     return std::async(std::launch::async, [this] {
       const auto end = std::chrono::steady_clock::now() + kHang;
@@ -39,7 +39,7 @@ class TurnTest : public ::testing::Test {
       return OkStatus();
     });
   }
-  // b takes part in steps, until all words are for the flip; and in the flip's manifest.
+  // b takes part in steps until all votes are for the flip, and in the flip's manifest.
   void FollowUntilThePull() {
     for (bool go = false; !go; ++step_) {
       Control mine;
@@ -75,8 +75,8 @@ class TurnTest : public ::testing::Test {
   uint64_t step_ = 0;
 };
 
-// Others that gave the flip up stand still and hang up. Who goes on to pull KV then answers nobody,
-// and is taken for a rank that hangs.
+// Ranks that abandoned the flip are stopped and disconnect. A rank that continued to pull KV would
+// answer none of them and be taken for an unresponsive one.
 TEST_F(TurnTest, APullEndsWhenAPeerGivesTheFlipUp) {
   std::promise<void> pulls;
   Status seen;
@@ -101,7 +101,7 @@ TEST_F(TurnTest, APullEndsWhenAPeerGivesTheFlipUp) {
   EXPECT_EQ(world_.missed[0].rank, 1u);
 }
 
-// While it pulls, the others hear that it lives.
+// During its pull, the others receive heartbeats.
 TEST_F(TurnTest, APullSendsHeartbeats) {
   std::atomic<bool> heard{false};
   backend_.bring = [&](Between& between) -> Result<uint64_t> {
@@ -131,7 +131,7 @@ TEST_F(TurnTest, APullSendsHeartbeats) {
   EXPECT_EQ(backend_.entries, (std::vector{Entry::kEmpty, Entry::kCarried}));
 }
 
-// What all told first is not enough: they tell the whole, and flip.
+// The first manifests are not enough: all send whole ones, and flip.
 TEST_F(TurnTest, AsksForWholeManifestsWhereThePlanNeedsThem) {
   backend_.takes_the_whole = true;
   backend_.bring = [](Between&) { return Result<uint64_t>(uint64_t{8}); };
@@ -150,8 +150,8 @@ TEST_F(TurnTest, AsksForWholeManifestsWhereThePlanNeedsThem) {
   EXPECT_EQ(backend_.planned, (std::vector<std::vector<Bytes>>{{{1}, {1}}, {{2}, {2}}}));
 }
 
-// All have what they came for, as far as this rank knows, and then a peer dies: the flip may be a
-// fact. The agents say what became of it.
+// All ranks have their KV, as far as this rank knows, and then a peer dies: some may have flipped.
+// The agents report the outcome.
 TEST_F(TurnTest, FollowsTheFlipThatItsLastStepWasFor) {
   std::promise<void> brings;
   backend_.bring = [&](Between&) {
@@ -173,7 +173,7 @@ TEST_F(TurnTest, FollowsTheFlipThatItsLastStepWasFor) {
   EXPECT_EQ(backend_.entries, (std::vector{Entry::kEmpty, Entry::kCarried}));
 }
 
-// A pull that failed, and has ended: all hear so and stay.
+// A pull that failed, and has ended: all learn of it and stay.
 TEST_F(TurnTest, APullThatFailedIsDeclined) {
   backend_.bring = [](Between&) { return Result<uint64_t>(Status{Code::kEngine, "no source"}); };
   auto flips = Flips();

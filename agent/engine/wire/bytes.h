@@ -1,5 +1,5 @@
-// Little-endian records in memory: what engines of one build send each other through the
-// mesh. Host order is little-endian on every platform the engine runs on.
+// Little-endian records in memory, which engines of one build send each other through the mesh.
+// Host order is little-endian on every platform the engine runs on.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ class ByteWriter {
   Bytes bytes_;
 };
 
-// Reads what ByteWriter wrote. After reading past the end every value is zero or empty
-// and ok() is false: check it once, at the end.
+// Reads the output of ByteWriter. After a read past the end every value is zero or empty and ok()
+// is false: check it once, at the end.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
@@ -84,7 +84,7 @@ class ByteReader {
     return raw;
   }
   bool ok() const { return ok_; }
-  // Everything was read and nothing is left over.
+  // Everything was read and no bytes are left over.
   bool done() const { return ok_ && bytes_.empty(); }
 
  private:

@@ -48,7 +48,8 @@ Result<std::unique_ptr<ClientWorld>> ClientWorld::Attach(const Options& options)
   return world;
 }
 
-// Addresses are the process's, whoever mapped them: copies need no more than the same platform.
+// All addresses are of this process, also those that the library mapped. So copies need only the
+// same platform.
 Status ClientWorld::OpenDevice(const Options& options) {
   auto platform = device::MakePlatform(
       {.name = model().platform, .map_bytes = model().page_bytes, .driver = options.cuda_driver});
@@ -91,7 +92,7 @@ void ClientWorld::Decline(const std::string& reason) {
 }
 
 void ClientWorld::Missed(std::span<const tg_missed> missed) {
-  // What it refuses no exchange finds.
+  // The library rejects only reports that no exchange makes.
   (void)tg_missing(client_.get(), missed.data(), missed.size(), sizeof(tg_missed), nullptr);
 }
 

@@ -17,8 +17,8 @@ class ClientWorld final : public WorldView {
     std::string mesh_endpoint;
     std::string frontend;
     uint32_t block_tokens = 16;
-    std::string cuda_driver = "libcuda.so.1";  // where the memory is a GPU's
-    // What the engine computes (tg_options).
+    std::string cuda_driver = "libcuda.so.1";  // for memory of a GPU
+    // The engine's capabilities (tg_options).
     bool attention_data_only = false, even_shards_only = false;
     uint32_t slab_formats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
     std::string settings;
@@ -49,7 +49,7 @@ class ClientWorld final : public WorldView {
   void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
   void CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
   void Report(const tg_engine_stats& stats) override {
-    (void)tg_report(client_.get(), &stats, nullptr);  // it is whole
+    (void)tg_report(client_.get(), &stats, nullptr);  // a complete report is never rejected
   }
 
  private:

@@ -1,24 +1,24 @@
 // Replays histories of the Spin model (tests/model/README.md, "Replay") and of the simulation of
-// the driver through the gate that ships: ranks, each an AgentGate and an EngineGate over a page.
+// the driver through the real gate: ranks, each an AgentGate and an EngineGate over a page.
 // Standard input has a line per event,
 //
 //   new EPOCH                 a history begins: fresh ranks
 //   arm R ATTEMPT EPOCH       permitted to flip to EPOCH
-//   word R ATTEMPT GO         gives its word; ATTEMPT is what its engine prepared, 0: none
-//   heard R PULLED MEMBERS W W ..  has all words of the mask: 1 stay, 2 go; then, unless PULLED:
-//   go R | stay R             what the words say
+//   word R ATTEMPT GO         votes; its engine prepared ATTEMPT, 0: none
+//   heard R PULLED MEMBERS W W ..  has all votes of the mask: 1 stay, 2 go; then, unless PULLED:
+//   go R | stay R             the decision of the votes
 //   decline R                 it, or another one, could not pull its KV
-//   flip|join R ATTEMPT EPOCH flips with its engine; a joiner's word comes with it
-//   stop R PULLED             gives its step up
+//   flip|join R ATTEMPT EPOCH flips with its engine; a joiner votes with it
+//   stop R PULLED             abandons its step
 //   withdraw R ATTEMPT ARMED  an abort
-//   mended R ATTEMPT EPOCH    flips by the agents' words
-//   forward R ATTEMPT EPOCH | fence R   the outcome, told by a fence
+//   mended R ATTEMPT EPOCH    flips by the agents' votes
+//   forward R ATTEMPT EPOCH | fence R   the outcome, by a fence
 //   is R ARMED LATCHED        the model's state of R
 //
 // and those of kOfAttempts, which are for agent/attempt/testing/replay.cc.
-// After every event it also tries what the model has no transition for. It ends with 1 at the first
-// difference; else it prints how often each transition of rules.h was taken, and ends with 0 if
-// none was left out.
+// After every event it also tries all transitions that the model lacks. It ends with 1 at the first
+// difference. Otherwise it prints how often each transition of rules.h was taken, and ends with 0
+// if none was missing.
 #include <fmt/format.h>
 
 #include <iostream>
@@ -37,8 +37,8 @@ namespace {
 constexpr size_t kMostRanks = 64;  // in a mask
 const std::set<std::string> kOfAttempts = {"first", "begin", "mend", "went", "drop",
                                            "hold",  "run",   "walk", "burn"};
-// In the model a flip is retired at once. Here the engine may go before it is: gate_test.cc has
-// that.
+// In the model a flip is retired immediately. In reality the engine may end before that: see
+// gate_test.cc.
 constexpr std::pair kOutside(GateState::kFlipped, GateEvent::kFence);
 
 std::string HashOf(uint64_t attempt) {
@@ -59,7 +59,7 @@ struct Rank {
   std::vector<uint64_t> memory = std::vector<uint64_t>(GatePageBytes(1, 1) / 8 + 1);
   AgentGate agent{reinterpret_cast<GatePage*>(memory.data()), 1, 1};
   EngineGate engine{agent.page()};
-  uint64_t said = 0;  // attempt of its last word; 0: it was "stay"
+  uint64_t said = 0;  // attempt of its last vote; 0: it was "stay"
 };
 
 class Replay {
@@ -103,7 +103,7 @@ class Replay {
       Count(before, GateEvent::kFlipByWords);
     } else if (event == "forward") {
       const uint64_t attempt = Number(in), epoch = Number(in);
-      if (before == GateState::kIdle) {  // it was staged, and is told the permit with the outcome
+      if (before == GateState::kIdle) {  // it was staged, and learns of the permit with the outcome
         Want(rank.agent.Arm(attempt, base_ + epoch, HashOf(attempt)).ok(), "the permit is refused");
       }
       const GateState now = rank.agent.state();
@@ -170,10 +170,9 @@ class Replay {
   void Word(Rank& rank, uint64_t attempt, bool go) {
     const uint64_t epoch = rank.agent.page()->epoch.load();
     const GateState before = rank.agent.state();
-    // An engine prepared what its agent did: the target that it has, whether it is permitted or
-    // not.
+    // An engine prepares the target of its agent, whether it is permitted or not.
     const uint64_t target = target_.contains(attempt) ? target_[attempt] : epoch + 1;
-    for (int twice = 0; twice < 2; ++twice) {  // saying it again changes nothing
+    for (int twice = 0; twice < 2; ++twice) {  // repeating it changes nothing
       const GateVote word = rank.engine.Word(attempt, target, HashOf(attempt));
       const GateVote want =
           go ? GateVote{target, GateHashWord(HashOf(attempt))} : GateVote{epoch, 0};
@@ -186,7 +185,7 @@ class Replay {
     Count(GateState::kLatched, GateEvent::kWord);
   }
 
-  // The words that a rank has, as its members said them.
+  // The votes that a rank has from its members.
   void Heard(size_t r, std::istringstream& in) {
     const bool pulled = Number(in) != 0;
     const uint64_t members = Number(in);
@@ -202,13 +201,13 @@ class Replay {
                               : GateVote{target_.at(attempt), GateHashWord(HashOf(attempt))});
     }
     if (pulled) return;
-    // An active mask is no world: with one word less, or one more, nobody goes. Only looked at
-    // where that takes nothing back, for a rank that is not latched.
+    // An active mask is no world: with one vote fewer, or one more, no rank flips. Checked only for
+    // a rank that is not latched, which this cannot unlatch.
     if (ranks_[r]->engine.latched()) return;
     Want(!ranks_[r]->engine.Decide(words_[r], words_[r].size()), "a go without a latch");
   }
 
-  // What a member's "go" was for. One that went on already said it of the attempt that is latched
+  // The attempt of a member's "go". A member that continued gave it for the attempt that is latched
   // here.
   uint64_t Attempt(size_t m) const {
     if (m < ranks_.size() && ranks_[m]->said != 0) return ranks_[m]->said;
@@ -231,7 +230,7 @@ class Replay {
     Count(GateState::kFlipped, GateEvent::kReset);
   }
 
-  // What no rule allows in this state is refused, and changes nothing.
+  // An event that no rule allows in this state is rejected, and changes nothing.
   void Probe(Rank& rank) {
     const GateState state = rank.agent.state();
     const uint64_t attempt = rank.agent.attempt(), epoch = rank.agent.page()->epoch.load();

@@ -1,4 +1,4 @@
-// The cover check as it is easiest to read, page by page, for tests: the fast one must judge alike.
+// The cover check in its most readable form, page by page, for tests: the fast one must agree.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace tangram::kv::testing {
 
-// Carries all parts out on names instead of bytes, and looks at what is there then.
+// Executes all parts on names instead of bytes, and checks the result.
 class PageCheck {
  public:
   PageCheck(const Input& in, const Whole& whole) : in_(in), whole_(whole), after_(in.new_ranks) {
@@ -151,7 +151,7 @@ class PageCheck {
     return true;
   }
 
-  // What is there plus what may still be asked for.
+  // The pages in use plus the reservations fit.
   bool HasRoom(uint32_t rank) const {
     const uint64_t bt = in_.shape.block_tokens;
     uint64_t pages = after_[rank].size();

@@ -22,7 +22,7 @@ constexpr uint64_t kMiB = 1 << 20;
 
 std::vector<std::string> WriteLarge(const std::string& directory, const ModelShape& shape) {
   WriteFile(directory + "/config.json", ConfigJson(shape));
-  ModelShape small = shape;  // for the names alone
+  ModelShape small = shape;  // only for the names
   std::map<std::string, std::vector<uint64_t>> tensors;
   small.hidden = small.moe_inner = small.head_dim = small.vocab = 1;
   const uint64_t queries = uint64_t{shape.query_heads} * shape.head_dim;

@@ -1,4 +1,4 @@
-// Writes checkpoints of real sizes, for benches: no tensor is held in memory.
+// Writes checkpoints of real sizes for benches, without a whole tensor in memory.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace tangram::loader::testing {
 
-// config.json, an index and files as the hub's: bf16 tensors in order of their names, 1 GiB or less
-// of them in each; on the disk when it returns. Their bytes are drawn by chance once, and each
-// tensor begins elsewhere in them. The paths of the files.
+// Writes config.json, an index and files like those of the hub: bf16 tensors in order of their
+// names, at most 1 GiB per file, on disk when it returns. The bytes are one random block, and each
+// tensor starts at another offset in it. Returns the paths of the files.
 std::vector<std::string> WriteLarge(const std::string& directory, const ModelShape& shape);
 
 }  // namespace tangram::loader::testing

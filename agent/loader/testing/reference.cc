@@ -91,8 +91,8 @@ std::string Reference::PlainGranule(const std::string& expert, uint64_t first) c
   return out;
 }
 
-// Of the blocks that have a number of the granule: that of row i and column h is [i / 128, h /
-// 128].
+// The scale blocks that contain a number of the granule: that of row i and column h is [i / 128, h
+// / 128].
 std::string Reference::Scales(const std::string& expert, uint64_t first) const {
   std::string out;
   if (!tensors_.contains(expert + "gate_proj.weight_scale_inv")) return out;
@@ -109,7 +109,7 @@ std::string Reference::Scales(const std::string& expert, uint64_t first) const {
   return out;
 }
 
-// Column 2 i of gate_up is gate's, 2 i + 1 up's.
+// Column 2 i of gate_up is gate's, 2 i + 1 is up's.
 std::string Reference::StackedGranule(const std::string& layer, uint64_t expert,
                                       uint64_t first) const {
   std::string out;
@@ -131,7 +131,7 @@ std::string Reference::StackedGranule(const std::string& layer, uint64_t expert,
   return out;
 }
 
-// Column i of gate_up is gate's, I + i up's.
+// Column i of gate_up is gate's, I + i is up's.
 std::string Reference::HalvesGranule(const std::string& layer, uint64_t expert,
                                      uint64_t first) const {
   const Stored& both = Of(layer + "gate_up_proj");
@@ -148,8 +148,8 @@ std::string Reference::HalvesGranule(const std::string& layer, uint64_t expert,
   return out;
 }
 
-// All of a tensor (of stacked ones: of one of them, `outer`) of which the index along `axis` is one
-// of `count` from `first` on.
+// The elements of a tensor (of a stacked one: of its entry `outer`) whose index along `axis` is in
+// [first, first + count).
 std::string Reference::Cut(const std::string& tensor, const std::vector<uint64_t>& outer,
                            size_t axis, uint64_t first, uint64_t count) const {
   const Stored& stored = Of(tensor);

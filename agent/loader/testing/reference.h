@@ -1,6 +1,6 @@
-// What granules and tails must be, found the slow way: files that are read as a whole, headers
-// that are parsed by themselves, and bytes that are taken element by element, as
-// docs/architecture.md, section 8, has them. Nothing of it is the loader's.
+// Expected granules and tails, computed slowly: reads whole files, has its own parser of headers,
+// and takes bytes element by element as docs/architecture.md, section 8, specifies. Uses no code of
+// the loader.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,12 @@ namespace tangram::loader::testing {
 
 class Reference {
  public:
-  // The checkpoint must be a good one: what is not there throws.
+  // The checkpoint must be valid; missing tensors throw.
   Reference(const std::string& directory, uint32_t granule_rows);
 
   std::string Granule(uint32_t layer, uint32_t expert, uint32_t granule) const;
-  // The slab of `count` granules from `first` on, row-major, without the tail: rows `first *
-  // granule_rows` and so on of each of the expert's tensors, or its columns, as the tensor has
-  // them.
+  // The row-major slab of `count` granules from `first` on, without the tail: rows from `first *
+  // granule_rows` on of each of the expert's tensors, or columns, as the tensor has them.
   std::string Rows(uint32_t layer, uint32_t expert, uint32_t first, uint32_t count) const;
   // Empty: experts of this family have none.
   std::string Tail(uint32_t layer, uint32_t expert) const;

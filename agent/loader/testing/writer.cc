@@ -139,7 +139,7 @@ std::string ConfigJson(const ModelShape& shape) {
   const auto told_heads = [&] { config["head_dim"] = shape.head_dim; };
   const auto behind = [&] {
     config["moe_intermediate_size"] = shape.moe_inner;
-    config["intermediate_size"] = 7 * shape.moe_inner;  // of layers without experts
+    config["intermediate_size"] = 7 * shape.moe_inner;  // of the layers without experts
     config["n_routed_experts"] = shape.experts;
     config["first_k_dense_replace"] = shape.first_dense;
     if (shape.ahead) config["num_nextn_predict_layers"] = 1;
@@ -149,7 +149,7 @@ std::string ConfigJson(const ModelShape& shape) {
     case Family::kMixtral:
       model = "mixtral";
       config["num_local_experts"] = shape.experts;
-      if (shape.transformers5) config["head_dim"] = nullptr;  // else not at all
+      if (shape.transformers5) config["head_dim"] = nullptr;  // else the field is missing
       break;
     case Family::kDeepSeekV2:
     case Family::kDeepSeekV3:

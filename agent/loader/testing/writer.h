@@ -24,9 +24,9 @@ enum class Family {
   kDeepSeekV2,
   kDeepSeekV3,  // block FP8
   kGlm4,
-  kLlama4,  // inside a model of several kinds of input
+  kLlama4,  // inside a multimodal model
 };
-// Experts come with a scale for each block of 128 x 128.
+// Experts have one scale per block of 128 x 128.
 inline bool BlockScaled(Family family) {
   return family == Family::kQwen3Fp8 || family == Family::kDeepSeekV3;
 }
@@ -40,20 +40,21 @@ struct ModelShape {
   bool transformers5 = false;  // num_local_experts, rope_parameters
   Family family = Family::kQwen3;
   std::string scales = "F32";  // of block FP8, whose experts are F8_E4M3
-  // Of kDeepSeek*, kGlm4: layers before those with experts, and one behind the last that guesses.
+  // For kDeepSeek*, kGlm4: layers before those with experts, and one after the last (multi-token
+  // prediction).
   uint32_t first_dense = 0;
   bool ahead = false;
-  uint32_t interleave = 1;  // of kLlama4: which layers have experts
+  uint32_t interleave = 1;  // for kLlama4: the layers that have experts
 };
 
 uint64_t ElementBytes(const std::string& dtype);
-// Every tensor of the model, filled with bytes that depend on the name, the place and the seed.
+// Every tensor of the model, with bytes that depend on the name, the place and the seed.
 Tensors MakeTensors(const ModelShape& shape, uint64_t seed);
 std::string ConfigJson(const ModelShape& shape);
 
 // The bytes of one safetensors file.
 std::string Serialize(const Tensors& tensors);
-// A file from a header of the caller's making (it may lie) and data.
+// A file of the caller's header (it may be false) and data.
 std::string SerializeRaw(const std::string& header, const std::string& data);
 
 void WriteFile(const std::string& path, const std::string& bytes);
@@ -61,7 +62,7 @@ void WriteFile(const std::string& path, const std::string& bytes);
 void WriteCheckpoint(const std::string& directory, const ModelShape& shape, const Tensors& tensors,
                      uint32_t shards);
 
-// A directory of its own that goes when this does.
+// A directory that is removed with this object.
 class TempDir {
  public:
   TempDir();

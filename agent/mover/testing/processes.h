@@ -1,4 +1,4 @@
-// Processes that tests talk to line by line.
+// Processes that tests control line by line.
 #pragma once
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ namespace tangram::mover::testing {
 
 class Process {
  public:
-  // `words`: the program, then what it is told; `environment` as NAME=VALUE.
+  // `words`: the program and its arguments; `environment` as NAME=VALUE.
   explicit Process(std::vector<std::string> words,
                    const std::vector<std::string>& environment = {}) {
     int in[2], out[2];
@@ -54,7 +54,7 @@ class Process {
     const std::string text = line + "\n";
     EXPECT_EQ(write(to_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  // Its next line; empty: it ended, or says nothing for kHang.
+  // Its next line; empty: it ended, or is silent for kHang.
   std::string Hear() {
     while (true) {
       const size_t end = heard_.find('\n');
@@ -75,7 +75,7 @@ class Process {
     Say(line);
     return Hear();
   }
-  // It stands still until it is killed.
+  // Stops it until it is killed.
   void Stop() const { kill(pid_, SIGSTOP); }
   void Kill() {
     if (pid_ <= 0) return;
@@ -83,7 +83,7 @@ class Process {
     waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
-  // Whether it ends within that time; its exit code is kept.
+  // Whether it ends within that time; stores its exit code.
   bool Ended(std::chrono::seconds most) {
     const auto end = std::chrono::steady_clock::now() + most;
     int status = 0;

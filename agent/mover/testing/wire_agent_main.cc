@@ -1,12 +1,12 @@
-// wire-agent: an agent's mover as a process of its own, for tests: memory of a pattern, a data
-// port, wires. Told what to do by lines on stdin, each answered by one line on stdout.
+// wire-agent: an agent's mover as a separate process, for tests: memory with a pattern, a data
+// port, comm channels. Each line on stdin is a command; each reply is one line on stdout.
 //
 //   grant POD            -> token HEX HASH...          units of the weights, for that pod
 //   grantkv POD          -> token HEX
 //   pull PORT KIND SEED TOKEN HASH... -> WAY BYTES ok | WAY BYTES failed: why
 //   kv PORT KIND SEED TOKEN           -> WAY ok | WAY failed: why
-//   end                  -> ended                      the lease of all that was granted
-//   close                -> closed                     an attempt is over
+//   end                  -> ended                      ends the leases of all grants
+//   close                -> closed                     ends an attempt
 //   look                 -> sessions N batches N most N open N hangs N complaint WORDS
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -56,7 +56,7 @@ std::string Bytes(const std::string& hex) {
 }
 
 #ifdef TANGRAM_FAKE_NCCL
-// The steady clock, an hour further for each kernel of this process that hangs: every limit is over
+// The steady clock, plus an hour for each kernel of this process that hangs. So every limit expires
 // then, and none before.
 class HangTime final : public TimeSource {
  public:

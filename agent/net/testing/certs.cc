@@ -26,7 +26,7 @@ void Extend(X509* cert, X509* issuer, int nid, const std::string& value) {
 }
 
 CertPtr NewCert(EVP_PKEY* key, const std::string& name) {
-  static std::atomic<long> serial{1};  // tests ask from several threads
+  static std::atomic<long> serial{1};  // several threads create certificates
   CertPtr cert(X509_new(), X509_free);
   X509_set_version(cert.get(), 2);
   ASN1_INTEGER_set(X509_get_serialNumber(cert.get()), serial++);
@@ -71,7 +71,7 @@ TlsTexts TestCa::Issue(const std::string& uri) const {
   const KeyPtr key = NewKey();
   const CertPtr cert = NewCert(key.get(), "leaf");
   X509_set_issuer_name(cert.get(), X509_get_subject_name(keys_->cert.get()));
-  // spiffe://tangram/<world>/<kind>[/<pod>]: the name of the kind, and no address.
+  // spiffe://tangram/<world>/<kind>[/<pod>]: the name is that of the kind, without an address.
   std::string names = "URI:" + uri;
   constexpr size_t kPrefix = sizeof("spiffe://tangram/") - 1;
   if (const size_t slash = uri.find('/', kPrefix); uri.size() > kPrefix && slash != uri.npos) {

@@ -17,7 +17,7 @@ class TestCa {
   TlsTexts Issue(const std::string& uri) const;
   // The same as files in `dir`, named after `name`.
   TlsFiles Write(const std::string& uri, const std::string& dir, const std::string& name) const;
-  // Credentials of a pod, from files that are gone again (they are never renewed).
+  // Credentials of a pod, from files that are removed again (they are never renewed).
   std::shared_ptr<Credentials> Open(const std::string& world, const std::string& role,
                                     const std::string& pod) const;
 

@@ -1,4 +1,4 @@
-// Two streams that talk to each other, for tests.
+// Two connected streams, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace tangram::net::testing {
 
-// Two ends of a new TCP connection: who dialled, who accepted.
+// Two ends of a new TCP connection: the dialling and the accepting one.
 inline std::pair<UniqueFd, UniqueFd> Sockets() {
   const auto listener = Listen("127.0.0.1:0");
   auto dialled = Dial("127.0.0.1:" + std::to_string(*PortOf(listener->get())));
@@ -31,7 +31,7 @@ struct Pair {
 
   Pair(std::shared_ptr<Credentials> dials, std::shared_ptr<Credentials> accepts)
       : Pair(Sockets(), std::move(dials), std::move(accepts)) {}
-  // Of what was connected before.
+  // Streams over sockets that are already connected.
   Pair(std::pair<UniqueFd, UniqueFd> ends, std::shared_ptr<Credentials> dials,
        std::shared_ptr<Credentials> accepts) {
     client = std::make_unique<Stream>(std::move(ends.first), Side::kDialled, std::move(dials));

@@ -22,7 +22,7 @@ std::unique_ptr<BIO, decltype(&BIO_free)> Text(const std::string& text) {
 
 std::string Steal(const std::string& address, const std::optional<TlsTexts>& shows,
                   const std::string& says, size_t most) {
-  signal(SIGPIPE, SIG_IGN);  // the library's own socket BIO asks for it
+  signal(SIGPIPE, SIG_IGN);  // the library's own socket BIO raises it
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
                                                                   &SSL_CTX_free);
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
@@ -40,7 +40,7 @@ std::string Steal(const std::string& address, const std::optional<TlsTexts>& sho
   if (!fd.ok()) std::abort();
   pollfd connected{fd->get(), POLLOUT, 0};
   poll(&connected, 1, -1);
-  fcntl(fd->get(), F_SETFL, 0);  // from here on it blocks
+  fcntl(fd->get(), F_SETFL, 0);  // blocking from here on
   const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), &SSL_free);
   SSL_set_fd(ssl.get(), fd->get());
   std::string out;

@@ -1,5 +1,4 @@
-// Somebody who wants in: it believes every server, so that only the server's own checks stand
-// between it and the bytes.
+// An attacker that trusts every server, so only the server's own checks protect the bytes.
 #pragma once
 
 #include <optional>
@@ -9,8 +8,8 @@
 
 namespace tangram::net::testing {
 
-// Connects to `address` by TLS with this certificate, or without one, says `says`, and gives what
-// it was told: up to `most` bytes, fewer when the other side hangs up. Blocks.
+// Connects to `address` by TLS with this certificate, or without one, sends `says`, and returns the
+// reply: up to `most` bytes, fewer if the server disconnects. Blocks.
 std::string Steal(const std::string& address, const std::optional<TlsTexts>& shows,
                   const std::string& says, size_t most);
 

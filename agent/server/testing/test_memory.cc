@@ -15,7 +15,7 @@ namespace tangram::testing {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kFile = 2 * kPage;  // of weights
+constexpr uint64_t kFile = 2 * kPage;  // for weights
 
 std::mutex g_mu;
 std::map<std::string, std::pair<uint8_t*, uint64_t>> g_kv;  // by member, all of this process
@@ -148,7 +148,7 @@ Status TestMemory::Prepare(uint64_t, const v1::Layout& target, int32_t rank,
   return OkStatus();
 }
 
-// Calls that a peer may leave without an answer.
+// Number of calls that a peer may leave without a reply.
 constexpr int kLate = 10;
 
 Status TestMemory::Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
@@ -160,8 +160,8 @@ Status TestMemory::Stage(const v1::Header& header, const Origins& origins, Stage
     request.set_rank(peer.rank());
     request.set_member(peer.member());
     auto opened = peers_->OpenPull(peer.agent(), request, stop);
-    // Who is gone says so at once; who answers too late, because the machine is busy, is asked
-    // again.
+    // An unreachable peer fails immediately. A peer whose reply is late, because the machine is
+    // busy, is queried again.
     for (int late = 0; !opened.ok() && !stop.stop_requested();
          opened = peers_->OpenPull(peer.agent(), request, stop)) {
       const Code code = opened.status().code();
@@ -205,7 +205,7 @@ Status TestMemory::Retire() {
 
 void TestMemory::Keep() {
   const std::scoped_lock lock(mu_);
-  target_.reset();  // and held_ stays as it is, old and new
+  target_.reset();  // held_ stays, old and new
 }
 
 Result<std::unique_ptr<RankMemory::Adoption>> TestMemory::Examine(const v1::Resume&, int32_t,
@@ -226,7 +226,7 @@ void TestMemory::Reset(const std::string& member) {
 EngineMappings TestMemory::Mappings(const Pages& pages) const {
   const uint64_t bank_pitch = geometry_.bank_pitch(), banks_bytes = banks_ * bank_pitch;
   EngineMappings out;
-  std::map<uint64_t, uint32_t> named;  // which of out.descriptors, by file
+  std::map<uint64_t, uint32_t> named;  // index in out.descriptors, by file
   for (const uint64_t page : pages) {
     const uint64_t at = page * kPage;
     v1::Mapping& mapping = out.mappings.emplace_back();

@@ -1,7 +1,7 @@
-// A rank's memory for tests: as long as the address range, page for page, in memfds of two pages,
-// as of a device whose memory comes in handles. Each granule begins with a stamp of (layer, expert,
-// granule). Bytes of every source are made up, but each source that the part names is asked for the
-// pull over the real gRPC first.
+// A rank's memory for tests: page for page as long as the address range, in memfds of two pages,
+// like a device whose memory has handles. Each granule begins with a stamp of (layer, expert,
+// granule). Bytes are made up, but every source of the part is first queried for the pull over real
+// gRPC.
 #pragma once
 
 #include <functional>
@@ -49,7 +49,7 @@ class TestMemory : public RankMemory {
                           StageProgress* progress, std::stop_token stop) override;
 
  private:
-  using Pages = std::set<uint64_t>;  // of the whole range
+  using Pages = std::set<uint64_t>;  // within the whole range
   Pages PagesOf(const v1::Layout& layout, int32_t rank) const;
   EngineMappings Mappings(const Pages& pages) const;
 
@@ -70,7 +70,7 @@ class TestMemory : public RankMemory {
   std::optional<v1::RankPart> part_;
 };
 
-// Called by each KvPull of all TestMemory, in its thread, before it copies. Null: nothing is.
+// Called by each KvPull of all TestMemory, in its thread, before it copies. Null: no call.
 void SetBeforeKvPull(std::function<void(const std::stop_token&)> call);
 
 // A MemoryFactory: geometry of `shape`, TestMemory for every member.

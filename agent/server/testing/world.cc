@@ -66,8 +66,8 @@ v1::Layout ExpertLayout(const std::vector<v1::Member>& members, uint64_t epoch, 
 World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes, const std::string& host,
              v1::Geometry geometry)
     : geometry_(std::move(geometry)) {
-  // Made before there are threads: the library that makes it is not instrumented, so TSan does
-  // not see that its first users wait for each other.
+  // Made before threads start: its library is not instrumented, so TSan would not see how its first
+  // users synchronize.
   spdlog::default_logger();
   char name[] = "/tmp/tangram-world-XXXXXX";
   dir_ = mkdtemp(name);
@@ -83,7 +83,7 @@ World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes, const st
     config.kv_bytes = 1 << 16;
     config.spare_banks = kSpareBanks;
     config.granule_rows = 8;
-    config.abort_wait = std::chrono::hours(1);  // a test that waits for it would hang
+    config.abort_wait = std::chrono::hours(1);  // a test that waits for it would time out
     config.checkpoint = "none";
     config.revision = "r1";
     config.listen = config.data_listen = net::JoinHostPort(host, 0);
@@ -342,7 +342,7 @@ void Engines::StageKv(size_t rank, bool waits) {
   uint64_t bytes = 0;
   const tg_code code = tg_kv_staged(client, waits ? kHangMs : 0, &bytes, &error);
   if (code == TG_AGAIN) return;
-  // The engine's answer may be here before its agent counts all as prepared.
+  // The engine may get its reply before its agent counts all as prepared.
   staging = code == TG_OK ? Staging::kNone : Staging::kWanted;
   ahead_bytes_ += bytes;
   EXPECT_EQ(tg_kv_staged(client, 0, &bytes, &error), TG_INVALID) << "nothing is under way";
@@ -389,7 +389,7 @@ void Engines::Step() {
   for (tg_client* client : clients_) {
     go += tg_gate_decide(client, words.data(), words.size()) == TG_GATE_GO ? 1 : 0;
   }
-  if (go != 0 && go != clients_.size()) ++wrong_;  // some would flip and some not
+  if (go != 0 && go != clients_.size()) ++wrong_;  // otherwise only some would flip
   if (go == clients_.size()) {
     if (decline) {
       for (tg_client* client : clients_) tg_gate_decline(client, "no room for KV");

@@ -1,5 +1,5 @@
 // A world in one process: agents with real gRPC over mTLS and real sockets; the driver's calls;
-// engines played over the C ABI.
+// simulated engines over the C ABI.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ namespace tangram::testing {
 using net::testing::TestCa;
 
 v1::Geometry TestGeometry();
-// Whole experts, dealt in order; or every expert over all ranks in the last layer, which lies
-// one bank further then.
+// Whole experts, dealt in order. last_tensor: in the last layer every expert is on all ranks, one
+// bank further.
 v1::Layout ExpertLayout(const std::vector<v1::Member>& members, uint64_t epoch, bool last_tensor);
 
 class World {
@@ -52,7 +52,7 @@ class World {
                              const v1::Layout& target) const;
   static v1::Header HeaderOf(uint64_t epoch, uint64_t attempt);
   v1::StatusResponse StatusOf(size_t i) const;
-  // Waits until every rank of every agent is in the phase, or fails the test after kHang.
+  // Waits until every rank of every agent is in the phase; fails the test after kHang.
   bool WaitPhase(v1::Phase phase) const;
   bool WaitEpoch(uint64_t epoch) const;
   // Prepare, Stage, Permit on all agents; true once all flipped to the target's epoch.
@@ -68,12 +68,12 @@ class World {
   std::vector<std::vector<v1::Member>> members_;
 };
 
-// What an engine that computes any layout attaches with. The text must outlive it.
+// Options of an engine that accepts any layout. The text must outlive it.
 tg_options EngineOptions(const std::string& socket, const char* token, uint32_t device,
                          const char* mesh, const char* frontend);
 
-// Plays one engine per rank in a thread of its own: polls, steps, gates, and compares every
-// mapped granule with its stamp after each flip.
+// Runs one engine per rank in its own thread: polls, steps, votes, and compares every mapped
+// granule with its stamp after each flip.
 class Engines {
  public:
   explicit Engines(const World& world);
@@ -86,26 +86,26 @@ class Engines {
   uint64_t kv_bytes() const { return kv_bytes_; }
   uint64_t ahead_bytes() const { return ahead_bytes_; }
   int steps() const { return steps_; }
-  std::atomic<bool> ahead{false};  // from Prepare on each pulls some KV ahead, once an attempt
-  std::atomic<int> done_fd{-1};    // that they commit with, if it is one
+  std::atomic<bool> ahead{false};  // from Prepare on each pulls some KV ahead, once per attempt
+  std::atomic<int> done_fd{-1};    // event of their commits; -1: none
   std::atomic<bool> refuse_prepare{false};
   std::atomic<bool> decline{false};
-  std::atomic<bool> mute{false};        // no steps: an engine that hangs
-  std::atomic<bool> unprepared{false};  // nor does it say that it is prepared
-  // Each gives its word and then the step up, keeping the word or not. At the gate's go the first
-  // one commits before it stops, if `one_commits`.
+  std::atomic<bool> mute{false};        // no steps: an unresponsive engine
+  std::atomic<bool> unprepared{false};  // nor does it confirm Prepare
+  // Each engine votes and then abandons the step, with or without its vote. At the gate's go the
+  // first one commits before it stops, if `one_commits`.
   std::atomic<bool> break_step{false}, keep_vote{false}, one_commits{false};
-  // The engine of this rank goes, another one comes; or it is left out until then.
+  // Replace: the engine of this rank ends and another one attaches. Leave: it ends.
   void Replace(const World& world, size_t rank);
   void Leave(size_t rank);
-  // Does this within a step: no engine polls, nor ends its step, before it is done.
+  // Calls `what` within a step: until it returns, no engine polls or ends its step.
   void InAStep(const std::function<void()>& what);
   tg_code last_poll(size_t rank) const { return last_poll_[rank]; }
 
  private:
   void Run(std::stop_token stop);
   void Poll(size_t rank);
-  // Pulls ahead; `waits` for what was begun.
+  // Pulls ahead; `waits` for pulls in progress.
   void StageKv(size_t rank, bool waits);
   void Step();
   void Check(tg_client* client);
@@ -113,7 +113,7 @@ class Engines {
   tg_client* Attach(const World& world, size_t rank);
   void Break();
 
-  std::mutex mu_;  // clients_, but for the order of ranks
+  std::mutex mu_;  // guards clients_, except the order of ranks
   std::vector<tg_client*> clients_;
   std::array<std::atomic<tg_code>, 16> last_poll_{};
   std::atomic<int> wrong_{0}, checked_{0}, prepares_{0}, aborts_{0}, steps_{0};

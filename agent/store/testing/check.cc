@@ -1,4 +1,4 @@
-// World::Check: every byte, against an independent and slow reading of the checkpoint.
+// World::Check: every byte, compared with an independent, slow read of the checkpoint.
 #include <fmt/format.h>
 
 #include "agent/layout/testing.h"

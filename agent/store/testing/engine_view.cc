@@ -34,7 +34,7 @@ void EngineView::Unmap(const std::vector<v1::Mapping>& mappings, uint64_t page) 
   }
 }
 
-// As an engine does: it imports the extent that it was told of, and maps it for reading.
+// As an engine does: imports the extent of the mapping, and maps it for reading.
 Status EngineView::ReadAt(const Place& place, uint64_t offset, std::span<std::byte> to) const {
   const device::RankDevices devices = platform_->Importers();
   device::Device& weights = *devices.weights;

@@ -1,4 +1,4 @@
-// What an engine sees of its rank's memory. For tests.
+// An engine's view of its rank's memory. For tests.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace tangram::store::testing {
 
 inline constexpr uint32_t kDenseBank = ~0U;
 
-// One rank's memory as its engine sees it: page by page, from what the mappings said.
+// One rank's memory as its engine sees it: page by page, from the mappings.
 class EngineView {
  public:
   EngineView() = default;
-  // Whose importers read what is no file.
+  // `platform`: for importing memory that is not a file.
   explicit EngineView(std::shared_ptr<const device::Platform> platform)
       : platform_(std::move(platform)) {}
   void Map(const EngineMappings& mappings, uint64_t page);
@@ -30,8 +30,8 @@ class EngineView {
  private:
   struct Place {
     SharedFd fd;
-    uint64_t file = 0, offset = 0;  // its inode, whoever shows it
-    device::Extent extent;          // that it is of
+    uint64_t file = 0, offset = 0;  // inode of the descriptor, whichever process exported it
+    device::Extent extent;          // the extent that contains it
     bool operator==(const Place& other) const {
       return file == other.file && offset == other.offset;
     }

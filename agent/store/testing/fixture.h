@@ -1,4 +1,4 @@
-// For tests: small worlds, and the same beginning for all.
+// For tests: small worlds, and a common start.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace tangram::store::testing {
 
-// 3 layers, 7 experts of 5 granules. `paged`: whole pages to an expert; else neighbours share.
+// 3 layers, 7 experts of 5 granules. `paged`: whole pages per expert; else neighbours share them.
 inline World::Options Small(bool paged, uint64_t seed) {
   World::Options options;
   options.shape.layers = 3;
@@ -31,7 +31,7 @@ inline World::Options Small(bool paged, uint64_t seed) {
 inline World::Options Small(loader::testing::Family family, uint64_t seed) {
   World::Options options = Small(false, seed);
   options.shape.family = family;
-  // Of those that have such layers: one without experts, and one that nobody serves.
+  // For families with such layers: one without experts, and one that is not served.
   options.shape.first_dense = 1;
   options.shape.interleave = 2;
   options.shape.ahead = family == loader::testing::Family::kDeepSeekV3;

@@ -33,8 +33,8 @@ void SetAttention(v1::LayerLayout* layer, uint32_t active, uint32_t heads) {
 }  // namespace
 
 World::World(const Options& options) : random(options.seed), options_(options) {
-  // Made before there are threads: the library that makes it is not instrumented, so TSan does
-  // not see that its first users wait for each other.
+  // Made before threads start: its library is not instrumented, so TSan would not see how its first
+  // users synchronize.
   spdlog::default_logger();
   loader::testing::WriteCheckpoint(dir.path(), options.shape,
                                    loader::testing::MakeTensors(options.shape, options.seed), 2);
@@ -80,7 +80,7 @@ World::World(const Options& options) : random(options.seed), options_(options) {
 }
 
 World::~World() {
-  for (auto& node : nodes) {  // before the memory they read
+  for (auto& node : nodes) {  // before the memory that they read
     node->server.reset();
     node->wires.reset();
   }
@@ -189,7 +189,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.opener = [this](const std::string&, const v1::OpenPullRequest& request,
                           const std::stop_token& stop) -> Result<v1::OpenPullResponse> {
     ++opens;
-    if (silent.contains(request.member())) {  // as an agent that hangs
+    if (silent.contains(request.member())) {  // like an unresponsive agent
       while (!stop.stop_requested() && silent.contains(request.member())) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
@@ -206,7 +206,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
     return this->member(request.member()).store->OpenPull(request, "pod");
   };
   options.sibling = [this, node = member->node](const std::string& id) -> RankStore* {
-    // As an agent does: each rank of the process is asked, under its lock, who it is.
+    // As in an agent: checks the id of each rank of the process, under its lock.
     for (const auto& other : members) {
       if (other->node != node || !other->store || other->store->member() != id) continue;
       return other->store.get();
@@ -262,7 +262,7 @@ v1::LayerLayout World::LayerOf(const v1::Layout& base, uint32_t layer, uint32_t 
         mine.erase(it);
       }
     }
-    for (const uint32_t expert : mine) {  // emptied slots are not used again in the same flip
+    for (const uint32_t expert : mine) {  // slots emptied in a flip are not reused in it
       size_t s = 0;
       while (s < next.size() && (next[s] != 0 || slots[s] != 0)) ++s;
       if (s == next.size()) {
@@ -270,7 +270,7 @@ v1::LayerLayout World::LayerOf(const v1::Layout& base, uint32_t layer, uint32_t 
         slots.push_back(0);
       }
       next[s] = expert;
-      if (random() % 4 == 0) {  // a gap now and then
+      if (random() % 4 == 0) {  // an occasional gap
         next.push_back(0);
         slots.push_back(0);
       }
@@ -395,7 +395,7 @@ v1::RankPart World::PartOf(const Member& member, const v1::Layout& target) {
         copies.add_granule_count(1);
         continue;
       }
-      // Whoever holds it now; else the first that will reads it, and the others pull it there.
+      // The current holders; if none, the first target rank reads it for the others.
       std::vector<uint32_t> sources;
       for (uint32_t r = 0; r < before.size(); ++r) {
         if (holds(before[r], piece, g)) sources.push_back(r + 1);
@@ -497,7 +497,7 @@ Status World::Stage(const v1::Layout& target) {
         const std::scoped_lock lock(mu);
         if (first.ok()) first = staged;
       }
-      stop.request_stop();  // the others may wait for what will not come
+      stop.request_stop();  // the others may wait for its pieces
     });
   }
   threads.clear();

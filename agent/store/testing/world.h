@@ -1,5 +1,5 @@
-// Several ranks in one process, in two "agents" with a TCP listener each, a planner in the
-// plainest form, and flips of all ranks together. For tests.
+// Several ranks in one process, in two "agents" with a TCP listener each, a simple planner, and
+// flips of all ranks together. For tests.
 #pragma once
 
 #include <array>
@@ -36,11 +36,11 @@ struct Member {
   EngineView engine;
 };
 
-// What an engine has of a rank whose agent died.
+// Memory and state that an engine keeps after its agent's death.
 struct Kept {
   v1::Resume resume;
   KeptFds fds;
-  KeptFds Fds() const;  // the same files again
+  KeptFds Fds() const;  // new descriptors of the same files
   int of(const v1::Extent& extent) const;
   int control() const;  // of the control page
 };
@@ -53,11 +53,11 @@ class World {
     uint64_t pool_pages = 512, kv_bytes = 65536;
     device::PlatformOptions memory;  // mapped in pages of 4096
     device::WireOptions wire;        // between nodes, if it has a name
-    uint32_t fabrics = 0;            // NVLink domains that members are in, in turns; 0: none
+    uint32_t fabrics = 0;  // number of NVLink domains, to which members belong in turn; 0: none
     bool shared_memory = false;  // nodes are pods of one node, which may map each other's memory
     uint64_t seed = 1;
     size_t load_threads = 1;
-    std::chrono::milliseconds after_failure{1};  // a source that failed is asked again after it
+    std::chrono::milliseconds after_failure{1};  // delay before a failed source is used again
     v1::SlabFormat format = v1::SLAB_FORMAT_GRANULE_MAJOR;
   };
   explicit World(const Options& options);
@@ -65,12 +65,12 @@ class World {
 
   const layout::GeometryView& geometry() const { return checkpoint->geometry(); }
   Member& AddMember();  // in no layout yet
-  // Its agent dies; a new one takes over what its engine has mapped.
+  // Its agent dies; a new one takes over the memory that its engine has mapped.
   Status Restart(Member& member);
-  // The same in steps: what its engine has, and a new agent's store in place of the old.
+  // The same in steps: its engine's state, and a new agent's store in place of the old.
   Kept KeptBy(const Member& member) const;
   Status Replace(Member& member);
-  // Where the hashes of what it loads outlive its agent.
+  // File of the load-time hashes, which survives its agent.
   std::string HashesFile(const Member& member) const;
   Member& member(const std::string& id);
   Member& at(uint32_t rank) { return member(layout.members(static_cast<int>(rank)).id()); }
@@ -80,16 +80,16 @@ class World {
   v1::Layout First(uint32_t group);
   // New members with dense weights.
   v1::Layout Joined(const std::vector<std::string>& ids);
-  // Up to spare_banks layers that are not yet so become (g, on ranks 0..active-1); those that
-  // stay g = 1 change in place. `*done`: no layer is left to change.
+  // Up to spare_banks layers that are not yet so become (g, on ranks 0..active-1); layers that stay
+  // at g = 1 change in place. `*done`: no layer is left to change.
   v1::Layout Reshaped(uint32_t group, uint32_t active, bool* done);
   // Without the ranks from `active` on.
   v1::Layout Left(uint32_t active);
 
   // --- plan and flip -----------------------------------------------------------------------
-  // What the member has to do for the target; sources are drawn by chance from the holders.
+  // The member's part for the target; sources are random holders.
   v1::RankPart PartOf(const Member& member, const v1::Layout& target);
-  // All who are in the layout or in the target.
+  // All members of the layout or of the target.
   std::vector<std::string> Everyone(const v1::Layout& target) const;
   std::vector<v1::PeerAddress> Addresses(const v1::Layout& target) const;
   Origins OriginsOf(const v1::Layout& target) const {
@@ -98,7 +98,7 @@ class World {
   v1::Header HeaderOf() const;
 
   Status Prepare(const v1::Layout& target);
-  // All ranks at once, each in its thread; the first error.
+  // All ranks concurrently, each in its thread; the first error.
   Status Stage(const v1::Layout& target);
   Status CommitAndRetire(const v1::Layout& target);
   void Abort(const v1::Layout& target);
@@ -106,9 +106,8 @@ class World {
   Status Flip(const v1::Layout& target);
   Status Reshape(uint32_t group, uint32_t active);
 
-  // Every byte that every rank holds, as the agent and as its engine see it, against the
-  // checkpoint, of which experts are read the slow way; pieces are exactly those of the layout; the
-  // pool is audited.
+  // Compares every byte of every rank, as the agent and as its engine see it, with a slow read of
+  // the checkpoint. Pieces must be exactly those of the layout. Audits the pool.
   Status Check();
 
   std::shared_ptr<net::Credentials> credentials =
@@ -123,12 +122,12 @@ class World {
   std::vector<std::unique_ptr<Member>> members;
   v1::Layout layout;
   uint64_t attempt = 0;
-  // Bytes of granules that were asked for, by the member that has them.
+  // Requested bytes of granules, by the member that holds them.
   std::map<std::string, uint64_t> asked;
   std::mutex asked_mu;
   std::set<std::string> unreachable;          // members whose OpenPull fails
-  std::set<std::string> unheard;              // members that have not heard of the attempt
-  std::set<std::string> silent;               // members that answer no OpenPull
+  std::set<std::string> unheard;              // members that do not know the attempt yet
+  std::set<std::string> silent;               // members that do not reply to OpenPull
   std::atomic<size_t> opens{0};               // calls of OpenPull
   std::map<std::string, v1::RankPart> parts;  // of the last Prepare
   std::map<std::string, std::unique_ptr<StageProgress>> progress;  // of the last Stage
@@ -138,7 +137,7 @@ class World {
   RankStore::Options StoreOptions(const Member& member, const std::string& id);
 
   const Options options_;
-  // What a piece must be, tail and all: granule by granule, and as it lies in its slab.
+  // Expected bytes of a piece with its tail: granule by granule, and in slab order.
   struct Truth {
     std::string in_order, in_slab;
   };

@@ -95,7 +95,7 @@ Status OneAgent::Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& 
     *out->mutable_layout() = to;
     for (const auto& member : stores.members) {
       if (layout::RankOf(to, member->id) < 0) continue;
-      if (out->parts_size() == static_cast<int>(memories_.size())) break;  // the others are away
+      if (out->parts_size() == static_cast<int>(memories_.size())) break;  // the rest is away
       *out->add_parts() = stores.PartOf(*member, to);
     }
   };
@@ -104,7 +104,7 @@ Status OneAgent::Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& 
     fill(v1::FLIP_KIND_LAYOUT, i + 1, then[i], request.add_next());
   }
   for (const v1::PeerAddress& peer : stores.Addresses(target)) *request.add_peers() = peer;
-  v1::PeerAddress* elsewhere = request.add_peers();  // somebody to ask, and to tell words
+  v1::PeerAddress* elsewhere = request.add_peers();  // a peer to query and to send votes to
   *elsewhere = request.peers(0);
   elsewhere->set_agent("elsewhere");
   return executor->Prepare(request);

@@ -1,4 +1,4 @@
-// An executor over real stores, with the engines and the other agents played. For tests.
+// An executor over real stores, with simulated engines and other agents. For tests.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace tangram::testing {
 
-// Engines that say yes to everything, unless `prepare` answers.
+// Engines that agree to everything, unless `prepare` is set.
 class YesEngines final : public Engines {
  public:
   EngineInfo Info(uint32_t) override {
@@ -38,11 +38,11 @@ class YesEngines final : public Engines {
   void Dismiss(uint32_t, const std::string&) override {}
 
   v1::EngineCapabilities capabilities;                      // of each; set before calls
-  std::function<Status(const v1::EnginePrepare&)> prepare;  // the same
+  std::function<Status(const v1::EnginePrepare&)> prepare;  // result of each call; set before it
 };
 
-// Other agents: they take every word; asked, they answer `says` (nothing: they are away), and not
-// for as long as they hang.
+// Other agents: they accept every vote, and answer queries with `says` (nothing: unreachable),
+// except while they hang.
 class SlowPeers final : public Peers {
  public:
   void Query(const std::string&, const v1::QueryRequest&, std::stop_token,
@@ -89,24 +89,24 @@ class SlowPeers final : public Peers {
 // Two layers of four experts; the first `dense` of them have none.
 store::testing::World::Options Small(uint32_t dense = 0);
 
-// One agent with all ranks of its world, but for the last `away`.
+// One agent with all ranks of its world except the last `away`.
 class OneAgent {
  public:
   explicit OneAgent(uint32_t ranks, std::chrono::milliseconds permit_wait = std::chrono::hours(1),
                     uint32_t away = 0, const store::testing::World::Options& world = Small());
   ~OneAgent();
 
-  // The process dies, and another one stands in its place; what the engines kept is in `kept`.
+  // The process dies and another one replaces it; `kept` has the memory that the engines kept.
   void Die();
-  // And another one again, before which the engines kept the same.
+  // Replaces it once more; the engines kept the same memory.
   void Reborn();
   Status Resume(uint32_t device);
 
   v1::Header Header(uint64_t attempt) const;
   v1::Layout First() { return stores.First(1); }
-  // Another epoch of the same.
+  // The next epoch of the same layout.
   v1::Layout Again();
-  // `then`: targets of the flips that follow in a run.
+  // `then`: targets of later flips of a run.
   Status Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target,
                  const std::vector<v1::Layout>& then = {});
   v1::StatusResponse GetStatus() {

@@ -1,4 +1,4 @@
-// A rank's memory with a word before it does what may take long. For tests.
+// A rank's memory with hooks before its slow operations. For tests.
 #pragma once
 
 #include <functional>
@@ -8,12 +8,12 @@
 
 namespace tangram::testing {
 
-// In the thread of each call; set before it.
+// Called in the thread of each operation; set before it.
 struct MemoryHooks {
   std::function<void()> before_examine, before_commit, before_held;
   std::function<void(const Origins&)> before_stage;
   std::function<void(const std::stop_token&)> before_kv_pull;
-  std::function<Status()> before_new_mappings;  // an error is what the memory answers
+  std::function<Status()> before_new_mappings;  // an error is returned by the memory
 };
 
 class HookedMemory final : public RankMemory {

@@ -1,4 +1,4 @@
-// The C functions: arguments checked, kernels chosen, nothing thrown.
+// The C functions: check arguments, choose kernels, throw no exception.
 #include <cstdarg>
 #include <cstdio>
 #include <exception>
@@ -14,7 +14,7 @@ using tangram::experts::Kernel;
 
 constexpr uint32_t kMostThreads = 256;
 
-// Writes what is wrong; returns 1, what the function returns then.
+// Writes the error message; returns 1, the error code of the functions.
 __attribute__((format(printf, 3, 4))) int Wrong(char* message, size_t size, const char* format,
                                                 ...) {
   va_list arguments;

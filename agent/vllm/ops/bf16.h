@@ -11,7 +11,7 @@ inline float FromBf16(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// To the nearest, ties to even. Not a number stays one.
+// Rounds to the nearest, ties to even. NaN stays NaN.
 inline uint16_t ToBf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);

@@ -4,12 +4,12 @@
  *   y[row] += sum over k, and over the pieces of expert ids[row][k] in the table, of
  *             weights[row][k] * down(silu(gate x[row]) * (up x[row]))
  *
- * An expert is the sum of its pieces: each is a narrower expert with the same weight. Ids that the
- * table has no piece of are another rank's, and add nothing.
+ * An expert is the sum of its pieces: each is a narrower expert with the same weight. Ids without a
+ * piece in the table belong to another rank, and add nothing.
  *
  * Results do not depend on threads nor on the other rows of a call: each y[row] has the same bits
- * however rows are batched. They differ in the last bits between kernels, and between ways to cut
- * an expert into pieces.
+ * in every batch. They differ in the last bits between kernels, and between ways to cut an expert
+ * into pieces.
  */
 #ifndef TANGRAM_EXPERTS_H_
 #define TANGRAM_EXPERTS_H_
@@ -21,18 +21,18 @@
 extern "C" {
 #endif
 
-/* Elements of weights. With BF16, x and silu(gate x) * (up x) are rounded to it, as where
- * activations are BF16; sums are F32 all the way. */
+/* Elements of weights. With BF16, x and silu(gate x) * (up x) are rounded to BF16, as in models
+ * with BF16 activations; sums are always F32. */
 enum { TG_EXPERTS_F32 = 1, TG_EXPERTS_BF16 = 2 };
 
-/* How pieces lie in memory. Granule-major: [granules, 3 (gate, up, down), granule_rows, hidden],
- * down by columns. Row-major: gate and up [rows, hidden], down [hidden, rows], rows = granules *
- * granule_rows, each with a pitch of its own: also a slice of an expert's tensors as in the
+/* The order of a piece in memory. Granule-major: [granules, 3 (gate, up, down), granule_rows,
+ * hidden], down by columns. Row-major: gate and up [rows, hidden], down [hidden, rows], rows =
+ * granules * granule_rows, each with its own pitch: also a slice of an expert's tensors as in the
  * checkpoint. */
 enum { TG_EXPERTS_GRANULE_MAJOR = 1, TG_EXPERTS_ROW_MAJOR = 2 };
 
-/* Kernels. The default is the last one that this processor has. AVX512_BF16 is for BF16 alone: with
- * F32 it stands for AVX512. */
+/* Kernels. The default is the last one that this processor supports. AVX512_BF16 is only for BF16:
+ * with F32 it means AVX512. */
 enum {
   TG_EXPERTS_DEFAULT = 0,
   TG_EXPERTS_PLAIN = 1,
@@ -47,7 +47,7 @@ typedef struct {
 } tg_experts_shape;
 
 typedef struct {
-  const void* gate;    /* granule-major: of the piece; the other four are 0 then */
+  const void* gate;    /* granule-major: the piece; the other four are 0 then */
   const void* up;      /* row-major */
   const void* down;    /* row-major */
   uint32_t row_pitch;  /* row-major: elements from a row of gate or up to the next */
@@ -58,25 +58,24 @@ typedef struct {
 
 typedef struct tg_experts tg_experts;
 
-/* Threads and scratch memory, for one call at a time. threads: 1 to 256, the caller's among them.
+/* Threads and scratch memory, for one call at a time. threads: 1 to 256, including the caller's.
  * NULL: no memory, or threads out of range. */
 tg_experts* tg_experts_open(uint32_t threads);
 void tg_experts_close(tg_experts* experts);
 
-/* Whether this processor has a kernel (TG_EXPERTS_PLAIN ...). */
+/* Whether this processor supports a kernel (TG_EXPERTS_PLAIN ...). */
 int tg_experts_has(uint32_t kernel);
 
-/* Adds to y. x, y: [rows, hidden]; ids, weights: [rows, top_k]; all side by side, x and y apart.
- * 0, or 1 and what is wrong in `message` (of so many bytes); y is not touched then. */
+/* Adds to y. x, y: [rows, hidden]; ids, weights: [rows, top_k]; all contiguous, x and y disjoint.
+ * Returns 0; or 1 with the error in `message` (of message_size bytes), and y unchanged. */
 int tg_experts_run(tg_experts* experts, const tg_experts_shape* shape,
                    const tg_experts_piece* pieces, size_t count, uint32_t kernel, const float* x,
                    const int32_t* ids, const float* weights, uint32_t rows, uint32_t top_k,
                    float* y, char* message, size_t message_size);
 
-/* y = x weight^T, sums as above: few rows by weights that lie as in a checkpoint, which libraries
- * pack first or read slowly. weight: [n, k] side by side; x: [rows, k]; y: rows of n, `y_pitch`
- * elements apart; all of `element`. 0, or 1 and what is wrong in `message`; y is not touched then.
- */
+/* y = x weight^T, sums as above: few rows by weights in the layout of a checkpoint, which libraries
+ * pack first or read slowly. weight: [n, k] contiguous; x: [rows, k]; y: rows of n, `y_pitch`
+ * elements apart; all of `element`. Returns 0; or 1 with the error in `message`, y unchanged. */
 int tg_experts_linear(tg_experts* experts, uint32_t element, const void* weight, uint32_t n,
                       uint32_t k, uint32_t kernel, const void* x, uint32_t rows, void* y,
                       size_t y_pitch, char* message, size_t message_size);

@@ -1,5 +1,5 @@
-// What a layer costs where most of its experts are asked for: hidden 2048, 64 experts of 768 rows,
-// top 8. GB/s is what is read of weights; a copy of memory on the same machine is the ceiling.
+// The cost of a layer in which most experts are used: hidden 2048, 64 experts of 768 rows, top 8.
+// GB/s counts the weights read; a memory copy on the same machine is the ceiling.
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -17,7 +17,7 @@ using testing::Size;
 
 constexpr Size kSize{2048, 16, 48, 64, 8};
 
-// One at a time: of F32 they are 1.2 GB.
+// One layer at a time: in F32 it takes 1.2 GB.
 Layer& Weights(uint32_t element, uint32_t format) {
   static std::unique_ptr<Layer> layer;
   if (!layer || layer->shape().element != element || layer->shape().format != format) {
@@ -27,8 +27,8 @@ Layer& Weights(uint32_t element, uint32_t format) {
   return *layer;
 }
 
-// Calls go through rows with different experts, so that weights come from memory as from layer to
-// layer.
+// Calls cycle through rows with different experts, so that weights come from memory, as in a model
+// with many layers.
 void Run(benchmark::State& state) {
   const auto element = static_cast<uint32_t>(state.range(0)),
              format = static_cast<uint32_t>(state.range(1));
@@ -70,7 +70,7 @@ BENCHMARK(Run)
                    {TG_EXPERTS_PLAIN}})
     ->Unit(benchmark::kMicrosecond);
 
-// The ceiling: bytes read and added up.
+// The ceiling: bytes read and summed.
 void Read(benchmark::State& state) {
   std::vector<uint64_t> from(size_t{64} << 20 >> 3, 1);
   for (auto _ : state) {

@@ -24,7 +24,7 @@ using testing::Size;
 constexpr uint32_t kElements[] = {TG_EXPERTS_F32, TG_EXPERTS_BF16};
 constexpr uint32_t kFormats[] = {TG_EXPERTS_GRANULE_MAJOR, TG_EXPERTS_ROW_MAJOR};
 
-// That this processor has. Others are for a machine that has them.
+// The kernels that this processor supports. Others need another machine.
 std::vector<uint32_t> Kernels() {
   std::vector<uint32_t> out;
   for (uint32_t kernel : {TG_EXPERTS_PLAIN, TG_EXPERTS_AVX512, TG_EXPERTS_AVX512_BF16})
@@ -77,8 +77,8 @@ std::vector<float> Compute(Layer& layer, const Rows& rows, uint32_t kernel, uint
   return y;
 }
 
-// One number after another, in double but for what is rounded by promise. `scale`: the sum of sizes
-// of what y adds up.
+// Each number computed alone, in double except for the documented roundings. `scale`: the sum of
+// the absolute values of y's terms.
 struct Expected {
   std::vector<double> y, scale;
 };
@@ -111,15 +111,15 @@ Expected Slowly(const Layer& layer, const Rows& rows) {
   return out;
 }
 
-// BF16: where a sum in F32 rounds an activation the other way than one in double, it is half of
-// 2^-8 off.
+// BF16: an activation may round the other way in F32 than in double, and is then off by half of
+// 2^-8.
 void ExpectNear(const std::vector<float>& y, const Expected& expected, uint32_t element) {
   const double tolerance = element == TG_EXPERTS_F32 ? 2e-6 : 3e-3;
   for (size_t i = 0; i < y.size(); ++i)
     ASSERT_NEAR(y[i], expected.y[i], tolerance * expected.scale[i] + 1e-6) << i;
 }
 
-// Sizes that are multiples of nothing, rows for every way to take four together.
+// Sizes that are multiples of nothing, and rows for every way to process four together.
 TEST(Experts, EqualASlowReferenceInEveryFormatElementAndKernel) {
   for (const Size& size :
        {Size{64, 8, 6, 5, 2}, Size{72, 5, 3, 7, 3}, Size{33, 1, 1, 2, 1}, Size{160, 48, 2, 3, 3}})
@@ -138,7 +138,7 @@ TEST(Experts, EqualASlowReferenceInEveryFormatElementAndKernel) {
         }
 }
 
-// The promise that makes tokens independent of who else is served.
+// This guarantee makes a request's tokens independent of other requests.
 TEST(Experts, ARowHasTheSameBitsInEveryBatchAndWithEveryNumberOfThreads) {
   const Size size{200, 12, 5, 6, 2};
   for (uint32_t element : kElements)
@@ -162,7 +162,7 @@ TEST(Experts, ARowHasTheSameBitsInEveryBatchAndWithEveryNumberOfThreads) {
       }
 }
 
-// As ranks of a world have them: what each adds is all of it.
+// As on the ranks of a world: their sums add up to the whole.
 TEST(Experts, PiecesOfTwoRanksAddUpToTheWhole) {
   const Size size{96, 8, 6, 8, 3};
   for (uint32_t format : kFormats) {
@@ -257,7 +257,7 @@ TEST(Experts, BadArgumentsAreRefusedByName) {
   EXPECT_THAT(message, HasSubstr("x, ids"));
 }
 
-// Every row by itself, of any number of rows and columns, by all kernels and threads.
+// Every row alone, for any number of rows and columns, with all kernels and threads.
 TEST(Linear, IsTheProductAndARowsBitsAreThoseItHasAlone) {
   constexpr uint32_t kPitchBeyond = 3;
   for (const uint32_t element : kElements) {

@@ -1,5 +1,5 @@
-// What each instruction set provides for experts: three products of one strip of a piece with some
-// tokens.
+// The operations of each instruction set for experts: three products of one strip of a piece with
+// some tokens.
 #ifndef AGENT_VLLM_OPS_KERNEL_H_
 #define AGENT_VLLM_OPS_KERNEL_H_
 
@@ -8,23 +8,23 @@
 
 namespace tangram::experts {
 
-// Tokens that read a strip. Kernels take them in fours, which share every load of a weight.
+// The tokens of a strip. Kernels process four at a time, which share every load of a weight.
 struct Tokens {
   const uint32_t* rows;  // of x and y
   const float* weights;
   uint32_t count;
 };
 
-// x as the kernel wants it: [rows, hidden], F32 or BF16. Activations: [tokens, width], likewise.
+// x in the kernel's type: [rows, hidden], F32 or BF16. Activations: [tokens, width], likewise.
 struct Kernel {
   const char* name;
   size_t operand_bytes;  // of an element of x and of activations: 4 or 2
 
-  // Rounds `count` elements of x as activations of this weight are rounded.
+  // Converts `count` elements of x, rounded as activations for this type of weight are.
   void (*operand)(const float* from, size_t count, void* to);
 
-  // Memory is asked ahead for what a call reads next; `next` is what the call after it begins with
-  // (the gate: its up lies as far from it as this call's), or null.
+  // Kernels prefetch memory that they read next. `next` is the start of the next call's memory (the
+  // gate; its up is at the same distance as in this call), or null.
 
   // activations[t][j] = silu(gate[j] . x[t]) * (up[j] . x[t]) for `rows` rows j, `pitch` elements
   // apart.
@@ -40,17 +40,17 @@ struct Kernel {
                           const void* activations, size_t width, const Tokens& tokens, float* y,
                           float* scratch);
 
-  // The same where down is [hidden, rows], `pitch` elements from a row to the next.
+  // The same for down as [hidden, rows], `pitch` elements from a row to the next.
   void (*down_by_rows)(const void* down, size_t pitch, uint32_t rows, uint32_t hidden,
                        uint32_t begin, uint32_t end, const void* activations, size_t width,
                        const Tokens& tokens, float* y);
 
-  // out[t][j] = x[t] . weight[j] for `rows` rows j, side by side; rows of out are out_pitch apart.
+  // out[t][j] = x[t] . weight[j] for `rows` rows j, contiguous; rows of out are out_pitch apart.
   void (*linear)(const void* weight, uint32_t rows, uint32_t length, const void* x, uint32_t tokens,
                  float* out, size_t out_pitch);
 };
 
-// By element of the weights. Null: not built for this machine's kind of processor.
+// By element of the weights. Null: not built for this processor architecture.
 const Kernel* PlainF32();
 const Kernel* PlainBf16();
 const Kernel* Avx512F32();

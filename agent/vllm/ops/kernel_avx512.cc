@@ -1,5 +1,5 @@
-// The kernel for AVX-512 (F, BW, VL): weights are F32, or BF16 that are widened as they are loaded.
-// Built with these instructions: nothing here may run before Has() of them was asked.
+// The kernel for AVX-512 (F, BW, VL): weights are F32, or BF16 that are widened when loaded. Built
+// with these instructions: call Has() for them before any code here runs.
 #include "agent/vllm/ops/kernel.h"
 
 #if defined(__x86_64__)
@@ -14,7 +14,7 @@ namespace {
 
 inline __mmask16 First(uint32_t n) { return static_cast<__mmask16>((1U << n) - 1); }
 
-// As bf16.h rounds, here again: its inline functions are shared with sources built without AVX-512.
+// The rounding of bf16.h again: its inline functions are shared with sources built without AVX-512.
 inline float RoundedBf16(float value) {
   uint32_t bits;
   __builtin_memcpy(&bits, &value, sizeof bits);

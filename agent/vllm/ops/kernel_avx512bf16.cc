@@ -1,5 +1,5 @@
 // The kernel for AVX-512 with instructions for BF16: pairs of weights times pairs of operands,
-// added in F32. Built with these instructions: nothing here may run before Has() of them was asked.
+// added in F32. Built with these instructions: call Has() for them before any code here runs.
 #include "agent/vllm/ops/kernel.h"
 
 #if defined(__x86_64__)
@@ -22,7 +22,7 @@ struct Avx512Dot {
   using Loaded = __m512i;
   static constexpr uint32_t kStep = 32;
 
-  // As bf16.h rounds, here again: its inline functions are shared with sources built without
+  // The rounding of bf16.h again: its inline functions are shared with sources built without
   // AVX-512.
   static uint16_t Round(float value) {
     uint32_t bits;
@@ -87,7 +87,7 @@ struct Avx512Dot {
   }
 
   static void AddSums(const float* sums, uint32_t columns, float weight, float* y) {
-    // Of eight columns the first four are in `low`, the others in `high`.
+    // The first four of eight columns are in `low`, the others in `high`.
     const __m512i begin = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i end = _mm512_add_epi32(begin, _mm512_set1_epi32(8));
     const __m512 factor = _mm512_set1_ps(weight);

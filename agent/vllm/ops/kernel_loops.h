@@ -1,5 +1,5 @@
-// The loops of a kernel, over a type that says what a register is. Included by one source per
-// instruction set, in an unnamed namespace: the linker must not take one set's code for another's.
+// The loops of a kernel, over a type that describes a register. Included by one source per
+// instruction set, in an unnamed namespace: the linker must not merge code of different sets.
 //
 // `Set` has: Weight and Operand (types of elements), kStep (elements that a register of operands
 // holds), Register, and static functions Zero, Dot (adds the products of n <= kStep weights and
@@ -15,25 +15,25 @@ namespace {
 
 using tangram::experts::Tokens;
 
-constexpr uint32_t kTokens = 4;    // that share a load of weights
+constexpr uint32_t kTokens = 4;    // tokens that share a load of weights
 constexpr uint32_t kDownRows = 4;  // rows of down that share a load of sums
 
-// Elements from a row to `next`, whatever memory that is in.
+// Elements from a row to `next`, in any memory.
 template <class Weight>
 inline ptrdiff_t Distance(const Weight* from, const void* next) {
   return (reinterpret_cast<intptr_t>(next) - reinterpret_cast<intptr_t>(from)) /
          static_cast<ptrdiff_t>(sizeof(Weight));
 }
 
-// Asks for the line so many elements on; the cache next to the core's own has it when it is read.
-// Rows are streams of a page or two, too short for the processor to see them coming.
+// Prefetches the cache line `ahead` elements further, into the cache next to the core's own. Rows
+// are streams of a page or two, too short for the processor to predict.
 template <class Weight>
 inline void Ask(const Weight* from, ptrdiff_t ahead) {
   __builtin_prefetch(from + ahead, 0, 2);
 }
 
-// Dot products of R rows of weights with T rows of operands, all K long. A sum takes its elements
-// in the same order whatever R and T are: that is what makes rows independent of their batch.
+// Dot products of R rows of weights with T rows of operands, all K long. A sum adds its elements in
+// the same order for any R and T, so rows are independent of their batch.
 template <class Set, uint32_t R, uint32_t T>
 inline void Products(const typename Set::Weight* const (&weights)[R],
                      const typename Set::Operand* const (&operands)[T], uint32_t length,
@@ -83,7 +83,7 @@ inline void GateUpBlock(const typename Set::Weight* gate, const typename Set::We
       out[t][j] = Set::Round(Silu(products[2 * j][t]) * products[2 * j + 1][t]);
 }
 
-// At most four rows with T tokens: 16 sums at most, and 8 streams of memory.
+// At most four rows with T tokens: at most 16 sums and 8 streams of memory.
 template <class Set, uint32_t T>
 inline void GateUpTokens(const typename Set::Weight* gate, const typename Set::Weight* up,
                          size_t pitch, uint32_t rows, uint32_t hidden, ptrdiff_t ahead,
@@ -108,7 +108,7 @@ inline void GateUpTokens(const typename Set::Weight* gate, const typename Set::W
   if (rows > 0) block(std::integral_constant<uint32_t, 1>());
 }
 
-// Calls with a constant for how many of the next tokens are taken together.
+// Calls `take` with a constant for the number of tokens processed together.
 template <class Take>
 inline void InFours(uint32_t count, Take take) {
   uint32_t t = 0;
@@ -125,7 +125,7 @@ inline void InFours(uint32_t count, Take take) {
   }
 }
 
-// A few rows stay in the cache of the core while all tokens pass.
+// A few rows stay in the core's cache while all tokens pass.
 template <class Set>
 void GateUp(const void* gate, const void* up, const void* next, size_t pitch, uint32_t rows,
             uint32_t hidden, const void* x, const Tokens& tokens, void* activations, size_t width) {
@@ -187,8 +187,8 @@ void DownByRows(const void* down, size_t pitch, uint32_t rows, uint32_t hidden, 
   }
 }
 
-// Sums of T tokens lie in scratch while rows of down stream by, each read once and from its begin
-// to its end: memory likes that best, and a granule's rows are too many for registers.
+// Sums of T tokens are in scratch while rows of down stream by, each read once and from start to
+// end. Memory is fastest that way, and a granule's rows are too many for registers.
 template <class Set>
 void DownColumns(const void* down, const void* next, uint32_t strips, size_t stride, uint32_t rows,
                  uint32_t hidden, uint32_t begin, uint32_t end, const void* activations,
@@ -223,8 +223,8 @@ void DownColumns(const void* down, const void* next, uint32_t strips, size_t str
   });
 }
 
-// Few tokens wait for memory. Many wait for the core: sums and weights of some columns stay in its
-// cache.
+// Few tokens are bound by memory. Many are bound by the core: sums and weights of some columns stay
+// in its cache.
 template <class Set>
 void DownByColumns(const void* down, const void* next, uint32_t strips, size_t stride,
                    uint32_t rows, uint32_t hidden, uint32_t begin, uint32_t end,

@@ -1,4 +1,4 @@
-// The kernel for any processor: sixteen lanes as an array, added up in the order of the others.
+// The kernel for any processor: sixteen lanes as an array, added in the order of the other kernels.
 #include <array>
 #include <type_traits>
 

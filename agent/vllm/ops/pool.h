@@ -1,4 +1,4 @@
-// Threads that share out numbered pieces of work.
+// Threads that share numbered work items.
 #ifndef AGENT_VLLM_OPS_POOL_H_
 #define AGENT_VLLM_OPS_POOL_H_
 
@@ -12,7 +12,7 @@
 
 namespace tangram::experts {
 
-// One Run at a time. With one thread there are no others: Run is a loop.
+// One Run at a time. With one thread Run is a loop.
 class Pool {
  public:
   // The caller of Run is one of `threads`.
@@ -23,8 +23,8 @@ class Pool {
 
   uint32_t threads() const { return static_cast<uint32_t>(others_.size()) + 1; }
 
-  // Calls work(item, thread) once for each item < count, whoever is free takes the next; returns
-  // when all are done. `work` throws nothing.
+  // Calls work(item, thread) once for each item < count; an idle thread takes the next one. Returns
+  // when all are done. `work` throws no exception.
   void Run(uint32_t count, const std::function<void(uint32_t item, uint32_t thread)>& work);
 
  private:
@@ -33,8 +33,8 @@ class Pool {
 
   std::mutex mutex_;
   std::condition_variable begun_, done_;
-  uint64_t round_ = 0;    // of Run
-  uint32_t working_ = 0;  // others that have not finished the round
+  uint64_t round_ = 0;    // number of Run calls
+  uint32_t working_ = 0;  // other threads that have not finished the round
   bool ending_ = false;
   const std::function<void(uint32_t, uint32_t)>* work_ = nullptr;
   uint32_t count_ = 0;

@@ -28,7 +28,7 @@ void Route(std::span<const tg_experts_piece> pieces, const int32_t* ids, const f
           visit(piece, i);
   };
   routes->begin.assign(pieces.size() + 2,
-                       0);  // two to the right, so that filling leaves them where they belong
+                       0);  // shifted by two, so that filling leaves the begins in place
   each([&](uint32_t piece, size_t) { ++routes->begin[piece + 2]; });
   std::partial_sum(routes->begin.begin(), routes->begin.end(), routes->begin.begin());
   routes->rows.resize(routes->begin.back());

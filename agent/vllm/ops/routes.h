@@ -1,4 +1,4 @@
-// Which rows go through which piece.
+// The rows of each piece.
 #ifndef AGENT_VLLM_OPS_ROUTES_H_
 #define AGENT_VLLM_OPS_ROUTES_H_
 
@@ -12,7 +12,7 @@
 
 namespace tangram::experts {
 
-// Memory that is kept from call to call.
+// Memory is reused between calls.
 struct Routes {
   // Tokens of pieces[i], in order of rows; a row twice if its ids name the expert twice.
   Tokens Of(size_t piece) const {
@@ -26,7 +26,7 @@ struct Routes {
   std::vector<uint32_t> first, next;  // pieces of an expert as a list: by expert, by piece
 };
 
-// ids, weights: [rows, top_k]. Ids without a piece are left out. Linear in pieces and ids.
+// ids, weights: [rows, top_k]. Ids without a piece are ignored. Linear in pieces and ids.
 void Route(std::span<const tg_experts_piece> pieces, const int32_t* ids, const float* weights,
            uint32_t rows, uint32_t top_k, Routes* routes);
 

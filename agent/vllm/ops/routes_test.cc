@@ -13,7 +13,7 @@ using Routed = std::vector<std::tuple<uint32_t, float>>;  // rows and weights
 
 TEST(Route, GivesEveryPieceItsRowsInOrder) {
   std::minstd_rand random(5);
-  Routes routes;  // as from call to call
+  Routes routes;  // reused between calls
   for (int round = 0; round < 300; ++round) {
     const auto rows = static_cast<uint32_t>(random() % 9),
                top_k = static_cast<uint32_t>(1 + random() % 4);

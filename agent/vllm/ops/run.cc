@@ -7,8 +7,8 @@
 namespace tangram::experts {
 namespace {
 
-// A strip of gate and up, or of down by columns, that stays in the cache next to the core (1 MiB
-// and more today) while all tokens pass.
+// Size of a strip of gate and up, or of down by columns, that stays in the cache next to the core
+// (1 MiB and more today) while all tokens pass.
 constexpr size_t kStripBytes = 256 << 10;
 
 size_t ElementBytes(const Call& call) { return call.shape.element == TG_EXPERTS_F32 ? 4 : 2; }
@@ -52,7 +52,7 @@ void Runner::Run(const Call& call) {
   Down(call);
 }
 
-// Threads have rows of the weight each.
+// Each thread has its own rows of the weight.
 void Runner::Run(const Product& p) {
   const size_t bytes = p.f32 ? 4 : 2;
   const void* x = p.x;
@@ -105,7 +105,8 @@ void Runner::GateUp(const Call& call) {
   });
 }
 
-// Threads have columns of y each, so that none waits for another and sums have one order.
+// Each thread has its own columns of y, so that no thread waits for another and sums have one
+// order.
 void Runner::Down(const Call& call) {
   const uint32_t hidden = call.shape.hidden, granule = call.shape.granule_rows;
   const size_t bytes = ElementBytes(call);

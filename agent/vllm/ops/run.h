@@ -14,7 +14,7 @@
 
 namespace tangram::experts {
 
-// What a call is given, checked.
+// The checked arguments of a call.
 struct Call {
   tg_experts_shape shape;
   std::span<const tg_experts_piece> pieces;
@@ -51,13 +51,13 @@ class Runner {
     uint32_t piece, first, rows;
   };
 
-  // The activations of all pieces, side by side, into activations_.
+  // Computes the activations of all pieces, one after another, into activations_.
   void GateUp(const Call& call);
   void Down(const Call& call);
 
   Pool pool_;
   Routes routes_;
-  std::vector<uint8_t> operands_;     // x as the kernel wants it; unused where that is x itself
+  std::vector<uint8_t> operands_;     // x in the kernel's type; unused if that is x itself
   std::vector<uint8_t> activations_;  // by piece: [tokens, its rows]
   std::vector<size_t> begin_;         // by piece: bytes into activations_
   std::vector<Strip> strips_;

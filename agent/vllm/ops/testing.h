@@ -38,7 +38,7 @@ class Layer {
   const Size& size() const { return size_; }
   const tg_experts_shape& shape() const { return shape_; }
   std::vector<tg_experts_piece>& pieces() { return pieces_; }
-  // Of expert e; gate and up [inner, hidden], down [hidden, inner].
+  // Weights of expert e; gate and up [inner, hidden], down [hidden, inner].
   float gate(uint32_t e, uint32_t j, uint32_t h) const {
     return gate_[e][size_t{j} * size_.hidden + h];
   }
@@ -80,7 +80,7 @@ class Layer {
       for (uint32_t c = 0; c < h; ++c) {
         for (uint32_t j = first * r; j < first * r + rows; ++j)
           values.push_back(this->down(e, c, j));
-        values.insert(values.end(), padding_, 1e9F);  // whoever reads it is found out
+        values.insert(values.end(), padding_, 1e9F);  // reveals any read of the padding
       }
     }
     const uint8_t* base = Store(values);
@@ -124,7 +124,7 @@ class Layer {
   std::vector<tg_experts_piece> pieces_;
 };
 
-// Rows with their routes: each to top_k different experts.
+// Rows with their routes: each row has top_k different experts.
 struct Rows {
   Rows(const Size& size, uint32_t rows, uint32_t seed) : count(rows) {
     std::minstd_rand random(seed);

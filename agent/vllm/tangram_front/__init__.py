@@ -1,11 +1,11 @@
-"""The text server of a gateway: vLLM's own OpenAI server, without weights, over a session with the gateway in place of an engine.
+"""The text server of a gateway: vLLM's own OpenAI server, without weights, over a session with the gateway.
 
-From bottom to top; a module imports only what stands above it:
+From bottom to top; a module imports only modules above it in this list:
 
     messages   front.proto, from its descriptor
     session    submits and cancels to the gateway, pieces of tokens back
-    core       the session as what vLLM's server takes for its engine
-    selftest   does the tokenizer that transformers chose encode as the checkpoint's own file does?
+    core       the session behind the interface of vLLM's engine
+    selftest   checks that transformers' tokenizer encodes as the checkpoint's own file does
     server     the server on its UNIX socket
     main       the program: its imports are done once, and it forks servers, one after another
 """

@@ -1,4 +1,4 @@
-"""Every symbol of vLLM that this package uses beside those of tangram_vllm, checked in the same way."""
+"""Every symbol of vLLM that this package uses besides those of tangram_vllm, checked in the same way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tangram_vllm.contract import Symbol
 
 _V1, _OPENAI = "vllm.v1.engine.", "vllm.entrypoints.openai."
 SYMBOLS = (
-    # the seam: what AsyncLLM asks of its engine
+    # the engine's interface, as AsyncLLM calls it
     *(Symbol(_V1 + f"core_client:EngineCoreClient.{name}") for name in (
         "add_request_async", "abort_requests_async", "get_output_async", "get_supported_tasks_async", "shutdown")),
     Symbol(_V1 + "async_llm:AsyncLLM.__init__", ("vllm_config", "executor_class", "log_stats", "log_requests"), says="EngineCoreClient.make_async_mp_client("),

@@ -1,7 +1,7 @@
-"""What vLLM's AsyncLLM takes for its engine: a session with the gateway.
+"""The engine of vLLM's AsyncLLM: a session with the gateway.
 
-Of an EngineCoreClient AsyncLLM needs four coroutines where text is generated. All others are of engines that are configured, put to sleep or profiled over
-HTTP, on paths that the gateway does not pass on.
+To generate text, AsyncLLM needs four coroutines of an EngineCoreClient. All others configure, pause or profile an
+engine over HTTP, on paths that the gateway does not pass on.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class _Resources:
 
 
 class Core(EngineCoreClient):
-    """Of one event loop. `ended` is set when the session has ended, to why."""
+    """For one event loop. `ended` is set when the session has ended, to the reason."""
 
     def __init__(self, session: Session) -> None:
         self.resources = _Resources()
         self.engine_ranks_managed = [0]
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._session = session
-        self._eos: dict[str, int | None] = {}  # of the requests that run
+        self._eos: dict[str, int | None] = {}  # of the running requests
 
     async def add_request_async(self, request: EngineCoreRequest) -> None:
         submit = submit_of(request)
@@ -75,7 +75,7 @@ class Core(EngineCoreClient):
 
 
 def _logprobs(piece: Any) -> LogprobsLists | None:
-    """As an engine gives them: a row for each token."""
+    """In the form of an engine: a row for each token."""
     if not piece.logprobs:
         return None
     return LogprobsLists(np.array([p.tokens for p in piece.logprobs]), np.array([p.values for p in piece.logprobs], np.float32),
@@ -83,7 +83,7 @@ def _logprobs(piece: Any) -> LogprobsLists | None:
 
 
 def submit_of(request: EngineCoreRequest) -> Any:
-    """As a gateway takes it. ValueError: it asks for what ranks do not compute, and the gateway had not refused it."""
+    """In the gateway's form. ValueError: a setting that ranks do not compute, and that the gateway did not reject."""
     sampling, prompt = request.sampling_params, request.prompt_token_ids
     if sampling is None or prompt is None:
         raise ValueError("only texts are generated, of prompts that are texts or token ids")
@@ -102,7 +102,8 @@ def submit_of(request: EngineCoreRequest) -> Any:
     )
 
 
-# Fields of SamplingParams that change tokens and that no Submit has, by what asks for nothing. `stop` and how text is made of tokens are this process's.
+# Fields of SamplingParams that change tokens and that no Submit has, with the value that disables each. This process
+# handles `stop` and the conversion of tokens to text itself.
 _ONLY: dict[str, Any] = {
     "n": 1, "prompt_logprobs": None, "bad_words": [], "allowed_token_ids": None, "structured_outputs": None, "logprob_token_ids": None,
     "repetition_detection": None, "thinking_token_budget": None,

@@ -1,6 +1,7 @@
-"""tangram-front: the text server of a gateway. Takes the flags of `vllm serve` that are of texts beside its own two.
+"""tangram-front: the text server of a gateway. Takes the flags of `vllm serve` that concern text, and two of its own.
 
-Its imports are done once, as the engine's are (tangram_vllm/zygote.py): a server that is killed is back in the time that its tokenizer takes.
+Its imports are done once, as the engine's are (tangram_vllm/zygote.py): a killed server is back in the time that its
+tokenizer takes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 
 from tangram_vllm import forks
 
-# All that a server imports, with what its first request would.
+# All imports of a server, including those of its first request.
 MODULES = (
     "tangram_front.server", "vllm.entrypoints.openai.chat_completion.serving",
     "vllm.entrypoints.openai.completion.serving", "vllm.entrypoints.anthropic.serving", "vllm.entrypoints.openai.responses.serving",
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         forks.prepare(MODULES, lambda: None)
         from .server import arguments as parse
 
-        parse(vllms)  # a bad flag fails here once, not in one server after another
+        parse(vllms)  # a bad flag fails here once, not in every server
 
     def serve() -> int:
         from .server import arguments as parse
@@ -43,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, forks.ENDING)  # the server has handlers
         return run(own.tokens_socket, own.text_socket, parse(vllms), own.ready_file)
 
-    # A pod's containers are asked to end at once, and the gateway serves on while it drains: the server ends with the session.
+    # The containers of a pod get the signal at the same time, and the gateway serves while it drains: the server ends
+    # with the session.
     return forks.supervise("tangram-front: server", ready, serve, lingers=True)
 
 

@@ -1,4 +1,7 @@
-"""Messages of proto/tangram/v1/front.proto, made of its descriptor (`make proto` writes front.binpb): no code is generated."""
+"""Messages of proto/tangram/v1/front.proto, made from its descriptor without generated code.
+
+`make proto` writes front.binpb.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Does the tokenizer that transformers chose encode as the checkpoint's tokenizer.json does?
+"""Checks that the tokenizer that transformers chose encodes as the checkpoint's tokenizer.json does.
 
-transformers 5 chooses a tokenizer's class by `model_type` of config.json: files of DeepSeek under another model_type lost all blanks, without a word.
+transformers 5 chooses a tokenizer's class by `model_type` of config.json: files of DeepSeek under another model_type
+lost all blanks, without a warning.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ TEXT = ("Quick brown foxes, 12345 of them.\n\tdef f(x):  return x ** 2  # twice\
 
 
 class TokenizerDiffers(ValueError):
-    """The message says where."""
+    """The message names the first difference."""
 
 
 def check(tokenizer: Any, folder: pathlib.Path) -> None:
-    """Raises TokenizerDiffers. A checkpoint without tokenizer.json has nothing to compare with."""
+    """Raises TokenizerDiffers. Does nothing for a checkpoint without tokenizer.json."""
     file = folder / "tokenizer.json"
     if not file.is_file():
         return

@@ -34,18 +34,18 @@ from .core import Core
 from .session import Session
 
 BACKLOG = 1024
-KEEP_ALIVE_S = 120  # of the gateway's connections, longer than it keeps them
+KEEP_ALIVE_S = 120  # for the gateway's connections; longer than it keeps them
 
 
 def arguments(given: list[str]) -> argparse.Namespace:
-    """Of vLLM's server: `given` are its flags."""
+    """The arguments of vLLM's server; `given` are its flags."""
     args = make_arg_parser(FlexibleArgumentParser()).parse_args([*given, "--disable-log-stats"])
     validate_parsed_serve_args(args)
     return args
 
 
 def serve(tokens: str, text: str, args: argparse.Namespace, ready_file: str = "") -> int:
-    """Until it is asked to end, or the gateway ends the session. Gives the exit code."""
+    """Serves until a signal, or until the gateway ends the session. Returns the exit code."""
     return uvloop.run(_serve(tokens, text, args, ready_file))
 
 
@@ -60,7 +60,7 @@ async def _serve(tokens: str, text: str, args: argparse.Namespace, ready_file: s
         return 1
     server = uvicorn.Server(uvicorn.Config(await app_of(llm, args), lifespan="off", log_level="warning", access_log=False, timeout_keep_alive=KEEP_ALIVE_S))
     gc.collect()
-    gc.freeze()  # what was imported stays: the collector need not look at it again and again
+    gc.freeze()  # imported objects stay, so the collector need not visit them again
     core.ended.add_done_callback(lambda _: setattr(server, "should_exit", True))
     sock = listen(text)
     if ready_file:
@@ -77,7 +77,8 @@ async def _serve(tokens: str, text: str, args: argparse.Namespace, ready_file: s
 
 
 async def app_of(llm: AsyncLLM, args: argparse.Namespace) -> FastAPI:
-    """vLLM's handlers of the paths that the gateway passes on, and no others: none that configures, profiles or stops an engine."""
+    """vLLM's handlers of the paths that the gateway passes on, and no others: none that configures, profiles or stops
+    an engine."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.state.args = args
     for attach in (attach_chat, attach_completions, attach_responses, attach_messages, attach_tokenize):
@@ -91,9 +92,9 @@ def engine(core: Core, session: Session, args: argparse.Namespace) -> AsyncLLM:
     """AsyncLLM over the core. ValueError: the checkpoint is not that of the world."""
     engine_args = AsyncEngineArgs.from_cli_args(args)
     engine_args.max_model_len = session.max_tokens
-    os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"  # the world decides
+    os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"  # the world's limit applies
     model = engine_args.create_model_config()
-    model.quantization = None  # as `vllm launch render`: nothing is computed here, and nothing of a device asked for
+    model.quantization = None  # as `vllm launch render`: nothing is computed here, and no device is used
     if model.get_vocab_size() != session.vocabulary:
         raise ValueError(f"{args.model} has a vocabulary of {model.get_vocab_size()}, the world one of {session.vocabulary}: it is another model's")
     config = VllmConfig(model_config=model, structured_outputs_config=engine_args.create_structured_outputs_config())
@@ -102,7 +103,7 @@ def engine(core: Core, session: Session, args: argparse.Namespace) -> AsyncLLM:
 
 
 def listen(path: str) -> socket.socket:
-    pathlib.Path(path).unlink(missing_ok=True)  # of a server that was killed
+    pathlib.Path(path).unlink(missing_ok=True)  # left by a server that was killed
     out = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     out.bind(path)
     out.listen(BACKLOG)

@@ -1,4 +1,4 @@
-"""A session with the gateway (front.proto): what clients ask for goes there, and tokens come back."""
+"""A session with the gateway (front.proto): requests of clients go there, and tokens come back."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MOST_BYTES = 64 << 20  # of a message: prompts are long
 
 
 class Ended(Exception):
-    """The gateway ended the session; the message says why."""
+    """The gateway ended the session; the message has the reason."""
 
 
 class Session:
-    """Made by `open`. Of one event loop."""
+    """Made by `open`. For one event loop."""
 
     def __init__(self, channel: grpc.aio.Channel, call: Any, world: Any) -> None:
         self.max_tokens: int = world.max_tokens
@@ -29,7 +29,7 @@ class Session:
 
     @classmethod
     async def open(cls, socket: str) -> Session:
-        """Waits for the gateway and for its world, as long as it takes."""
+        """Waits for the gateway and for its world, without a limit."""
         while True:
             sizes = [("grpc.max_send_message_length", MOST_BYTES), ("grpc.max_receive_message_length", MOST_BYTES)]
             channel = grpc.aio.insecure_channel(f"unix:{socket}", options=sizes)
@@ -50,7 +50,7 @@ class Session:
         self._out.put_nowait(out)
 
     async def pieces(self) -> list[Any]:
-        """The next pieces, of any requests. Ended: there are no more."""
+        """The next pieces, of any requests. Ended: the session has ended."""
         try:
             reply = await self._call.read()
         except grpc.aio.AioRpcError as error:
@@ -64,6 +64,6 @@ class Session:
         await self._channel.close()
 
     async def _write(self) -> None:
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # `pieces` says so
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # `pieces` reports it
             while True:
                 await self._call.write(await self._out.get())

@@ -1,4 +1,4 @@
-"""What vLLM's classes find when vLLM makes them, which hands them nothing of ours: one rank per process."""
+"""Objects that vLLM's classes need and vLLM does not pass to them: one rank per process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .families import Family
 
 @dataclass(slots=True)
 class Binding:
-    """Set before the EngineCore is made, and kept as long as it lives; `exchange` is another in each epoch."""
+    """Set before the EngineCore is made, and kept as long as it lives; `exchange` changes with each epoch."""
 
     family: Family
     dense: Mapping[str, torch.Tensor]  # by name in the checkpoint; read-only memory
@@ -25,13 +25,13 @@ _bound: Binding | None = None
 
 
 def bind(binding: Binding | None) -> None:
-    """The rank of this process from now on, or none."""
+    """Sets the rank of this process, or none."""
     global _bound
     _bound = binding
 
 
 def bound() -> Binding:
-    """RuntimeError: an EngineCore is made or runs before its rank is known."""
+    """RuntimeError: an EngineCore is made or runs before its rank is bound."""
     if _bound is None:
         raise RuntimeError("no rank is bound: tangram_vllm.binding.bind comes before the EngineCore")
     return _bound

@@ -1,9 +1,10 @@
 """Requests with their blocks and the state of their sampling, from one EngineCore to another.
 
-A request that arrives is to its new scheduler one that was preempted and comes back: prompt and output stay apart, so that penalties, min_tokens
-and max_tokens count as before. Nothing is computed again. (What a seeded request draws depends on its seed and the position alone: engine.compute.)
-Between `reserve` and `admit` the caller copies pages, and may still `release`. `Held` are blocks of a request of which only that is known that it may
-come: `reserve` takes them for its first ones.
+To its new scheduler, an arriving request looks like one that was preempted and resumes: prompt and output stay apart,
+so that penalties, min_tokens and max_tokens count as before. Nothing is computed again. (A seeded request's random
+numbers depend only on its seed and the position: engine.compute.) Between `reserve` and `admit` the caller copies
+pages, and may still `release`. `Held` are blocks for a request that may arrive, of which only the name is known:
+`reserve` uses them for its first blocks.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Carried(msgspec.Struct, frozen=True):
     output: list[int]
     computed: int  # tokens whose KV is in `blocks`
     left: int  # tokens that it may still produce
-    blocks: list[int]  # of the source, in order of position
-    sampling: bytes  # vLLM's SamplingParams, as its own processes send them to each other
+    blocks: list[int]  # on the source, in order of position
+    sampling: bytes  # vLLM's SamplingParams, in the encoding that its own processes use
     arrival: float
     priority: int = 0
     salt: str | None = None  # of the prefix cache
@@ -43,7 +44,7 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 def manifest(core: EngineCore) -> list[Carried]:
-    """All requests that are not finished, waiting ones too."""
+    """All unfinished requests, including waiting ones."""
     scheduler = core.scheduler
     block_tokens = core.vllm_config.cache_config.block_size
     out = []
@@ -66,7 +67,7 @@ def encode(requests: list[Carried]) -> bytes:
 
 
 def decode(wire: bytes) -> list[Carried]:
-    """ValueError: of another version, or none at all."""
+    """ValueError: the bytes are of another version, or no manifest."""
     try:
         got = msgspec.msgpack.decode(wire, type=_Manifest)
     except msgspec.DecodeError as error:
@@ -77,17 +78,17 @@ def decode(wire: bytes) -> list[Carried]:
 
 
 class Running(msgspec.Struct, frozen=True):
-    """What others may copy while steps go on."""
+    """The part of a request that others may copy while steps continue."""
 
     id: str
     computed: int
-    most: int  # positions that it may come to
+    most: int  # maximum number of positions
     blocks: list[int]
-    generation: int  # of its KV: as often as it was preempted, it gave its blocks back
+    generation: int  # of its KV: number of preemptions, each of which returned its blocks
 
 
 def running(core: EngineCore) -> list[Running]:
-    """Requests with KV. Their full blocks are not written as long as they have their generation."""
+    """Requests with KV. Their full blocks are not written again within a generation."""
     scheduler = core.scheduler
     return [
         Running(r.request_id, r.num_computed_tokens, r.num_prompt_tokens + r.max_tokens, scheduler.kv_cache_manager.get_block_ids(r.request_id)[0],
@@ -97,16 +98,16 @@ def running(core: EngineCore) -> list[Running]:
 
 
 class Held:
-    """Blocks of a request that may come: to vLLM's manager they are those of a request that no scheduler knows."""
+    """Blocks for a request that may arrive: for vLLM's manager they belong to a request that no scheduler has."""
 
     def __init__(self, core: EngineCore, name: str) -> None:
         self._core, self._tokens = core, core.vllm_config.cache_config.block_size
-        # Of no request's name: one of this name may be submitted here meanwhile.
+        # A name that no request has: a request named `name` may be submitted here meanwhile.
         self._request = Request(f"tangram-ahead/{name}", [0], SamplingParams(max_tokens=1), None)
         self.blocks: list[int] = []
 
     def grow(self, count: int) -> list[int] | None:
-        """So many blocks more; None: there are not enough."""
+        """Adds `count` blocks; None: too few are free."""
         manager, tokens = self._core.scheduler.kv_cache_manager, (len(self.blocks) + count) * self._tokens
         if manager.allocate_slots(self._request, 0, num_external_computed_tokens=tokens, delay_cache_blocks=True, has_scheduled_reqs=False,
                                   skip_zeroing_group_ids=(0,)) is None:
@@ -119,7 +120,7 @@ class Held:
         self._core.scheduler.kv_cache_manager.free(self._request)
 
     def give_to(self, request_id: str) -> None:
-        """They are the request's: `allocate_slots` gives it the rest."""
+        """Gives them to the request; `allocate_slots` adds the rest."""
         for manager in self._core.scheduler.kv_cache_manager.coordinator.single_type_managers:
             manager.req_to_blocks[request_id] = manager.req_to_blocks.pop(self._request.request_id)
             manager.num_cached_block[request_id] = manager.num_cached_block.pop(self._request.request_id)
@@ -130,11 +131,11 @@ class Reserved(msgspec.Struct, frozen=True):
 
     carried: Carried
     request: Request
-    blocks: list[int]  # of the target, one for each of carried.blocks
+    blocks: list[int]  # on the target, one for each of carried.blocks
 
 
 def reserve(core: EngineCore, carried: Carried, held: Held | None = None) -> Reserved | None:
-    """Blocks for a request's KV, those that are held for it first; None: there are not enough, and none are held any more."""
+    """Blocks for a request's KV, first those held for it; None: too few are free, and the held ones are freed too."""
     sampling = msgspec.msgpack.decode(carried.sampling, type=SamplingParams)
     request = Request(carried.id, list(carried.prompt), sampling, None, arrival_time=carried.arrival, priority=carried.priority, cache_salt=carried.salt,
                       block_hasher=core.request_block_hasher)
@@ -146,7 +147,7 @@ def reserve(core: EngineCore, carried: Carried, held: Held | None = None) -> Res
         held.release()
     if carried.computed == 0:
         return Reserved(carried, request, [])
-    # As blocks that another machine fills (vLLM's own prefill elsewhere): not in the prefix cache before they are filled.
+    # As blocks that another machine fills (disaggregated prefill): not in the prefix cache before they are filled.
     if core.scheduler.kv_cache_manager.allocate_slots(request, 0, num_external_computed_tokens=carried.computed, delay_cache_blocks=True,
                                                       has_scheduled_reqs=False, skip_zeroing_group_ids=(0,)) is None:
         core.scheduler.kv_cache_manager.free(request)
@@ -155,7 +156,7 @@ def reserve(core: EngineCore, carried: Carried, held: Held | None = None) -> Res
 
 
 def release(core: EngineCore, reserved: Reserved) -> None:
-    """It does not come after all: its blocks are free again."""
+    """The request does not arrive: its blocks are free again."""
     if reserved.blocks:
         core.scheduler.kv_cache_manager.free(reserved.request)
 
@@ -172,16 +173,17 @@ def admit(core: EngineCore, reserved: Reserved) -> None:
 
 
 def begin(core: EngineCore, request: Request) -> None:
-    """Serves a request without KV. What it has of its answer was chosen by a rank that is gone, and is computed again."""
+    """Serves a request without KV. A rank that is gone chose the beginning of its answer; its KV is computed again."""
     if request.num_output_tokens:
         _come_back(core, request, [])
     core.scheduler.add_request(request)
 
 
 def _come_back(core: EngineCore, request: Request, blocks: list[int]) -> None:
-    """To scheduler and runner it is one that was preempted."""
+    """To scheduler and runner it is a preempted request."""
     seeded = request.sampling_params.seed is not None
-    request.status, request.num_preemptions = RequestStatus.PREEMPTED, 1  # else what is found of it in the cache may not be longer than its prompt
+    # PREEMPTED, or its prefix found in the cache might not be longer than its prompt.
+    request.status, request.num_preemptions = RequestStatus.PREEMPTED, 1
     runner_of(core).requests[request.request_id] = CachedRequestState(
         req_id=request.request_id, prompt_token_ids=list(request.prompt_token_ids), mm_features=[], sampling_params=request.sampling_params,
         generator=torch.Generator("cpu") if seeded else None, block_ids=(list(blocks),), num_computed_tokens=request.num_computed_tokens,
@@ -190,5 +192,5 @@ def _come_back(core: EngineCore, request: Request, blocks: list[int]) -> None:
 
 
 def drop(core: EngineCore, request_ids: Iterable[str]) -> None:
-    """They are served elsewhere from now on: their blocks are free, and nothing is said to whoever waits for them."""
+    """They are served elsewhere from now on: frees their blocks, and sends no message to their clients."""
     core.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)

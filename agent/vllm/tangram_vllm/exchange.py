@@ -1,4 +1,4 @@
-"""What a layer of experts asks for, and the exchange of a rank that has all experts itself."""
+"""The interface of a layer of experts to other ranks, and the exchange of a rank that has all experts itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .ops import Operator, Table
 
 
 class BrokenStep(Exception):
-    """The step cannot be completed, through no fault of vLLM: a peer is gone. It is undone (rewind), and computed again later."""
+    """The step cannot be completed: a peer is gone, vLLM works. It is undone (rewind), and computed again later."""
 
 
 class Exchange(Protocol):
@@ -20,14 +20,14 @@ class Exchange(Protocol):
     def exchange(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """The routed experts' result for rows of a model layer, float32 [rows, hidden].
 
-        x: [rows, hidden], in the model's dtype; ids: int32 [rows, k], of the model's experts; weights: float32 [rows, k]. Also called with no
-        rows: where this rank has nothing to compute, others may have. BrokenStep ends the step.
+        x: [rows, hidden], in the model's dtype; ids: int32 [rows, k], of the model's experts; weights: float32
+        [rows, k]. Also called with no rows, because other ranks may have some. BrokenStep ends the step.
         """
         ...
 
 
 class LocalExchange:
-    """Of a rank that has every piece: a world of one."""
+    """The exchange of a rank that has every piece: a world of one."""
 
     def __init__(self, tables: Mapping[int, Table], operator: Operator) -> None:
         """`tables` by model layer."""

@@ -1,4 +1,4 @@
-"""The layer of experts that vLLM's models get: it has no weights, and asks the exchange for its rows' results."""
+"""The layer of experts in vLLM's models: it has no weights, and gets its rows' results from the exchange."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from .binding import bound
 
 
 class TangramMethod(FusedMoEMethodBase):
-    """In place of a kernel over weights. vLLM's router has chosen global ids before; no kernel of vLLM dispatches or reduces."""
+    """Replaces a kernel over weights. vLLM's router has chosen global ids before; vLLM's kernels do not dispatch or
+    reduce."""
 
     def create_weights(self, layer: torch.nn.Module, *_: Any, **__: Any) -> None:
-        """None: pieces are the agent's. ValueError: experts that the operator does not compute."""
+        """Creates no weights: pieces are the agent's. ValueError: experts that the operator does not compute."""
         if layer.activation != MoEActivation.SILU:
             raise ValueError(f"{layer.layer_name}: experts with activation {layer.activation} are not computed: silu is")
         if layer.apply_router_weight_on_input:
@@ -32,13 +33,13 @@ class TangramMethod(FusedMoEMethodBase):
 
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor,
               shared_experts: Any, shared_experts_input: torch.Tensor | None) -> torch.Tensor:
-        """x: [rows, hidden]. Shared experts are vLLM's own: dense, and added by its runner."""
+        """x: [rows, hidden]. vLLM computes shared experts itself: they are dense, and its runner adds them."""
         y = bound().exchange.exchange(extract_layer_index(layer.layer_name), x, topk_ids, topk_weights)
         return y.to(x.dtype)
 
 
 class TangramExperts(RoutedExperts):
-    """Takes the place of RoutedExperts in every model (plugin.register)."""
+    """Replaces RoutedExperts in every model (plugin.register)."""
 
     def _get_quant_method(self, prefix: str, quant_config: Any, moe_config: FusedMoEConfig) -> FusedMoEMethodBase:
         return TangramMethod(moe_config)

@@ -1,7 +1,7 @@
 """Model families as tables: names, order of axes and stacking as checkpoints on the hub have them.
 
-The agent reads experts by tables of its own; here is what an engine must know of the rest, and what a script needs that writes such a
-checkpoint. A family that is not here is refused by name.
+The agent reads experts by its own tables. These have what an engine must know of the rest, and what a script needs that
+writes such a checkpoint. A family without a table is rejected by name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Of checkpoints with one tensor per projection and expert, [out, in] each, as torch's Linear has them.
+    """A family of checkpoints with one tensor per projection and expert, [out, in] each, as in torch's Linear.
 
     `experts` is the prefix of layer {layer}'s expert {expert}; `gate`, `up` and `down` follow it. gate and up are [inner, hidden], down
-    [hidden, inner]. `renamed`: parts of names of dense tensors that vLLM has otherwise, hub -> vLLM.
+    [hidden, inner]. `renamed`: parts of names of dense tensors that differ in vLLM, hub -> vLLM.
     """
 
     model_type: str  # of config.json
@@ -24,12 +24,12 @@ class Family:
     gate: str
     up: str
     down: str
-    expert_count: tuple[str, ...]  # keys of config.json, the first that is there
+    expert_count: tuple[str, ...]  # keys of config.json; the first one present counts
     inner: tuple[str, ...]
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     def hub_name(self, name: str) -> str:
-        """The name in the checkpoint of what vLLM calls `name`."""
+        """The name in the checkpoint of vLLM's `name`."""
         for hub, vllm in self.renamed.items():
             name = name.replace(vllm, hub)
         return name
@@ -64,7 +64,7 @@ FAMILIES = (QWEN3_MOE, MIXTRAL)
 
 
 def family_of(config: Mapping[str, object]) -> Family:
-    """Of a config.json. ValueError names a model that no table knows."""
+    """The family of a config.json. ValueError names a model without a table."""
     for family in FAMILIES:
         if config.get("model_type") == family.model_type:
             return family

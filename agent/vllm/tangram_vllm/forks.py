@@ -1,7 +1,7 @@
-"""A process whose imports are done once: it forks a program, and the next one as soon as that dies.
+"""A process whose imports are done once: it forks a program, and the next one when that dies.
 
-Its exit code is its program's: one that ends because it was asked to ends it too, and so does one that dies again and again (`Patience`), so that whoever
-started it sees that.
+It ends with its program's exit code when the program ends on request, and when programs die again and again
+(`Patience`), so that its parent learns of it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Patience:
-    """With programs that die young, which others would not survive either. Seconds."""
+    """The limit for programs that die young, because later ones would not survive either. In seconds."""
 
-    STEADY = 30.0  # one that lived so long is no part of a row
-    # Before the next, after so many in a row. An engine that is back at once is the world's member still, so the first of a row find nobody waiting.
+    STEADY = 30.0  # one that lived this long ends the series
+    # The wait before the next one, after as many short lives. An engine that is back immediately is still a member of
+    # the world, so the first few of a series are not delayed.
     WAITS = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 4.0)
 
     def __init__(self) -> None:
         self._row = 0
 
     def after(self, lived: float) -> float | None:
-        """How long to wait after one that lived so long and died; None: no other, there were too many in a row."""
+        """The wait after one that lived for `lived` and died; None: no other, too many died in a series."""
         self._row = 0 if lived >= self.STEADY else self._row
         if self._row == len(self.WAITS):
             return None
@@ -41,18 +42,19 @@ class Patience:
 
 
 def prepare(modules: Iterable[str], then: Callable[[], None]) -> None:
-    """Imports what a program needs, and does `then`. RuntimeError: a thread was started, which no fork would have."""
+    """Imports the modules of a program, and calls `then`. RuntimeError: a thread was started, which no fork would
+    have."""
     for module in modules:
         importlib.import_module(module)
     then()
     threads = [pathlib.Path(task, "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir()]
     if len(threads) > 1:
         raise RuntimeError(f"the imports started threads ({', '.join(threads)}), which a program that is forked would not have: is OMP_NUM_THREADS 1?")
-    gc.freeze()  # what is here stays: nobody walks through it, and its pages stay shared
+    gc.freeze()  # these objects stay: the collector never visits them, and their pages stay shared
 
 
 def fork() -> int:
-    """The program's process, or 0 in it. It dies with this one."""
+    """Returns the program's process id, or 0 in that process, which dies with this one."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -66,8 +68,11 @@ def fork() -> int:
 
 
 def watch(child: int, lingers: bool = False) -> tuple[int, bool]:
-    """Waits for a program's end, which a signal to this process asks it for: exit code as a shell has it, and whether it was asked.
-    One that `lingers` ends by itself, and hears of the second signal only."""
+    """Waits for a program's end. A signal to this process is passed on as the request to end.
+
+    Returns the exit code as in a shell, and whether the end was requested. One that `lingers` ends by itself, and gets
+    the second signal only.
+    """
     asked = False
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -82,9 +87,12 @@ def watch(child: int, lingers: bool = False) -> tuple[int, bool]:
 
 
 def supervise(name: str, ready: Callable[[], None], serve: Callable[[], int], lingers: bool = False) -> int:
-    """`serve` in one process after another, forked of this one after `ready` (`lingers`: watch). Gives the exit code of the last, and in a forked process
-    its own."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)  # the first process of a container would not hear what it does not wait for
+    """Runs `serve` in one process after another, forked from this one after `ready` (`lingers`: see watch).
+
+    Returns the exit code of the last one, and in a forked process its own.
+    """
+    # The first process of a container gets no signal that it does not wait for.
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     ready()
     patience, wait = Patience(), 0.0
     while not signal.sigtimedwait(ENDING, wait):

@@ -1,4 +1,4 @@
-"""KV where the agent has it: vLLM's blocks in its region, and which bytes a head of a block is."""
+"""KV in the agent's memory: vLLM's blocks in its region, and the bytes of a head of a block."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _allocate = runner.allocate_kv_cache
 
 
 def _in_agent_memory(kv_cache_config, device, layout, kernel_block_sizes=None):  # type: ignore[no-untyped-def]
-    """vLLM's views, each over the agent's region in place of vLLM's buffer, no page of which was touched yet."""
+    """vLLM's views, each over the agent's region instead of vLLM's buffer, whose pages were never touched."""
     views = _allocate(kv_cache_config, device, layout, kernel_block_sizes)
     return {name: relocated(view, bound().kv) for name, view in views.items()}
 
 
 def install() -> None:
-    """From now on vLLM's model runners have their KV in the bound region. Twice is once."""
+    """From now on vLLM's model runners have their KV in the bound region. Idempotent."""
     runner.allocate_kv_cache = _in_agent_memory
 
 
@@ -43,10 +43,10 @@ def caches_of(core: EngineCore) -> dict[str, torch.Tensor]:
 
 
 def format_of(caches: dict[str, torch.Tensor]) -> KvFormat:
-    """Of the KV that vLLM's runner has, by name of layer: [blocks, heads, tokens, K and V] each, of the bound region.
+    """The format of vLLM's KV in the bound region. `caches` by name of layer: [blocks, heads, tokens, K and V] each.
 
-    K and V of a token lie as its kernels want them, so whole pages move: a page is a head of a block of a layer. ValueError: layers that differ, or lie
-    as no format can tell (other attention than over all tokens).
+    K and V of a token are in the order of vLLM's kernels, so whole pages move: a page is a head of a block of a layer.
+    ValueError: layers differ, or no format describes them (other attention than over all tokens).
     """
     views = [caches[name] for name in sorted(caches, key=extract_layer_index)]
     first, base = views[0], bound().kv.data_ptr()
@@ -66,12 +66,12 @@ def format_of(caches: dict[str, torch.Tensor]) -> KvFormat:
 
 
 def page_offset(kv: KvFormat, layer: int, block: int, head: int) -> int:
-    """Where the page begins, in bytes from the begin of the region; it has kv.whole_page_bytes. `layer` counts layers with KV."""
+    """The page's offset in the region, in bytes; its size is kv.whole_page_bytes. `layer` counts layers with KV."""
     return kv.offset + layer * kv.layer_stride + block * kv.block_stride + head * kv.head_stride
 
 
 def _even(addresses: Sequence[int]) -> int:
-    """How far apart they are."""
+    """The distance between the addresses."""
     steps = {b - a for a, b in zip(addresses, addresses[1:], strict=False)}
     if len(steps) > 1 or min(steps, default=0) < 0:
         raise ValueError("layers of KV do not lie at equal distances")

@@ -1,4 +1,4 @@
-"""Dense weights where the agent has them: parameters become views of its read-only mapping, and vLLM makes no packed copies."""
+"""Dense weights in the agent's memory: parameters become views of its read-only mapping, without packed copies."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from .families import Family
 from .ops import Operator
 
 PARTS = "tangram_parts"  # of a fused module: its weights and biases
-# Whose output is that of several modules of the checkpoint, side by side.
+# Modules whose output is that of several modules of the checkpoint, concatenated.
 FUSED: Mapping[str, tuple[str, ...]] = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 Part = tuple[torch.Tensor, torch.Tensor | None]
-# Of so few rows our operator is the faster one: it reads each weight once, and torch's linear, which is made for many, waits for memory.
+# Up to this many rows our operator is faster: it reads each weight once. torch's linear, made for many rows, is bound
+# by memory.
 MOST_ROWS = 64
 
 
 class TangramLoader(BaseModelLoader):
-    """load_format "tangram"."""
+    """The loader for load_format "tangram"."""
 
     def download_model(self, model_config: ModelConfig) -> None:
         pass
@@ -36,21 +37,22 @@ class TangramLoader(BaseModelLoader):
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> torch.nn.Module:
         model = super().load_model(vllm_config, model_config, prefix)
         operator = Operator(torch.get_num_threads())
-        for module in model.modules():  # now, as vLLM chooses `cpu_linear` after it has loaded
+        for module in model.modules():  # now, because vLLM chooses `cpu_linear` after it has loaded
             if isinstance(module, (LinearBase, VocabParallelEmbedding)):
                 module.cpu_linear = _linear(operator, getattr(module, PARTS, None))
         return model
 
 
 def attach(model: torch.nn.Module, dense: Mapping[str, torch.Tensor], family: Family) -> None:
-    """Makes every parameter of a model a view of `dense`. ValueError names one that is not there, or is of another shape or type."""
+    """Makes every parameter of a model a view of `dense`. ValueError names a missing one, or one of another shape or
+    type."""
     modules = dict(model.named_modules())
     fused = set()
     for name, module in modules.items():
         if isinstance(module, LinearBase):
             module._cpu_skip_gemm_dispatch = True  # no packed copy
         if isinstance(module, VocabParallelEmbedding):
-            module.quant_method.process_weights_after_loading = lambda layer: None  # here vLLM has no such switch
+            module.quant_method.process_weights_after_loading = lambda layer: None  # vLLM has no such switch here
         prefix, _, last = name.rpartition(".")
         if last in FUSED:
             parts = [_part(f"{prefix}.{part}", module, dense, family) for part in FUSED[last]]
@@ -62,7 +64,7 @@ def attach(model: torch.nn.Module, dense: Mapping[str, torch.Tensor], family: Fa
             parameter.data = torch.empty(0, dtype=parameter.dtype)
             continue
         tensor = _tensor(family.hub_name(name), parameter.dtype, dense)
-        # vLLM pads a vocabulary; nobody asks for what is beyond it.
+        # vLLM pads a vocabulary; the padding is never used.
         rows = len(tensor) if isinstance(modules[owner], VocabParallelEmbedding) else len(parameter)
         if len(tensor) > len(parameter) or tensor.shape != (rows, *parameter.shape[1:]):
             raise ValueError(f"{name}: the model wants shape {tuple(parameter.shape)}, the checkpoint has {tuple(tensor.shape)}")
@@ -70,7 +72,7 @@ def attach(model: torch.nn.Module, dense: Mapping[str, torch.Tensor], family: Fa
 
 
 def attached(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every parameter that the model computes with, those of fused modules in their parts: for tests that look where they lie."""
+    """Every parameter that the model computes with, the parts of fused modules separately: for tests of addresses."""
     for name, parameter in model.named_parameters():
         if parameter.numel():
             yield name, parameter.data
@@ -98,7 +100,7 @@ def _tensor(name: str, dtype: torch.dtype, dense: Mapping[str, torch.Tensor]) ->
 
 
 def _linear(operator: Operator, parts: Sequence[Part] | None) -> Callable[..., torch.Tensor]:
-    """Of a layer's own weight and bias, or of parts side by side."""
+    """The linear of a layer's own weight and bias, or of concatenated parts."""
     def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         mine = parts or [(weight, bias)]
         if x.numel() <= MOST_ROWS * x.shape[-1]:

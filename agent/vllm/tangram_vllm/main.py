@@ -13,18 +13,18 @@ from tangram_engine import Kit
 from .contract import VERSION
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-MOST_ROWS = 65536  # of a rank in a step: a rank that announces more ends (kMostRows in agent/engine/turn/control.h)
+MOST_ROWS = 65536  # of a rank in a step; a rank that announces more ends (kMostRows in agent/engine/turn/control.h)
 
 
 def rows(given: str) -> int:
-    """How many tokens of a step a rank may compute."""
+    """The maximum number of tokens of a rank in a step."""
     if not 1 <= (tokens := int(given)) <= MOST_ROWS:
         raise argparse.ArgumentTypeError(f"{tokens} is not between 1 and {MOST_ROWS}, the maximum number of rows of a rank in one step")
     return tokens
 
 
 def flags() -> argparse.ArgumentParser:
-    # No abbreviations: users give flags in spec.engine.args too, and the API refuses those that the operator owns by their whole names.
+    # No abbreviations: users give flags in spec.engine.args too, and the API rejects the operator's flags by full name.
     parser = argparse.ArgumentParser(prog="tangram-vllm", description="vLLM as an engine of Tangram: serves one rank with the memory of its agent.",
                                      allow_abbrev=False)
     for name, help_ in (("agent-socket", "path of the agent's UNIX socket"), ("token-file", "file with the engine token of the pod"),
@@ -56,9 +56,9 @@ def flags() -> argparse.ArgumentParser:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """The engine, until it is asked to end. Gives the exit code; whatever makes a rank unfit is raised."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # before there are other threads, which have what their maker has
-    from .rank import Rank  # vLLM's imports take seconds: bad flags are told before
+    """Runs the engine until a signal. Returns the exit code; raises an error that makes the rank unfit."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # before other threads start, because they inherit the mask
+    from .rank import Rank  # vLLM's imports take seconds: bad flags are reported before
 
     kit = Kit.open(
         agent_socket=args.agent_socket, token_file=args.token_file, mesh_listen=args.mesh_listen, serve_listen=args.serve_listen, tls_ca=args.tls_ca,
@@ -68,7 +68,8 @@ def serve(args: argparse.Namespace) -> int:
         log_level=args.log_level, min_step_ms=args.min_step_ms, fault_dir=args.fault_dir, kv_ahead_ms=args.kv_ahead_ms or 1,
         settings={"engine": "vllm", "version": VERSION, "max_batch_tokens": args.max_batch_tokens, "max_model_len": args.max_model_len},
     )
-    # Python's handlers run between two of the main thread's instructions, and outside of a world the kit calls none: a thread waits in their place.
+    # Python runs signal handlers between two instructions of the main thread, and outside a world the kit calls no
+    # Python code: so a thread waits for the signal.
     threading.Thread(target=lambda: (signal.sigwait(ENDING), kit.stop()), daemon=True).start()
     kit.run(Rank(kit, max_model_len=args.max_model_len, max_batch_tokens=args.max_batch_tokens, max_requests=args.max_running, block_tokens=args.block_tokens,
                  threads=args.threads, private_experts=args.private_experts))

@@ -18,17 +18,20 @@ _PIECES = np.dtype([("address", "u8"), ("replica", "u4"), ("expert", "u4"), ("gr
 
 
 class MeshExchange:
-    """Of a rank of a world of any width; `enter` for each epoch. As exchange.Exchange."""
+    """The exchange of a rank in a world of any size; call `enter` for each epoch. As exchange.Exchange."""
 
     def __init__(self, kit: Kit, operator: Operator, dtype: torch.dtype, *, private: bool = False) -> None:
-        """dtype: of weights and rows, float32 or bfloat16. private: computes with copies of the pieces, made anew in each epoch: for benches."""
+        """dtype: of weights and rows, float32 or bfloat16.
+
+        private: for benches, computes with copies of the pieces, made again in each epoch.
+        """
         self._kit, self._operator, self._dtype, self._private = kit, operator, dtype, private
         self._copies: dict[int, list[torch.Tensor]] = {}
         self._layers: frozenset[int] = frozenset()
         self._tables: dict[int, Table] = {}
 
     def enter(self, maps: Maps) -> None:
-        """The layout in force from here on. Its tables are made as their layers are computed."""
+        """Sets the active layout. A layer's table is made when the layer is first computed."""
         self._layers = frozenset(m.layer for m in maps.layers if m.moe_ordinal is not None)
         self._tables, self._copies = {}, {}
         if self._private:
@@ -40,7 +43,7 @@ class MeshExchange:
 
     def exchange(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         y = torch.zeros(x.shape, dtype=torch.float32)
-        if layer not in self._layers:  # outside of a step: vLLM tries its model
+        if layer not in self._layers:  # outside a step: vLLM runs its model to test it
             return y
         x, ids, weights = x.to(self._dtype).contiguous(), ids.int().contiguous(), weights.float().contiguous()
         rows, k = ids.shape
@@ -60,7 +63,7 @@ class MeshExchange:
             placed = np.empty(len(pieces), PLACED)
             placed["address"], placed["expert"], placed["granules"] = pieces["address"], pieces["replica"], pieces["granules"]
             if self._private:
-                granule = 3 * model.granule_rows * model.hidden * self._dtype.itemsize  # in either format a piece lies in one
+                granule = 3 * model.granule_rows * model.hidden * self._dtype.itemsize  # a piece is contiguous
                 self._copies[layer] = [_copied(int(piece["address"]), int(piece["granules"]) * granule) for piece in placed]
                 placed["address"] = [copy.data_ptr() for copy in self._copies[layer]]
             self._tables[layer] = Table(model.hidden, model.granule_rows, self._dtype, int(model.slab_format), placed)

@@ -28,7 +28,7 @@ PLACED = np.dtype([("expert", "u4"), ("granules", "u4"), ("address", "u8")])
 
 
 class Placed(NamedTuple):
-    """A run of granules of an expert at an address of this process. `expert`: what stands in ids."""
+    """A run of granules of an expert at an address of this process. `expert`: its number in ids."""
 
     expert: int
     granules: int
@@ -36,10 +36,10 @@ class Placed(NamedTuple):
 
 
 class Table:
-    """The pieces of one layer that this rank has. Memory stays the caller's: a table is good as long as its pieces are there."""
+    """The pieces of one layer on this rank. The caller owns the memory: a table is valid while its pieces exist."""
 
     def __init__(self, hidden: int, granule_rows: int, dtype: torch.dtype, slab_format: int, pieces: Sequence[Placed] | NDArray[np.void]) -> None:
-        """pieces: an array is of dtype PLACED. ValueError: a type of element that the operator does not compute."""
+        """pieces: an array has dtype PLACED. ValueError: a type of element that the operator does not compute."""
         if dtype not in _ELEMENTS:
             raise ValueError(f"experts of {dtype} are not computed: float32 and bfloat16 are")
         element, size = _ELEMENTS[dtype]
@@ -48,7 +48,7 @@ class Table:
         placed = np.asarray(pieces, PLACED)
         self.pieces = np.zeros(len(placed), _PIECES)
         self.pieces["gate"], self.pieces["expert"], self.pieces["granules"] = placed["address"], placed["expert"], placed["granules"]
-        if slab_format != GRANULE_MAJOR:  # gate, up and down one behind the other, without gaps
+        if slab_format != GRANULE_MAJOR:  # gate, up and down one after another, without gaps
             lines = placed["granules"].astype(np.uint64) * np.uint64(granule_rows)
             part = lines * np.uint64(hidden * size)
             self.pieces["up"], self.pieces["down"] = placed["address"] + part, placed["address"] + np.uint64(2) * part
@@ -56,7 +56,7 @@ class Table:
 
 
 class Operator:
-    """One call at a time. `threads`: of a call, the caller's among them."""
+    """One call at a time. `threads`: of a call, including the caller's."""
 
     def __init__(self, threads: int = 1) -> None:
         self._library = _load()
@@ -70,10 +70,10 @@ class Operator:
             self._library.tg_experts_close(handle)
 
     def add(self, table: Table, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, y: torch.Tensor) -> None:
-        """y[row] += what the table's pieces of experts ids[row] make of x[row], times weights[row].
+        """y[row] += the result of the table's pieces of experts ids[row] for x[row], times weights[row].
 
-        x, y: float32 [rows, hidden]; ids: int32 [rows, k]; weights: float32 [rows, k]; contiguous. Other threads of Python run meanwhile.
-        ValueError: of another shape or type; RuntimeError: what the operator says.
+        x, y: float32 [rows, hidden]; ids: int32 [rows, k]; weights: float32 [rows, k]; contiguous. Other Python threads
+        run meanwhile. ValueError: wrong shape or type; RuntimeError: the operator's error.
         """
         rows, k = ids.shape
         for name, tensor, shape, dtype in (("x", x, (rows, table.hidden), torch.float32), ("ids", ids, (rows, k), torch.int32),
@@ -83,7 +83,7 @@ class Operator:
         self.add_at(table, x.data_ptr(), ids.data_ptr(), weights.data_ptr(), rows, k, y.data_ptr())
 
     def add_at(self, table: Table, x: int, ids: int, weights: int, rows: int, k: int, y: int) -> None:
-        """The same on addresses of what is as `add` wants it. RuntimeError: what the operator says."""
+        """The same with addresses of arrays as for `add`. RuntimeError: the operator's error."""
         message = ctypes.create_string_buffer(300)
         if self._library.tg_experts_run(self._handle, ctypes.byref(table.shape), table.pieces.ctypes.data, len(table.pieces), 0, x, ids, weights, rows, k, y,
                                         message, len(message)):
@@ -91,9 +91,10 @@ class Operator:
 
 
     def linear(self, x: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> torch.Tensor:
-        """x [..., k] by weights [n, k] as they lie in a checkpoint, plus biases [n]: what the parts give, side by side. All of x's dtype.
+        """x [..., k] times weights [n, k] in the checkpoint's layout, plus biases [n]; the parts' results concatenated.
 
-        A row's bits do not depend on the other rows. ValueError: of another shape or type; RuntimeError: what the operator says.
+        All of x's dtype. A row's bits do not depend on the other rows. ValueError: wrong shape or type; RuntimeError:
+        the operator's error.
         """
         if x.dtype not in _ELEMENTS:
             raise ValueError(f"x is {x.dtype}: float32 and bfloat16 are computed")
@@ -116,7 +117,7 @@ class Operator:
 
 
 def _load() -> ctypes.CDLL:
-    """The library named by TANGRAM_EXPERTS_LIBRARY, that beside this file, or the system's."""
+    """The library named by TANGRAM_EXPERTS_LIBRARY, the one next to this file, or the system's."""
     beside = pathlib.Path(__file__).with_name(SONAME)
     library = ctypes.CDLL(os.environ.get("TANGRAM_EXPERTS_LIBRARY") or (str(beside) if beside.exists() else SONAME))
     library.tg_experts_open.restype, library.tg_experts_open.argtypes = c_void_p, [c_uint32]

@@ -6,9 +6,9 @@ _registered = False
 
 
 def register() -> None:
-    """vLLM calls it in every process (entry point vllm.general_plugins), and whoever makes an EngineCore before. Twice is once.
+    """vLLM calls it in every process (entry point vllm.general_plugins), and our code before it makes an EngineCore.
 
-    contract.ContractError: vLLM is another than this package was written for.
+    Later calls have no effect. contract.ContractError: vLLM is not the version that this package was written for.
     """
     global _registered
     if _registered:

@@ -1,4 +1,4 @@
-"""One rank: vLLM's EngineCore under the kit's turn."""
+"""One rank: vLLM's EngineCore under the kit's step loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class Rank:
 
     def __init__(self, kit: Kit, *, max_model_len: int, max_batch_tokens: int, max_requests: int, block_tokens: int, threads: int = 1,
                  private_experts: bool = False) -> None:
-        """Makes the EngineCore over the agent's memory; private_experts: of experts' pieces over copies. ValueError names what vLLM or its tables do not compute."""
+        """Makes the EngineCore over the agent's memory. ValueError names what vLLM or its tables do not compute.
+
+        private_experts: computes with copies of the experts' pieces.
+        """
         model = kit.client.model
         if model.dtype not in DTYPES:
             raise ValueError(f"weights of {DType(model.dtype).name} are not computed: {', '.join(d.name for d in DTYPES)} are")
@@ -93,7 +96,7 @@ class Rank:
 
     def stats(self) -> EngineStats:
         pool, scheduler = self.core.scheduler.kv_cache_manager.block_pool, self.core.scheduler
-        # One block is nobody's: vLLM pads with it.
+        # vLLM reserves one block for padding.
         return EngineStats(kv_pages=pool.num_gpu_blocks - 1, kv_free_pages=pool.get_num_free_blocks(), running=len(scheduler.running),
                            waiting=len(scheduler.waiting))
 
@@ -104,7 +107,7 @@ class Rank:
             raise Refused("attention of a request over several ranks: vLLM keeps it on one")
 
     def announce(self, step: int) -> tuple[int, bool]:
-        """Not scheduled yet: a flip that follows would have to undo it."""
+        """The step is not scheduled yet: a flip that follows would have to undo it."""
         left = sum(max(1, r.num_tokens - r.num_computed_tokens) for r in self.core.scheduler.requests.values())
         return min(left, self._batch), left > 0
 
@@ -117,7 +120,7 @@ class Rank:
             raise PeerGone(str(error)) from error
         try:
             self.kit.may_emit()
-        except PeerGone as error:  # tokens were sampled, and cannot be taken back
+        except PeerGone as error:  # tokens were sampled, and cannot be undone
             raise RuntimeError(f"left out at the end of a step: {error}") from error
         for produced in engine.update(self.core, scheduled, output):
             self._emit(produced)

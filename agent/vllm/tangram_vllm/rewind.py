@@ -1,6 +1,6 @@
-"""A step that broke, undone: the scheduler is as it was before `schedule`, but for requests that start over.
+"""Undoes a broken step: the scheduler is as it was before `schedule`, except for requests that start over.
 
-A broken forward leaves vLLM's runner usable, and what it wrote to KV is written again with the same values.
+A broken forward pass leaves vLLM's runner usable, and its KV is written again with the same values.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from vllm.v1.engine.core import EngineCore
 
 
 def rewind(core: EngineCore, scheduled: SchedulerOutput) -> list[str]:
-    """Undoes a `schedule` whose `compute` ended with BrokenStep. Names the requests that start over; all others go on where they were.
+    """Undoes a `schedule` whose `compute` ended with BrokenStep. Returns the requests that start over; others continue.
 
-    `schedule` counts tokens as computed, and puts their blocks into the prefix cache, before they are. The blocks stay with their requests and
-    leave the cache. A request that was new in the step, or came back in it, may have found such blocks there: it is preempted.
+    `schedule` counts tokens as computed, and puts their blocks into the prefix cache, before they are. The blocks stay
+    with their requests and leave the cache. A request that was new in the step, or resumed in it, may have found such
+    blocks there: it is preempted.
     """
     scheduler = core.scheduler
     block_tokens = core.vllm_config.cache_config.block_size

@@ -1,7 +1,8 @@
-"""tangram-vllm with its imports done once: a process that forks the engine, and the next one as soon as that dies.
+"""tangram-vllm with its imports done once: a process that forks the engine, and the next one when that dies.
 
-Of the twelve seconds in which an engine starts most go into imports. Here they are done before the first fork, by a process that has one thread, has
-opened nothing and never computes: what it has is memory, which its engines share until they write. It takes the flags of `main`.
+Imports take most of the twelve seconds of an engine's start. Here they are done before the first fork, by a process
+that has one thread, has opened no files and never computes: its engines share its memory until they write to it. It
+takes the flags of `main`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MODULES = (
 
 
 def prepare() -> None:
-    """Imports what an engine needs, and has vLLM know our classes."""
+    """Does the imports of an engine, and registers our classes with vLLM."""
 
     def then() -> None:
         import torch
@@ -29,7 +30,7 @@ def prepare() -> None:
         from . import plugin
 
         plugin.register()
-        torch.compile(prepare)  # nothing is compiled: it makes the tables that vLLM's first use of it would
+        torch.compile(prepare)  # compiles nothing: it makes the tables that vLLM's first use of it would make
 
     forks.prepare(MODULES, then)
 

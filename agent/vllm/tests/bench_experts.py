@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Milliseconds of a layer of experts, ours beside vLLM's own fused kernel (over a packed private copy) and torch's linear, expert by expert.
+"""Milliseconds of a layer of experts: ours, vLLM's fused kernel (with a packed private copy), torch's linear.
 
-Hidden 2048, 64 experts of 768 rows, top 8, one thread; the three take turns in every round, on other rows each time, and the median is told in CPU time.
-Prints JSON lines.
+Hidden 2048, 64 experts of 768 rows, top 8, one thread. The three take turns in every round, on other rows each time;
+prints the median CPU time as JSON lines.
 
     bench_experts.py [--rounds N]
 """

@@ -1,4 +1,4 @@
-"""Small checkpoints with random weights, and what transformers makes of prompts in float32."""
+"""Small checkpoints with random weights, and transformers' answers to prompts in float32."""
 
 import json
 import pathlib
@@ -38,13 +38,14 @@ def config(folder: pathlib.Path) -> dict:
 
 
 def prompts(seed: int) -> Iterator[list[int]]:
-    """Of 4 to 90 tokens, without end: some fill blocks of 32, some do not; several in a step, and one in several."""
+    """Endless prompts of 4 to 90 tokens: some fill blocks of 32, some do not; some share a step, some need several."""
     rng = random.Random(seed)
     while True:
         yield [rng.randrange(VOCAB) for _ in range(rng.choice((4, 9, 31, 32, 33, 64, 90)))]
 
 
-# Kernels of vLLM and transformers differ by some 1e-6 of the largest logit. Where the two best logits are closer than this, nobody promises a token.
+# Kernels of vLLM and transformers differ by some 1e-6 of the largest logit. If the two best logits are closer than
+# this, the token is not decided.
 LEAST_GAP = 1e-3
 
 
@@ -60,7 +61,7 @@ class Oracle:
         return tokens
 
     def decided(self, prompts: Iterable[Sequence[int]], count: int) -> Iterator[list[int]]:
-        """Those of the prompts that float32 decides."""
+        """The prompts that float32 decides."""
         return (list(p) for p in prompts if self.answer(p, count)[1] > LEAST_GAP)
 
     @torch.no_grad()

@@ -1,10 +1,11 @@
-"""What transformers makes of prompts in float32, greedily: oracle.py CHECKPOINT, a JSON line out for each one in.
+"""transformers' greedy answers to prompts in float32: oracle.py CHECKPOINT, a JSON line out for each one in.
 
 {"prompt": [ids], "tokens": n}: {"tokens": [ids], "gap": x}
-{"chat": "what a user says", "tokens": n}: also {"texts": [the text of no token, of the first, of the first two, ..]}
+{"chat": "a user's message", "tokens": n}: also {"texts": [the text of no token, of the first, of the first two, ..]}
 
-gap is the least distance between the two best logits of one of the tokens: below models.LEAST_GAP float32 does not decide that token.
-A text that ends inside of a character has no more than the text before its last token: so do texts of a stream (docs/http-api.md, Answers).
+gap is the least distance between the two best logits of one of the tokens: below models.LEAST_GAP float32 does not
+decide that token. A text that ends inside a character equals the text before its last token, as in a stream
+(docs/http-api.md, Answers).
 """
 
 import json

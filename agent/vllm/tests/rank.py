@@ -26,7 +26,7 @@ class Rank:
             if event is not None and event.kind == EventKind.PREPARE:
                 self.client.prepared(event.attempt)
             if self.client.maps is not None:
-                self.client.step_done()  # what the driver waits for at the end
+                self.client.step_done()  # the driver waits for it at the end
             if time.monotonic() > end:
                 raise TimeoutError("the layout did not come into force")
         if driver.returncode or self.client.maps is None:

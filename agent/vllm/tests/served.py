@@ -1,4 +1,4 @@
-"""What the tests over a real agent share: two engines of one rank, steps of them, and the oracle."""
+"""Shared by the tests over a real agent: two engines of one rank, their steps, and the oracle."""
 
 import pathlib
 import tempfile
@@ -23,7 +23,7 @@ def greedy(tokens: int = TOKENS) -> SamplingParams:
 
 
 class Fragile:
-    """An exchange that can be told to break at its n-th call."""
+    """An exchange that breaks at its n-th call, if set."""
 
     def __init__(self, whole) -> None:
         self.whole, self.left = whole, None
@@ -37,7 +37,7 @@ class Fragile:
 
 
 class Served:
-    """Steps of a core, and the tokens that came: by request, by position, each once."""
+    """Steps of a core, and the received tokens: by request, by position, each once."""
 
     def __init__(self, core) -> None:
         self.core, self.tokens = core, {}
@@ -46,7 +46,7 @@ class Served:
         self.core.scheduler.add_request(engine.new_request(self.core, request_id, prompt, sampling))
 
     def step(self) -> list[str]:
-        """The requests that the step started over, where it broke."""
+        """Returns the requests that a broken step started over."""
         scheduled = engine.schedule(self.core)
         try:
             output = engine.compute(self.core, scheduled)
@@ -77,7 +77,8 @@ def layered_copies(source, target, blocks):
 
 
 class Case(unittest.TestCase):
-    """A world of one rank with two engines, each with half of the KV region: as two ranks that hand requests to each other."""
+    """A world of one rank with two engines, each with half of the KV region: as two ranks that pass requests to each
+    other."""
 
     model_type, slab_format = "qwen3_moe", "granule-major"
 
@@ -108,7 +109,7 @@ class Case(unittest.TestCase):
         return Served(self.cores[i])
 
     def prompts(self, prefix: str, count: int, seed: int) -> dict[str, list[int]]:
-        """By name; those that float32 decides."""
+        """By name; only prompts that float32 decides."""
         taken = islice(self.oracle.decided(models.prompts(seed), TOKENS), count)
         return {f"{prefix}{i}": prompt for i, prompt in enumerate(taken)}
 
@@ -117,7 +118,7 @@ class Case(unittest.TestCase):
             self.assertEqual(in_order(got[name], prompt), self.oracle.greedy(prompt, tokens), name)
 
     def carry(self, requests: list[carried.Carried], source: int = 0, target: int = 1) -> None:
-        """As a flip does it: blocks reserved, pages copied, then served there and dropped here."""
+        """As in a flip: blocks are reserved, pages copied, then the requests are served there and dropped here."""
         wire = carried.encode(requests)
         reserved = [carried.reserve(self.cores[target], request) for request in carried.decode(wire)]
         blocks = [pair for one in reserved for pair in zip(one.carried.blocks, one.blocks, strict=True)]

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Stock vLLM in this process, nothing of ours in it: what a rank of a world is measured against.
+"""Stock vLLM in this process, without our code: the reference for measurements of a rank.
 
     stock.py CHECKPOINT [--dtype D] [--core N] [--max-model-len L] [--kv-bytes B] [--ranks N --rank R --port P]
 
-Says {"ready": true, ...} in a JSON line, with seconds of its imports and of its start behind them, then answers each line {"prompts": [[token, ...], ...], "tokens": N} of its input with {"seconds": S,
-"tokens": [[token, ...], ...]}: N greedy tokens for each prompt, all asked for at once, by the clock from then to the last. Ends with its input.
+Prints {"ready": true, ...} in a JSON line, with the seconds of its imports and of its start. Then it answers each input
+line {"prompts": [[token, ...], ...], "tokens": N} with {"seconds": S, "tokens": [[token, ...], ...]}: N greedy tokens
+for each prompt. All are requested together, and S is the wall-clock time to the last. Ends with its input.
 
-With --ranks it is one of so many ranks of data parallelism whose experts are spread over all of them (`--enable-expert-parallel`), and each must be asked. vLLM 0.32 on
-processors cannot do that as it is; `stock_parallel` says what was added.
+With --ranks it is one of N ranks of data parallelism whose experts are spread over all of them
+(`--enable-expert-parallel`), and each must get the input. vLLM 0.32 on processors does not support that;
+`stock_parallel` lists the additions.
 """
 
 import argparse
@@ -30,7 +32,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.core:
         os.sched_setaffinity(0, {int(args.core)})
-    # Read when vLLM is imported. In one process: what crosses to another one would be its cost.
+    # Read when vLLM is imported. One process: transfers to another one would count as its cost.
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_OMP_THREADS_BIND=args.core or "nobind", OMP_NUM_THREADS="1", VLLM_LOGGING_LEVEL="ERROR",
                       HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     if args.ranks > 1:

@@ -1,7 +1,9 @@
-"""What vLLM 0.32 lacks for data parallelism with experts spread over its ranks on processors: a peer of ours in benches, and nothing of the package.
+"""Parts that vLLM 0.32 lacks for data parallelism with experts spread over its ranks on processors.
 
-As released its experts take global numbers for local ones (the map of experts is not looked at, and the first step reads beyond the weights), and the communicator of
-processors has no `all_gatherv` and no `reduce_scatterv` (NotImplementedError). Both are added by gloo's own collectives, as well as they allow.
+A competitor in benches, not part of the package. As released, its experts take global numbers for local ones (the map
+of experts is not used, and the first step reads beyond the weights), and the communicator of processors has no
+`all_gatherv` and no `reduce_scatterv` (NotImplementedError). Both are added with gloo's collectives, as far as they
+allow.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedE
 
 
 def patch() -> None:
-    """In this process, before an engine is made."""
+    """Patches this process, before an engine is made."""
     whole = CPUUnquantizedExperts.apply
 
     def apply(self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map, *args, **kwargs):
-        if expert_map is not None:  # an expert of another rank becomes one of ours that weighs nothing
+        if expert_map is not None:  # an expert of another rank becomes one of ours with weight 0
             here = expert_map[topk_ids.long()]
             topk_weights = topk_weights.masked_fill(here < 0, 0)
             topk_ids = here.clamp(min=0).to(topk_ids.dtype)

@@ -1,4 +1,4 @@
-"""Requests go from one engine to another in the middle of what they do; steps that break are undone."""
+"""Requests move from one engine to another in the middle of a step sequence; broken steps are undone."""
 
 import unittest
 from itertools import islice
@@ -14,7 +14,7 @@ def free_blocks(core) -> int:
 
 
 def together(*served: Served) -> dict[str, dict[int, int]]:
-    """The tokens of all, each position from one of them."""
+    """The tokens of all; each position comes from exactly one of them."""
     out: dict[str, dict[int, int]] = {}
     for one in served:
         for name, tokens in one.tokens.items():
@@ -27,7 +27,7 @@ def together(*served: Served) -> dict[str, dict[int, int]]:
 class Moves(Case):
     def test_requests_go_on_elsewhere_with_nothing_computed_again(self) -> None:
         prompts = self.prompts("m", 12, seed=2)
-        for steps in (1, 2, 17):  # prefills under way, some not begun (8 are served at a time), all in decode
+        for steps in (1, 2, 17):  # prefills in progress, some not begun (8 are served at a time), all in decode
             with self.subTest(steps=steps):
                 here, there = self.served(0), self.served(1)
                 for name, prompt in prompts.items():
@@ -136,7 +136,7 @@ class Moves(Case):
             carried.decode(b"\xc1")
 
     def settle(self) -> None:
-        """A step without requests lets the runner forget those that left."""
+        """A step without requests makes the runner forget those that left."""
         for core in self.cores:
             scheduled = engine.schedule(core)
             engine.update(core, scheduled, engine.compute(core, scheduled))
@@ -157,7 +157,7 @@ class Breaks(Case):
                 for step in range(60):
                     for name in list(todo)[: 2 if step % 2 else 3]:
                         served.add(name, todo.pop(name), greedy())
-                    self.fragile.left = at if step % 3 == 0 else None  # breaks; whole steps between
+                    self.fragile.left = at if step % 3 == 0 else None  # breaks; whole steps in between
                     over += len(served.step())
                 self.fragile.left = None
                 served.run()

@@ -1,4 +1,4 @@
-"""The contract with the vLLM that is installed, and what it says of another."""
+"""The contract with the installed vLLM, and its report for a different one."""
 
 import unittest
 

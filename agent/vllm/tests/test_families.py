@@ -1,5 +1,7 @@
-"""Every family of the tables: a checkpoint with the hub's names, in vLLM, gives transformers' tokens. Without an agent: weights lie in this
-process, as an agent would have them."""
+"""Every family of the tables: a checkpoint with the hub's names, in vLLM, gives transformers' tokens.
+
+Without an agent: weights are in this process, in the agent's format.
+"""
 
 import pathlib
 import tempfile
@@ -21,7 +23,7 @@ KV_BYTES = 8 << 20
 
 
 class Memory:
-    """Dense tensors and granules of a checkpoint. Names that the family's table does not have are a KeyError."""
+    """Dense tensors and granules of a checkpoint. KeyError: a name that the family's table does not have."""
 
     def __init__(self, folder: pathlib.Path, config: dict, family: Family, dtype: torch.dtype = torch.float32) -> None:
         tensors = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
@@ -62,8 +64,10 @@ class FamiliesTest(unittest.TestCase):
                 self.same(served, oracle, oracle.decided(models.prompts(seed=9), TOKENS))
 
     def test_bfloat16_of_every_family_serves(self) -> None:
-        """Other kernels of vLLM, some for AMX alone; weights so wide, and a first step so short, that attention is the first to run. Rounding decides some
-        tokens."""
+        """Other kernels of vLLM, some for AMX alone. Rounding decides some tokens.
+
+        Weights are so wide, and the first step so short, that attention runs first.
+        """
         for family in FAMILIES:
             with self.subTest(family.model_type):
                 served, oracle = self.served(family, torch.bfloat16, hidden=2048)
@@ -73,7 +77,7 @@ class FamiliesTest(unittest.TestCase):
                     served.step()
                 served.run()
                 same = [in_order(served.tokens[name], prompt) == oracle.answer(prompt, 1)[0] for name, prompt in named.items()]
-                self.assertGreaterEqual(sum(same), 8, same)  # of 300 words each: chance gives none
+                self.assertGreaterEqual(sum(same), 8, same)  # of 300 words each: none by chance
 
     def same(self, served: Served, oracle: models.Oracle, prompts: Iterable[list[int]]) -> None:
         named = {f"f{i}": p for i, p in enumerate(islice(prompts, 12))}

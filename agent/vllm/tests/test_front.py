@@ -1,6 +1,6 @@
-"""The text server over a session that says what the test wants: prompts become transformers' tokens, and tokens transformers' text.
+"""The text server over a scripted session: prompts become transformers' tokens, and tokens transformers' text.
 
-Tokenizers are those of build/tokenizers (e2e/setup/tokenizers.sh): all that are there, and at least one.
+Tokenizers are those in build/tokenizers (e2e/setup/tokenizers.sh): all available ones, and at least one.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tangram_front.server import app_of, arguments, engine
 from tangram_front.session import Ended
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-# config.json decides which class of tokenizer transformers takes.
+# config.json determines the class of tokenizer in transformers.
 MODEL_TYPES = {"qwen3": "qwen3_moe", "llama3_1": "llama", "deepseek_v3": "deepseek_v3", "gemma3": "gemma3_text", "gptoss": "gpt_oss", "llama2": "llama"}
 TEXTS = (
     "Hello there.", "  two blanks,\n\na line between\tand a tab ", "def f(x):\n    return {x: [1, 2.5]}  # twice\n", "Zażółć gęślą jaźń", "今日は良い天気ですね。",
@@ -31,15 +31,15 @@ FUZZ_ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "10"))  # of each tokenizer
 
 
 class Script:
-    """In place of a session: answers each request with the tokens that `answer` gives."""
+    """Replaces a session: replies to each request with the tokens of `answer`."""
 
     def __init__(self, vocabulary: int) -> None:
         self.max_tokens, self.vocabulary = 4096, vocabulary
         self.submits, self.cancelled = [], []
         self.answer = lambda submit: []
-        self.stays = False  # a request whose tokens have come goes on
+        self.stays = False  # a request stays open after its tokens
         self.logprobs = False  # -1.5 for a token, which another one's -0.5 beats
-        self.at_once = lambda: 1  # how many tokens the next piece has at most: a gateway gathers those of a moment
+        self.at_once = lambda: 1  # maximum tokens of the next piece: a gateway gathers those that arrive together
         self._queue = asyncio.Queue()
 
     def submit(self, submit) -> None:
@@ -86,7 +86,7 @@ def folder_of(name: str, to: pathlib.Path) -> pathlib.Path:
     config = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": MODEL_TYPES[name], "vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 64,
               "moe_intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_hidden_layers": 2, "num_experts": 8,
               "num_experts_per_tok": 2, "max_position_embeddings": 4096, "dtype": "bfloat16", "eos_token_id": 3}
-    if name != "qwen3":  # the class of the tokenizer alone is theirs: of the model nothing is asked here
+    if name != "qwen3":  # only the class of the tokenizer is theirs: the model is not used here
         config |= {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 8}
     (to / "config.json").write_text(json.dumps(config))
     (to / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 4]}))
@@ -94,7 +94,7 @@ def folder_of(name: str, to: pathlib.Path) -> pathlib.Path:
 
 
 class Front:
-    """vLLM's handlers over a Script. `ask` gives status and events, or the whole answer."""
+    """vLLM's handlers over a Script. `ask` returns status and events, or the whole answer."""
 
     @classmethod
     async def of(cls, folder: pathlib.Path, *flags: str) -> "Front":
@@ -114,7 +114,7 @@ class Front:
         async def receive():
             if sent:
                 return {"type": "http.request", "body": sent.pop(), "more_body": False}
-            await asyncio.Event().wait()  # the client stays
+            await asyncio.Event().wait()  # the client stays connected
 
         async def send(message):
             nonlocal status
@@ -132,7 +132,7 @@ class Front:
         return status, json.loads(text)
 
     async def streamed(self, **body) -> tuple[str, str | None]:
-        """The text of a streamed completion, and why it ended."""
+        """The text of a streamed completion, and the reason of its end."""
         status, events = await self.ask("/v1/completions", stream=True, **body)
         assert status == 200, events
         choices = [event["choices"][0] for event in events if event["choices"]]
@@ -141,14 +141,14 @@ class Front:
 
 
 def prefixes(tokenizer, prompt: list[int], tokens: list[int]) -> list[str]:
-    """The text after no token, after one, and so on, without a character of which bytes are missing."""
+    """The text after no token, after one, and so on, without incomplete characters."""
     before = len(tokenizer.decode(prompt, skip_special_tokens=True))
     grown = [tokenizer.decode(prompt + tokens[:n], skip_special_tokens=True)[before:] for n in range(len(tokens) + 1)]
     return [text.rstrip("\ufffd") for text in grown[:-1]] + grown[-1:]
 
 
 def stopped(grown: list[str], stops: list[str], min_tokens: int, include: bool) -> tuple[str, str]:
-    """Text and reason of an answer that grows so."""
+    """Text and finish reason of an answer that grows like this."""
     for end in range(len(grown[min_tokens]) + 1, len(grown[-1]) + 1):
         for stop in stops:
             if grown[-1][:end].endswith(stop):
@@ -177,7 +177,7 @@ class FrontTest(unittest.IsolatedAsyncioTestCase):
                 for text in TEXTS:
                     prompt, tokens = tokenizer.encode(text), tokenizer.encode(text, add_special_tokens=False)
                     front.script.answer = lambda _, tokens=tokens: tokens
-                    # What the answer adds to the prompt: SentencePiece drops a blank where a text begins, and nowhere else.
+                    # The text that the answer adds to the prompt: SentencePiece drops a blank only where a text begins.
                     before, after = (tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, prompt + tokens))
                     self.assertTrue(after.startswith(before))
                     want, asked = after[len(before) :], {"prompt": text, "max_tokens": len(tokens), "ignore_eos": True}
@@ -211,8 +211,11 @@ class FrontTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((status, whole["choices"][0]["text"]), (200, text[: text.index("any") + 3]))
 
     async def test_fuzz_a_text_does_not_depend_on_how_its_tokens_came(self) -> None:
-        """Random texts and random tokens, in pieces of any size, against the rule of streaming computed from transformers' decoding of every prefix:
-        a stop string counts once its end is there, unless that is within min_tokens; the one that ends first wins; nothing after it is text."""
+        """Random texts and random tokens, in pieces of any size, against the rule of streaming.
+
+        The rule is computed from transformers' decoding of every prefix: a stop string counts once its end is there,
+        unless that is within min_tokens; the one that ends first wins; nothing after it is text.
+        """
         for name in tokenizers():
             folder = self.folder(name)
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

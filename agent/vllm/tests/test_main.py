@@ -10,7 +10,8 @@ from tangram_vllm import main, zygote
 
 GIVEN = ["--agent-socket=a", "--token-file=t", "--tls-ca=ca", "--tls-cert=cert", "--tls-key=key"]
 
-# What the operator gives an engine: users may not give it in spec.engine.args (api/v1alpha2, Engine), by no other spelling either.
+# Flags that the operator gives an engine: users may not give them in spec.engine.args (api/v1alpha2, Engine), in any
+# spelling.
 OWNED = ["agent-socket", "token-file", "device", "mesh-listen", "serve-listen", "advertise", "tls-ca", "tls-cert", "tls-key", "insecure-fabric"]
 
 

@@ -1,4 +1,4 @@
-"""Where the exchange's tables find the pieces of a layer."""
+"""The pieces of a layer in the exchange's tables."""
 
 import unittest
 from types import SimpleNamespace

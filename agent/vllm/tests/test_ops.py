@@ -1,4 +1,4 @@
-"""The operator against transformers' own block of experts, over pieces cut at random."""
+"""The operator compared with transformers' own block of experts, over pieces cut at random."""
 
 import random
 import unittest
@@ -14,7 +14,8 @@ BLOCKS = {"qwen3_moe": Qwen3MoeSparseMoeBlock, "mixtral": MixtralSparseMoeBlock}
 
 
 def piece(gate_up: torch.Tensor, down: torch.Tensor, begin: int, end: int, slab_format: int) -> torch.Tensor:
-    """Granules [begin, end) of an expert as agents keep them. gate_up: [2 * inner, hidden], gate first; down: [hidden, inner]."""
+    """Granules [begin, end) of an expert in the agent's format. gate_up: [2 * inner, hidden], gate first; down:
+    [hidden, inner]."""
     gate, up = gate_up.chunk(2)
     rows = slice(begin * R, end * R)
     if slab_format == ROW_MAJOR:

@@ -14,8 +14,8 @@ import models
 from tangram_vllm import forks
 from world import World
 
-READY_S = 180  # of the first engine, whose zygote imports
-AGAIN_S = 180  # what only a hang reaches
+READY_S = 180  # for the first engine, whose zygote imports
+AGAIN_S = 180  # a timeout that only a hang reaches
 
 
 class PatienceTest(unittest.TestCase):
@@ -41,7 +41,7 @@ class LingerTest(unittest.TestCase):
             self.assertEqual(process.stdout.readline(), b"begun\n")
             process.send_signal(signal.SIGTERM)
             while not by_itself and process.poll() is None:
-                process.send_signal(signal.SIGTERM)  # the same signal twice at once is one
+                process.send_signal(signal.SIGTERM)  # two equal signals sent together count as one
             process.communicate(b"end\n")
             self.assertEqual(process.returncode, 7 if by_itself else 128 + signal.SIGTERM)
 
@@ -63,7 +63,7 @@ class ZygoteTest(unittest.TestCase):
         return (self.folder / "log").read_text(errors="replace")
 
     def pid(self, process: subprocess.Popen, not_this: int, within: float) -> int:
-        """Of the engine that is ready."""
+        """The process id of the ready engine."""
         ready, end = self.folder / "ready", time.monotonic() + within
         while time.monotonic() < end:
             if ready.exists() and (pid := json.loads(ready.read_text())["pid"]) != not_this:

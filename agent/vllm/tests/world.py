@@ -45,7 +45,7 @@ class World:
         return self.token_file.read_text().strip()
 
     def apply(self) -> subprocess.Popen:
-        """Starts to bring the layout of one rank about; the engine must answer what the agent asks meanwhile."""
+        """Starts to create the layout of one rank; the engine must answer the agent's messages meanwhile."""
         return subprocess.Popen([BIN / "tangram-driver", "apply", "--world-file", self.folder / "world.json", "--ranks", "1", "--mode", "ExpertParallel",
                                  "--spare-banks", "3", "--log-level", "warn"], stdout=subprocess.DEVNULL)
 

@@ -27,11 +27,11 @@ func TestState(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, newStateFile))
 }
 
-// removeDir takes a cluster's folder, and nobody else's.
+// removeDir removes a cluster's folder, and no other folder.
 func TestRemoveDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "c")
 	require.NoError(t, removeDir(dir), "not there")
-	for _, interrupted := range []string{"", newStateFile} { // Up was killed before the state was there
+	for _, interrupted := range []string{"", newStateFile} { // Up was killed before the state was written
 		require.NoError(t, os.Mkdir(dir, 0o750))
 		if interrupted != "" {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, interrupted), nil, 0o600))
@@ -73,7 +73,7 @@ func TestCanonical(t *testing.T) {
 	require.Equal(t, filepath.Join(real, "real/new/cluster"), path)
 }
 
-// Preflight tells all that is missing at once.
+// Preflight reports all missing requirements together.
 func TestPreflight(t *testing.T) {
 	o := Options{Dir: "/var/log/cluster", Build: t.TempDir(), Nodes: machine.MaxNodes + 1, MemoryPerNode: 1 << 60, Images: []string{"/nowhere.tar"}}
 	require.NoError(t, o.complete())
@@ -84,7 +84,7 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// A node's address and its pods' never meet another's.
+// The addresses of a node and its pods never overlap with those of another node.
 func TestAddresses(t *testing.T) {
 	seen := map[string]bool{machine.HostAddress: true, machine.ControlAddress: true}
 	for i := 1; i <= machine.MaxNodes; i++ {

@@ -14,11 +14,11 @@ import (
 	"tangram.dev/e2e/cluster/host"
 )
 
-// lockLimit: an Up that runs may take as long.
+// lockLimit covers a concurrent Up.
 const lockLimit = 2 * time.Minute
 
-// Down ends the cluster of a folder and puts the host back as it was before Up, however far Up came.
-// It is no error if there is no cluster. With keepLogs they go to DIR.logs.
+// Down ends the cluster of a folder and restores the host's state before Up, however far Up came. It is no error if
+// there is no cluster. With keepLogs the logs are moved to DIR.logs.
 func Down(ctx context.Context, o Options, keepLogs bool) error {
 	if err := o.complete(); err != nil {
 		return err
@@ -47,7 +47,7 @@ func remove(ctx context.Context, o Options, keepLogs bool) error {
 	if err != nil {
 		return err
 	}
-	// With another one's bridge there, this one never came to change anything.
+	// If another cluster's bridge exists, this one never changed the host.
 	if !found || owner == "" || owner == o.Dir {
 		if err := restore(ctx, s); err != nil {
 			return err
@@ -62,7 +62,7 @@ func remove(ctx context.Context, o Options, keepLogs bool) error {
 	return removeDir(o.Dir)
 }
 
-// restore what is the host's. The bridge is last: as long as it is there nobody else comes up.
+// restore undoes the changes of the host. The bridge is last: no other cluster starts while it exists.
 func restore(ctx context.Context, s *state) error {
 	groups, err := host.FindCgroups()
 	if err != nil {
@@ -82,7 +82,7 @@ func restore(ctx context.Context, s *state) error {
 			}
 		}
 		for _, folder := range slices.Backward(s.Folders) {
-			// One that is in use by somebody by now stays.
+			// A folder that is in use by now stays.
 			if err := os.Remove(folder); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
 				return fmt.Errorf("folder made by up: %w", err)
 			}
@@ -91,7 +91,7 @@ func restore(ctx context.Context, s *state) error {
 	return host.RemoveLinks(ctx)
 }
 
-// supervisors of one cluster.
+// supervisors returns the supervisors of one cluster.
 func supervisors(dir string) ([]host.Supervisor, error) {
 	all, err := host.Supervisors()
 	return slices.DeleteFunc(all, func(s host.Supervisor) bool { return s.Dir != dir }), err

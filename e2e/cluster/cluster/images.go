@@ -18,7 +18,7 @@ import (
 	"tangram.dev/e2e/cluster/machine"
 )
 
-// LoadImages of archives into every node that runs. The nodes share large files of them.
+// LoadImages loads archives into every running node. The nodes share the large files.
 func LoadImages(ctx context.Context, o Options, archives []string) error {
 	if err := o.complete(); err != nil {
 		return err
@@ -52,7 +52,7 @@ func LoadImages(ctx context.Context, o Options, archives []string) error {
 	return nil
 }
 
-// load archives into the node whose supervisor has the PID, when its containerd listens.
+// load loads archives into the node whose supervisor has this PID, as soon as its containerd listens.
 func load(ctx context.Context, o Options, pid int, node string, archives []string) error {
 	address := machine.ContainerdAddress(pid)
 	if err := host.Poll(ctx, 20*time.Millisecond, time.Minute, func() error {
@@ -63,7 +63,7 @@ func load(ctx context.Context, o Options, pid int, node string, archives []strin
 	for _, archive := range archives {
 		command := exec.CommandContext(ctx, o.ctr(), "--address", address, "--namespace", "k8s.io", "images", "import", archive)
 		command.Env = append(os.Environ(), "LD_LIBRARY_PATH="+machine.Libraries(o.deb()))
-		// It would wait for ever for a containerd that died, when this program is killed meanwhile.
+		// Otherwise it would wait forever for a dead containerd if this program is killed meanwhile.
 		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if output, err := command.CombinedOutput(); err != nil {
 			return errors.Join(fmt.Errorf("node %s: image %s: %w: %s", node, archive, err, strings.TrimSpace(string(output))), ctx.Err())

@@ -13,7 +13,7 @@ import (
 	"tangram.dev/e2e/cluster/machine"
 )
 
-// KillMachine (a node, or cp) as a power loss does: every process of it at once.
+// KillMachine kills every process of a machine (a node, or cp) together, like a power loss.
 func KillMachine(ctx context.Context, o Options, name string) error {
 	return change(ctx, o, name, func(s *host.Supervisor) error {
 		if s == nil {
@@ -23,7 +23,7 @@ func KillMachine(ctx context.Context, o Options, name string) error {
 	})
 }
 
-// StartMachine that was killed; its disk is as it was.
+// StartMachine starts a machine that was killed; its disk is unchanged.
 func StartMachine(ctx context.Context, o Options, name string) error {
 	return change(ctx, o, name, func(s *host.Supervisor) error {
 		if s != nil {
@@ -37,7 +37,7 @@ func StartMachine(ctx context.Context, o Options, name string) error {
 		if err != nil || spec.Control() {
 			return err
 		}
-		// No archives: only until containerd is there.
+		// Without archives this only waits for containerd.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		failed := make(chan error, 1)
@@ -51,7 +51,7 @@ func StartMachine(ctx context.Context, o Options, name string) error {
 	})
 }
 
-// SetLink cuts (up is false) or joins a machine's link to the network. What runs in it runs on.
+// SetLink cuts (up is false) or joins a machine's link to the network. Its processes keep running.
 func SetLink(ctx context.Context, o Options, name string, up bool) error {
 	return change(ctx, o, name, func(s *host.Supervisor) error {
 		if s == nil {
@@ -61,7 +61,7 @@ func SetLink(ctx context.Context, o Options, name string, up bool) error {
 	})
 }
 
-// change a machine of the cluster, whose supervisor is given if it runs.
+// change runs an action on a machine of the cluster; the supervisor is nil if the machine does not run.
 func change(ctx context.Context, o Options, name string, do func(*host.Supervisor) error) error {
 	if err := o.complete(); err != nil {
 		return err
@@ -91,7 +91,7 @@ func change(ctx context.Context, o Options, name string, do func(*host.Superviso
 	return do(nil)
 }
 
-// machines of a cluster by name.
+// machines lists a cluster's machines by name.
 func machines(s *state) []string {
 	names := []string{machine.ControlName}
 	for i := 1; i <= s.Nodes; i++ {
@@ -100,17 +100,17 @@ func machines(s *state) []string {
 	return names
 }
 
-// MachineStatus is what Status tells of one.
+// MachineStatus is the state of one machine.
 type MachineStatus struct {
 	Name       string
 	PID        int // 0: it does not run
 	Address    string
 	Link       bool     // up
-	Components []string // NAME(PID on the host) of each that runs
+	Components []string // NAME(PID on the host) of each running component
 	Node       string   // "Ready", or why not; empty for the control plane
 }
 
-// Status of the machines of a cluster.
+// Status returns the state of a cluster's machines.
 func Status(ctx context.Context, o Options) ([]MachineStatus, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func Status(ctx context.Context, o Options) ([]MachineStatus, error) {
 			}
 		}
 		for _, p := range processes {
-			// Its own children, not the orphans (shims of pods) that it takes in.
+			// Only the supervisor's own children, not the adopted orphans (shims of pods).
 			if m.PID != 0 && p.Parent == m.PID && len(p.Args) > 0 && slices.Contains(machine.Components, p.Args[0]) {
 				m.Components = append(m.Components, fmt.Sprintf("%s(%d)", p.Args[0], p.PID))
 			}
@@ -170,7 +170,7 @@ func Status(ctx context.Context, o Options) ([]MachineStatus, error) {
 	return all, nil
 }
 
-// DefaultBuild folder of a program that setup.sh put into its bin.
+// DefaultBuild is the build folder of a program in its bin, where setup.sh puts it.
 func DefaultBuild() (string, error) {
 	program, err := os.Executable()
 	if err != nil {

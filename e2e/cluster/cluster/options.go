@@ -1,4 +1,4 @@
-// Package cluster runs a Kubernetes cluster on this machine and takes it away again.
+// Package cluster runs a Kubernetes cluster on this machine and removes it.
 package cluster
 
 import (
@@ -16,17 +16,17 @@ import (
 
 // Options of a cluster. Dir and Build must be set.
 type Options struct {
-	Dir   string // of its state; made by Up, removed by Down
-	Build string // what setup.sh prepared: bin, deb, cluster-images
-	Nodes int    // 0: two
-	// MemoryPerNode (bytes) that pods can have on each node; 0: half of the machine's, less what
-	// makes the kubelet evict pods. CPUs are the machine's.
+	Dir   string // folder of the state; made by Up, removed by Down
+	Build string // output of setup.sh: bin, deb, cluster-images
+	Nodes int    // 0 selects two
+	// MemoryPerNode (bytes) limits each node's pods; 0: half of the machine's memory, less the kubelet's eviction
+	// threshold. CPUs are the machine's.
 	MemoryPerNode int64
 	Images        []string // archives to load
 	Say           func(format string, args ...any)
 }
 
-// evictionReserve is what the kubelet takes from pods for its eviction threshold (kubelet.yaml).
+// evictionReserve is the memory of the kubelet's eviction threshold, which pods cannot use (kubelet.yaml).
 const evictionReserve = 200 << 20
 
 func (o *Options) kube() string    { return filepath.Join(o.Build, "bin/kube") }
@@ -35,8 +35,7 @@ func (o *Options) deb() string     { return filepath.Join(o.Build, "deb") }
 func (o *Options) ctr() string     { return filepath.Join(o.deb(), "usr/bin/ctr") }
 func (o *Options) pause() string   { return filepath.Join(o.Build, "cluster-images/pause.tar") }
 
-// complete fills in what was left out and makes paths absolute, without links: the folder names the
-// cluster.
+// complete sets defaults and makes paths absolute, without links: the folder identifies the cluster.
 func (o *Options) complete() (err error) {
 	if o.Dir == "" {
 		return errors.New("the cluster's folder is not given")
@@ -56,7 +55,7 @@ func (o *Options) complete() (err error) {
 	return nil
 }
 
-// canonical path of something whose last parts may not exist yet.
+// canonical resolves a path whose last parts may not exist yet.
 func canonical(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -70,7 +69,7 @@ func canonical(path string) (string, error) {
 	return real, err
 }
 
-// Preflight says at once all that keeps a cluster from running here.
+// Preflight reports together all reasons why a cluster cannot run here.
 func (o *Options) Preflight() error {
 	var missing []string
 	add := func(format string, args ...any) { missing = append(missing, fmt.Sprintf(format, args...)) }
@@ -88,7 +87,7 @@ func (o *Options) Preflight() error {
 			add("image: %v", err)
 		}
 	}
-	// Asking for a context loads the kernel module if there is one.
+	// Opening a context loads the kernel module if there is one.
 	if fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC); err == nil {
 		_ = unix.Close(fd)
 	} else if os.Geteuid() == 0 {
@@ -126,7 +125,7 @@ func (o *Options) Preflight() error {
 	return nil
 }
 
-// reserved memory of a node, so that pods get MemoryPerNode.
+// reserved is a node's memory to reserve so that pods get MemoryPerNode.
 func (o *Options) reserved() (int64, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {

@@ -11,25 +11,25 @@ import (
 	"slices"
 )
 
-// Where a node's containerd keeps what it has of images: archives' layers, and the same unpacked.
+// Folders of containerd's images in a node: the archives' layers, and the unpacked layers.
 const (
 	contentDir  = "containerd/io.containerd.content.v1.content/blobs"
 	snapshotDir = "containerd/io.containerd.snapshotter.v1.overlayfs/snapshots"
 )
 
-// worthSharing: smaller files cost a node less than looking for their twins.
+// worthSharing is the minimum size: for smaller files the search costs more than it saves.
 const worthSharing = 1 << 20
 
-// place of a file that several nodes may have.
+// place identifies a file that several nodes may have.
 type place struct {
-	path string // below its snapshot or among the blobs
+	path string // relative to its snapshot or to the blobs
 	size int64
 	mode fs.FileMode
 }
 
-// share the large files that nodes have of the same image: all have the first node's, by hard links, so that an image is on disk once and in the
-// page cache once, however many nodes there are. Layers are only read; what a container writes is a copy of its own. Call it before
-// containers run from them. It gives the bytes that were freed.
+// share replaces large files of the same image by hard links to the first node's. So an image is on disk and in the
+// page cache once, for any number of nodes. Layers are only read; containers write to separate copies. Call it before
+// containers run from the layers. It returns the freed bytes.
 func share(homes []string) (freed int64, err error) {
 	first := map[place][]string{}
 	for i, home := range homes {
@@ -58,7 +58,7 @@ func share(homes []string) (freed int64, err error) {
 	return freed, nil
 }
 
-// files of images in a node's home that are worth sharing.
+// files visits the files of images in a node's home that are worth sharing.
 func files(home string, each func(at place, path string) error) error {
 	roots := []string{filepath.Join(home, contentDir)}
 	snapshots, err := filepath.Glob(filepath.Join(home, snapshotDir, "*", "fs"))
@@ -67,7 +67,7 @@ func files(home string, each func(at place, path string) error) error {
 	}
 	for _, root := range slices.Concat(roots, snapshots) {
 		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-			if errors.Is(err, fs.ErrNotExist) { // a container ended meanwhile
+			if errors.Is(err, fs.ErrNotExist) { // a container ended in the meantime
 				return nil
 			}
 			if err != nil || !entry.Type().IsRegular() {
@@ -93,7 +93,7 @@ func files(home string, each func(at place, path string) error) error {
 	return nil
 }
 
-// link path to its twin if they hold the same; false: they do not, or are one file already.
+// link replaces path by a link to its twin if their content is equal; false: it differs, or they are already one file.
 func link(twin, path string) (bool, error) {
 	equal, err := same(twin, path)
 	if err != nil || !equal {
@@ -106,7 +106,7 @@ func link(twin, path string) (bool, error) {
 	return true, os.Rename(beside, path)
 }
 
-// same says whether two files of one size are two files with the same bytes.
+// same reports whether two files of one size are different files with the same bytes.
 func same(a, b string) (equal bool, err error) {
 	var opened [2]*os.File
 	var infos [2]fs.FileInfo

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What two nodes have of one image is one file afterwards, wherever its snapshot is; what differs, also by its mode, stays.
+// Equal files of an image become one file, in any snapshot; different ones (also by mode) stay separate.
 func TestNodesShareTheFilesOfAnImage(t *testing.T) {
 	dir := t.TempDir()
 	large := bytes.Repeat([]byte("weights."), worthSharing/8)

@@ -18,15 +18,15 @@ import (
 	"tangram.dev/e2e/cluster/machine"
 )
 
-// started machine.
+// started is a running machine.
 type started struct {
 	spec  *machine.Spec
 	pid   int           // of its supervisor, on the host
 	ended chan struct{} // closed when it has ended
 }
 
-// start a machine in namespaces and a session of its own, so that it lives on after this program,
-// and plug it into the network.
+// start starts a machine in separate namespaces and a separate session, so that it outlives this program, and connects
+// it to the network.
 func start(ctx context.Context, o Options, spec *machine.Spec) (_ *started, err error) {
 	defer func() {
 		if err != nil {
@@ -47,13 +47,12 @@ func start(ctx context.Context, o Options, spec *machine.Spec) (_ *started, err 
 	defer func() { _ = log.Close() }()
 	command := exec.Command(o.program(), host.SupervisorArgs(spec.Dir, spec.Name)...) // it outlives the context
 	command.Stdout, command.Stderr, command.Dir = log, log, "/"
-	// None of the caller's: a proxy, say, would come between the components.
+	// The caller's environment is not inherited: a proxy, for example, would break the components' connections.
 	command.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=" + spec.Home()}
 	command.SysProcAttr = &syscall.SysProcAttr{
 		Setsid: true, Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNET,
 	}
-	// Files that this program got from its caller without asking, a lock say, would else stay open as
-	// long as the cluster is up.
+	// Otherwise files inherited from the caller, such as a lock, would stay open as long as the cluster runs.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("inherited files: %w", err)
 	}
@@ -62,7 +61,7 @@ func start(ctx context.Context, o Options, spec *machine.Spec) (_ *started, err 
 	}
 	m := &started{spec: spec, pid: command.Process.Pid, ended: make(chan struct{})}
 	go func() {
-		_ = command.Wait() // its log says why
+		_ = command.Wait() // the machine's log has the reason
 		close(m.ended)
 	}()
 	if err := groups.Adopt(spec.Name, spec.Control(), m.pid); err != nil {
@@ -70,7 +69,7 @@ func start(ctx context.Context, o Options, spec *machine.Spec) (_ *started, err 
 	}
 	if err := host.Plug(ctx, spec.Name, m.pid, net.ParseIP(spec.Address())); err != nil {
 		select {
-		case <-m.ended: // that is why there is nothing to plug
+		case <-m.ended: // no machine is left to connect
 			return nil, m.failure()
 		default:
 			return nil, err
@@ -81,7 +80,7 @@ func start(ctx context.Context, o Options, spec *machine.Spec) (_ *started, err 
 
 func machineLog(spec *machine.Spec) string { return filepath.Join(spec.Logs(), "machine.log") }
 
-// watch that the machine does not end before finished is closed.
+// watch fails if the machine ends before finished is closed.
 func (m *started) watch(ctx context.Context, finished <-chan struct{}) error {
 	select {
 	case <-m.ended:
@@ -89,11 +88,11 @@ func (m *started) watch(ctx context.Context, finished <-chan struct{}) error {
 	case <-finished:
 		return nil
 	case <-ctx.Done():
-		return nil // whoever ended the context says why
+		return nil // the code that ended the context reports why
 	}
 }
 
-// failure with the last words of the machine.
+// failure returns the last line of the machine's log.
 func (m *started) failure() error {
 	text, err := os.ReadFile(machineLog(m.spec))
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")

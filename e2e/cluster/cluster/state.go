@@ -17,16 +17,16 @@ const (
 	newStateFile = stateFile + ".new"
 )
 
-// state is what Down cannot find out by looking. It is on disk before anything else changes.
+// state has the data that Down cannot find by inspection. It is on disk before the host changes.
 type state struct {
-	Boot    string       `json:"boot"`    // after another boot, sysctls are not as left
+	Boot    string       `json:"boot"`    // after a reboot, sysctls are not as left
 	Sysctls host.Sysctls `json:"sysctls"` // before
-	// Folders that were not there, to be mounted over.
+	// Folders are mount points that did not exist before.
 	Folders []string `json:"folders,omitempty"`
-	// Controllers that the root of control groups v2 did not hand down.
+	// Controllers are those that the root of control groups v2 did not delegate.
 	Controllers []string `json:"controllers,omitempty"`
 	Nodes       int      `json:"nodes"`
-	Complete    bool     `json:"complete"` // Up came to its end
+	Complete    bool     `json:"complete"` // Up completed
 }
 
 func bootID() (string, error) {
@@ -34,7 +34,7 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// readState of a folder: nil if it has none.
+// readState reads a folder's state: nil if it has none.
 func readState(dir string) (*state, error) {
 	text, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +50,7 @@ func readState(dir string) (*state, error) {
 	return s, nil
 }
 
-// write it so that it is there, whole, whatever happens next.
+// write replaces the state file atomically and durably.
 func (s *state) write(dir string) error {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -75,8 +75,8 @@ func (s *state) write(dir string) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// removeDir removes a cluster's folder, its state last: until then Down can be called again. A
-// folder that is not a cluster's is left alone.
+// removeDir removes a cluster's folder, its state last: until then Down can be repeated. It leaves a folder alone that
+// belongs to no cluster.
 func removeDir(dir string) error {
 	if err := os.Remove(filepath.Join(dir, newStateFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

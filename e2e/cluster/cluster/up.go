@@ -16,14 +16,14 @@ import (
 	"tangram.dev/e2e/cluster/machine"
 )
 
-// upLimit of the whole of Up, which takes some ten seconds on an idle machine.
+// upLimit is the timeout of Up, which takes some ten seconds on an idle machine.
 const upLimit = 5 * time.Minute
 
-// Kubeconfig of the cluster's admin.
+// Kubeconfig is the path of the admin's kubeconfig.
 func Kubeconfig(dir string) string { return filepath.Join(dir, "kubeconfig") }
 
-// Up brings up a cluster and returns when its nodes are ready. If it fails, nothing of it stays but
-// the logs, in DIR.logs. Remains of an earlier Up that was killed are removed first.
+// Up starts a cluster and returns when its nodes are ready. After a failure only the logs are left, in DIR.logs. It
+// first removes the remains of an earlier Up that was killed.
 func Up(ctx context.Context, o Options) error {
 	if err := o.complete(); err != nil {
 		return err
@@ -53,7 +53,7 @@ func Up(ctx context.Context, o Options) error {
 	return nil
 }
 
-// vacant makes sure that no cluster is up, and removes the remains of one in the same folder.
+// vacant checks that no cluster is running, and removes the remains of one in the same folder.
 func vacant(ctx context.Context, o Options) error {
 	owner, found, err := host.BridgeOwner()
 	if err != nil {
@@ -119,7 +119,7 @@ func up(ctx context.Context, o Options) error {
 		}
 		machines = append(machines, m)
 	}
-	// The first to fail ends the others' waiting.
+	// The first failure ends the other waits.
 	group, ctx := errgroup.WithContext(ctx)
 	finished := make(chan struct{})
 	for _, m := range machines {
@@ -140,7 +140,7 @@ func up(ctx context.Context, o Options) error {
 	return nil
 }
 
-// settle loads images while the control plane starts, and waits until all is ready.
+// settle loads images while the control plane starts, and waits until everything is ready.
 func settle(ctx context.Context, o Options, machines []*started, say func(string, ...any)) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, m := range machines[1:] {
@@ -170,7 +170,7 @@ func settle(ctx context.Context, o Options, machines []*started, say func(string
 	return group.Wait()
 }
 
-// prepare the host: what is to be put back goes on disk first.
+// prepare prepares the host. The state to restore is written to disk first.
 func prepare(o Options) (*state, error) {
 	groups, err := host.FindCgroups()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 const (
 	lookEvery = 100 * time.Millisecond
-	lookLimit = 2 * time.Minute // many times what it takes
+	lookLimit = 2 * time.Minute // many times the usual duration
 )
 
 func newClient(dir string) (*kubernetes.Clientset, error) {
@@ -59,7 +59,7 @@ func waitNodes(ctx context.Context, client *kubernetes.Clientset, want int) erro
 	})
 }
 
-// readyNodes gives of each node why it is not ready; an empty text: it is.
+// readyNodes returns the reason why each node is not ready; an empty text: it is.
 func readyNodes(ctx context.Context, client *kubernetes.Clientset) (map[string]string, error) {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -77,7 +77,7 @@ func readyNodes(ctx context.Context, client *kubernetes.Clientset) (map[string]s
 				result[node.Name] = fmt.Sprintf("%s: %s", condition.Reason, condition.Message)
 			}
 		}
-		// The node controller takes it away a moment after.
+		// The node controller removes the taint a moment later.
 		for _, taint := range node.Spec.Taints {
 			if taint.Key == corev1.TaintNodeNotReady && result[node.Name] == "" {
 				result[node.Name] = "taint " + taint.Key
@@ -87,7 +87,7 @@ func readyNodes(ctx context.Context, client *kubernetes.Clientset) (map[string]s
 	return result, nil
 }
 
-// waitServiceAccount `default`, without which no pod of the namespace `default` can be made.
+// waitServiceAccount waits for `default`, without which no pod of the namespace `default` can be created.
 func waitServiceAccount(ctx context.Context, client *kubernetes.Clientset) error {
 	return host.Poll(ctx, lookEvery, lookLimit, func() error {
 		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})

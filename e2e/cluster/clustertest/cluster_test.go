@@ -24,7 +24,7 @@ import (
 	"tangram.dev/e2e/cluster/machine"
 )
 
-// build is the folder that setup.sh prepared.
+// build is the output folder of setup.sh.
 func build(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("TANGRAM_BUILD")
@@ -37,7 +37,7 @@ func build(t *testing.T) string {
 	return dir
 }
 
-// probeImage archive.
+// probeImage builds the archive of the probe's image.
 func probeImage(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -51,7 +51,7 @@ func probeImage(t *testing.T) string {
 	return archive
 }
 
-const wait = 4 * time.Minute // only what hangs takes so long
+const wait = 4 * time.Minute // only a hang reaches this limit
 
 // testCluster is a folder of a cluster and the host's state before it.
 type testCluster struct {
@@ -61,7 +61,7 @@ type testCluster struct {
 	traces  Traces
 }
 
-// newCluster sets the sysctls to values that the kubelet changes, so that putting them back shows.
+// newCluster sets the sysctls to values that the kubelet changes, so that their restoration is visible.
 func newCluster(t *testing.T) *testCluster {
 	t.Helper()
 	require.Zero(t, os.Geteuid(), "run as root")
@@ -80,13 +80,13 @@ func newCluster(t *testing.T) *testCluster {
 	var err error
 	c.before, err = TakeSnapshot()
 	require.NoError(t, err)
-	t.Cleanup(func() { // of a test that failed
+	t.Cleanup(func() { // after a failed test
 		require.NoError(t, cluster.Down(context.WithoutCancel(t.Context()), c.options, false))
 	})
 	return c
 }
 
-// nothingLeft of it, after down.
+// nothingLeft checks the host after down.
 func (c *testCluster) nothingLeft() {
 	c.t.Helper()
 	after, err := TakeSnapshot()
@@ -117,7 +117,7 @@ func (c *testCluster) tryKubectl(args ...string) (string, error) {
 	return string(output), err
 }
 
-// soon waits for what takes a moment.
+// soon waits for a condition.
 func (c *testCluster) soon(look func() error) {
 	c.t.Helper()
 	require.NoError(c.t, host.Poll(c.t.Context(), 200*time.Millisecond, wait, look))
@@ -125,7 +125,7 @@ func (c *testCluster) soon(look func() error) {
 
 func TestUpDownLeavesNothing(t *testing.T) {
 	c := newCluster(t)
-	// A program on the host that pods reach, for the preStop hook to tell.
+	// A program on the host that pods can reach; the preStop hook calls it.
 	var stopped atomic.Int32
 	archive := probeImage(t)
 	c.options.Images = []string{archive}
@@ -183,7 +183,7 @@ func must[T any](value T, err error) func(*testing.T) T {
 	}
 }
 
-// pods have what Tangram's use.
+// pods have the same features as Tangram's.
 func (c *testCluster) pods(t *testing.T) {
 	output := c.kubectl("exec", "deployment/probe", "--", "/bin/probe", "cat",
 		"/models/weights", "/run/probe/first", "/all/setting", "/all/key", "/all/labels", "/all/token")
@@ -198,8 +198,8 @@ func (c *testCluster) pods(t *testing.T) {
 	require.NoError(t, c.traces.Add(c.options.Dir))
 }
 
-// services are reached from the host by NodePort on every node and by port-forward, and from pods;
-// pods are reached at their addresses, from the host and across nodes.
+// services are reached from the host by NodePort on every node and by port-forward, and from pods; pods are reached at
+// their addresses, from the host and across nodes.
 func (c *testCluster) services(t *testing.T) {
 	for i := 1; i <= 2; i++ {
 		c.soon(func() error { return c.get(fmt.Sprintf("http://%s:30080", machine.NodeAddress(i))) })
@@ -248,7 +248,7 @@ func (c *testCluster) get(url string) error {
 	return err
 }
 
-// memory of a node is what was asked for, so a pod that wants more stays pending.
+// memory of a node equals the option, so a larger pod stays pending.
 func (c *testCluster) memory(t *testing.T) {
 	require.Equal(t, "1Gi", c.kubectl("get", "node", "n1", "-o", "jsonpath={.status.allocatable.memory}"))
 	c.soon(func() error {
@@ -260,7 +260,7 @@ func (c *testCluster) memory(t *testing.T) {
 	})
 }
 
-// second cluster on one machine: refused, with the first one's folder; this one stays.
+// second starts another cluster on this machine, which is rejected with the first one's folder; the first one stays.
 func (c *testCluster) second(t *testing.T) {
 	other := c.options
 	other.Dir = filepath.Join(t.TempDir(), "other")
@@ -287,7 +287,7 @@ func (c *testCluster) status(t *testing.T) {
 	}
 }
 
-// componentRestarts after it was killed; its pods stay.
+// componentRestarts kills a component, which restarts; the node's pods stay.
 func (c *testCluster) componentRestarts(t *testing.T) {
 	uids := c.kubectl("get", "pods", "-o", "jsonpath={.items[*].metadata.uid} {.items[*].status.containerStatuses[*].restartCount}")
 	kubelet := func() int {
@@ -314,7 +314,7 @@ func (c *testCluster) componentRestarts(t *testing.T) {
 	require.Equal(t, uids, c.kubectl("get", "pods", "-o", "jsonpath={.items[*].metadata.uid} {.items[*].status.containerStatuses[*].restartCount}"))
 }
 
-// cutAndJoin: nothing gets through to a node that is cut, and everything again after.
+// cutAndJoin cuts a node, which then receives nothing, and joins it again.
 func (c *testCluster) cutAndJoin(t *testing.T) {
 	url := "http://" + net.JoinHostPort(c.kubectl("get", "pods", "-l", "app=probe", "-o", "jsonpath={.items[?(@.spec.nodeName=='n2')].status.podIP}"), "8080")
 	c.soon(func() error { return c.get(url) })
@@ -325,8 +325,7 @@ func (c *testCluster) cutAndJoin(t *testing.T) {
 	c.soon(func() error { return c.get(url) })
 }
 
-// killAndStart: a node without power has no process; started again, its pods run again, with the
-// images that were loaded.
+// killAndStart kills a node, which then has no process; after a restart its pods run again, with the loaded images.
 func (c *testCluster) killAndStart(t *testing.T) {
 	restarts := func() string {
 		return c.kubectl("get", "pods", "-l", "app=probe", "-o", "jsonpath={.items[?(@.spec.nodeName=='n1')].status.containerStatuses[0].restartCount}")
@@ -348,7 +347,7 @@ func (c *testCluster) killAndStart(t *testing.T) {
 	c.kubectl("rollout", "status", "deployment/probe", "--timeout=4m")
 }
 
-// TestInterruptedUp kills `up` at different points; `down` then takes back what there was.
+// TestInterruptedUp kills `up` at different points; `down` then restores the host.
 func TestInterruptedUp(t *testing.T) {
 	for _, after := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond, 1500 * time.Millisecond, 4 * time.Second, 8 * time.Second} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -358,7 +357,7 @@ func TestInterruptedUp(t *testing.T) {
 			up.Stdout, up.Stderr = &output, &output
 			require.NoError(t, up.Start())
 			time.Sleep(after)
-			_ = up.Process.Kill() // the last may have come to its end
+			_ = up.Process.Kill() // the last one may have ended
 			_ = up.Wait()
 			require.NoError(t, c.traces.Add(c.options.Dir))
 			t.Logf("%d traces; up said:\n%s", len(c.traces), output.String())
@@ -368,8 +367,8 @@ func TestInterruptedUp(t *testing.T) {
 	}
 }
 
-// TestUpAfterInterruptedUp in the same folder removes the remains by itself; a failed one removes
-// itself and keeps its logs.
+// TestUpAfterInterruptedUp: `up` in the same folder removes the remains itself; a failed `up` removes itself and keeps
+// its logs.
 func TestUpAfterInterruptedUp(t *testing.T) {
 	c := newCluster(t)
 	up := exec.CommandContext(t.Context(), filepath.Join(c.options.Build, "bin/tangram-cluster"), "up", "--dir", c.options.Dir)

@@ -17,14 +17,14 @@ import (
 	"tangram.dev/e2e/cluster/host"
 )
 
-// mountsOwn is made by mount(8), whoever uses it first on a machine (the kubelet does).
+// mountsOwn is made by the first use of mount(8) on a machine (the kubelet uses it).
 const mountsOwn = "/run/mount"
 
-// Snapshot of what a cluster changes on the host, as one line for each thing.
+// Snapshot lists the state that a cluster changes on the host, one line per item.
 type Snapshot []string
 
-// TakeSnapshot of mounts, sysctls, links, routes, control groups and folders that programs make.
-// Processes and namespaces are Traces: those of others come and go.
+// TakeSnapshot records mounts, sysctls, links, routes, control groups and folders that programs make. Processes and
+// namespaces are in Traces, because unrelated ones come and go.
 func TakeSnapshot() (Snapshot, error) {
 	var all Snapshot
 	add := func(kind string, what ...any) { all = append(all, kind+" "+fmt.Sprint(what...)) }
@@ -37,7 +37,7 @@ func TakeSnapshot() (Snapshot, error) {
 		if !strings.HasPrefix(m.FSType, "cgroup") {
 			continue
 		}
-		// Of the first level only: what is below others' groups is theirs and changes any time.
+		// Only the first level: deeper groups belong to other programs and change any time.
 		groups, e := os.ReadDir(m.Mountpoint)
 		err = errors.Join(err, e)
 		for _, group := range groups {
@@ -76,7 +76,7 @@ func TakeSnapshot() (Snapshot, error) {
 	return all, err
 }
 
-// Diff gives what came (+) and what went (-) since before.
+// Diff lists additions (+) and removals (-) since before.
 func (s Snapshot) Diff(before Snapshot) []string {
 	var diff []string
 	for _, line := range s {
@@ -92,14 +92,13 @@ func (s Snapshot) Diff(before Snapshot) []string {
 	return diff
 }
 
-// Traces are the namespaces of a cluster's processes, those of its pods included, and their folders
-// in /proc, by which programs outside reach into them.
+// Traces are the namespaces of a cluster's processes, including its pods, and those processes' folders in /proc, which
+// outside programs use to reach them.
 type Traces map[string]bool
 
 var namespaceKinds = []string{"mnt", "net", "pid", "uts", "ipc"}
 
-// Add the namespaces that the descendants of a cluster's supervisors are in now, but for those of
-// this process itself.
+// Add records the present namespaces of the descendants of a cluster's supervisors, except those of this process.
 func (t Traces) Add(dir string) error {
 	processes, err := host.Processes()
 	if err != nil {
@@ -127,7 +126,7 @@ func (t Traces) Add(dir string) error {
 	return nil
 }
 
-// namespaces of a process, as `net:[4026531840]`; none of one that ended.
+// namespaces returns a process's namespaces, as `net:[4026531840]`; none if it has ended.
 func namespaces(pid int) []string {
 	var all []string
 	for _, kind := range namespaceKinds {
@@ -140,8 +139,8 @@ func namespaces(pid int) []string {
 
 var procFolder = regexp.MustCompile(`^/proc/\d+`)
 
-// Left gives the processes that are in one of the namespaces, and those whose command line names the
-// folder or one of the cluster's processes, other than this program's own.
+// Left lists the processes in one of the namespaces, and those whose command line names the folder or one of the
+// cluster's processes, except this program.
 func (t Traces) Left(dir string) ([]string, error) {
 	processes, err := host.Processes()
 	if err != nil {

@@ -16,32 +16,32 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// groupPrefix of the control groups of machines: /tangram-n1 holds what runs in n1's pods, and what runs n1.
+// groupPrefix starts the names of machines' control groups: /tangram-n1 has n1's pods and n1's own processes.
 const groupPrefix = "tangram-"
 
 // Group is the control group of a machine.
 func Group(machine string) string { return groupPrefix + machine }
 
-// What the kubelet and runc need.
+// The controllers that the kubelet and runc need.
 var (
 	controllersV1 = []string{"cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer", "blkio"}
 	controllersV2 = []string{"cpu", "cpuset", "memory", "pids"}
 )
 
-// Cgroups of the host. In v1, also beside a v2 mount that has no controllers (hybrid), each
-// hierarchy has a folder of its own; in v2 there is one.
+// Cgroups are the control groups of the host. In v1 (also next to a v2 mount without controllers, "hybrid") each
+// hierarchy has a separate folder; v2 has one folder.
 type Cgroups struct {
 	V2    bool
 	roots []hierarchy // v1's or v2's
-	named []string    // v2 beside v1: runc makes groups there too
+	named []string    // v2 next to v1: runc makes groups there, too
 }
 
 type hierarchy struct {
 	path        string
-	controllers []string // empty: named only, as systemd's
+	controllers []string // empty: a named hierarchy, like systemd's
 }
 
-// FindCgroups that are mounted.
+// FindCgroups finds the mounted control groups.
 func FindCgroups() (Cgroups, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 	if err != nil {
@@ -86,7 +86,7 @@ func readWords(path string) ([]string, error) {
 	return strings.Fields(string(text)), err
 }
 
-// Missing says what nodes need and the host does not have.
+// Missing lists the controllers that nodes need and the host lacks.
 func (c Cgroups) Missing() []string {
 	if len(c.roots) == 0 {
 		return []string{"control groups: neither v1 nor v2 is mounted under /sys/fs/cgroup"}
@@ -108,8 +108,8 @@ func (c Cgroups) Missing() []string {
 	return missing
 }
 
-// Disabled gives the controllers that v2 does not hand to groups below the root; Enable does that,
-// and Disable puts it back.
+// Disabled lists the controllers that v2 does not delegate to groups below the root; Enable delegates them, and Disable
+// reverts that.
 func (c Cgroups) Disabled() ([]string, error) {
 	if !c.V2 {
 		return nil, nil
@@ -121,7 +121,7 @@ func (c Cgroups) Disabled() ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(controllersV2), func(name string) bool { return slices.Contains(enabled, name) }), nil
 }
 
-// Enable controllers (v2) for the groups below the root.
+// Enable delegates controllers (v2) to the groups below the root.
 func (c Cgroups) Enable(controllers []string) error { return c.subtree("", "+", controllers) }
 
 // Disable is the reverse of Enable.
@@ -139,7 +139,7 @@ func (c Cgroups) subtree(group, sign string, controllers []string) error {
 	return nil
 }
 
-// Prepare the group of a node, in every hierarchy.
+// Prepare makes the group of a node in every hierarchy.
 func (c Cgroups) Prepare(node string) error {
 	for _, h := range c.roots {
 		dir := filepath.Join(h.path, Group(node))
@@ -149,7 +149,7 @@ func (c Cgroups) Prepare(node string) error {
 		if c.V2 || !slices.Contains(h.controllers, "cpuset") {
 			continue
 		}
-		// A new cpuset has neither CPUs nor memory, and then takes no process.
+		// A new cpuset has neither CPUs nor memory, and then accepts no process.
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			value, err := os.ReadFile(filepath.Join(h.path, file))
 			if err != nil {
@@ -163,10 +163,11 @@ func (c Cgroups) Prepare(node string) error {
 	return c.subtree(Group(node), "+", controllersV2)
 }
 
-// Adopt puts a machine's supervisor, and so what it starts, beside the machine's pods: in v2 a group with groups below holds no
-// processes itself. In v1 only processors are shared so. Where all are in use, a control plane gets a quarter of what a node gets, and a
-// node's kubelet and containerd an eighth of what its pods get (v2: a third): a thread in the root group would count as much as all
-// pods of a node, and in a real cluster a control plane has processors of its own.
+// Adopt moves a machine's supervisor, and so its children, to a group next to the machine's pods: in v2 a group with
+// child groups has no processes. In v1 only processors are shared this way. Under full load, a control plane gets a
+// quarter of a node's share, and a node's kubelet and containerd an eighth of its pods' share (v2: a third). A thread
+// in the root group would count as much as all pods of a node, and in a real cluster a control plane has its own
+// processors.
 func (c Cgroups) Adopt(machine string, control bool, pid int) error {
 	for _, h := range c.roots {
 		if !slices.Contains(h.controllers, "cpu") {
@@ -193,7 +194,7 @@ func (c Cgroups) Adopt(machine string, control bool, pid int) error {
 	return nil
 }
 
-// Remove all machines' groups with the groups below them. Their processes are gone or going.
+// Remove removes all machines' groups with their child groups. Their processes are gone or ending.
 func (c Cgroups) Remove(ctx context.Context) error {
 	var failed error
 	roots := slices.Clone(c.named)
@@ -223,8 +224,8 @@ func removeGroup(ctx context.Context, top string) error {
 	}); err != nil {
 		return fmt.Errorf("control group: %w", err)
 	}
-	for _, dir := range slices.Backward(dirs) { // children come after parents
-		// The kernel is done with a group a little after its last process (EBUSY until then).
+	for _, dir := range slices.Backward(dirs) { // children follow their parents
+		// The kernel releases a group a little after its last process ended (EBUSY until then).
 		if err := Poll(ctx, 20*time.Millisecond, 10*time.Second, func() error { return ignoreGone(syscall.Rmdir(dir)) }); err != nil {
 			return fmt.Errorf("control group %s: %w", dir, err)
 		}

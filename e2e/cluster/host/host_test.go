@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const wait = 4 * time.Minute // only what hangs takes so long
+const wait = 4 * time.Minute // only a hang reaches this limit
 
 func TestParseSupervisor(t *testing.T) {
 	for _, test := range []struct {
@@ -63,7 +63,7 @@ func TestSysctlsRestore(t *testing.T) {
 		"those that a kernel lacks are left out")
 	write("vm/overcommit_memory", "1")           // by the kubelet
 	write("kernel/keys/root_maxkeys", "1000000") // by the kubelet
-	write("kernel/panic", "60")                  // by the administrator, meanwhile
+	write("kernel/panic", "60")                  // by the administrator, in the meantime
 	require.NoError(t, before.restore(root))
 	require.NoError(t, before.restore(root), "a second time")
 	after, err := readSysctls(root)
@@ -112,7 +112,7 @@ func TestCgroupsV1(t *testing.T) {
 	cpus, err := os.ReadFile(filepath.Join(root, "cpuset/tangram-n1/cpuset.cpus"))
 	require.NoError(t, err)
 	require.Equal(t, "0-3\n", string(cpus))
-	// In a real hierarchy these files go with their folder.
+	// In a real hierarchy these files disappear with their folder.
 	for _, machine := range []string{"n1", "cp"} {
 		require.NoError(t, os.Remove(filepath.Join(root, "cpuset/tangram-"+machine+"/cpuset.cpus")))
 		require.NoError(t, os.Remove(filepath.Join(root, "cpuset/tangram-"+machine+"/cpuset.mems")))
@@ -166,11 +166,11 @@ func TestNoCgroups(t *testing.T) {
 	require.Len(t, groups.Missing(), 1)
 }
 
-// Kill must not touch a process that has a supervisor's former PID.
+// Kill must not affect a process that has a supervisor's former PID.
 func TestKillSparesOthers(t *testing.T) {
 	command := exec.CommandContext(t.Context(), "sleep", "3600")
 	require.NoError(t, command.Start())
-	require.Eventually(t, func() bool { // the kernel tells its arguments a moment after its start
+	require.Eventually(t, func() bool { // the kernel shows its arguments a moment after its start
 		p, err := process(command.Process.Pid)
 		return err == nil && len(p.Args) > 0
 	}, wait, time.Millisecond)
@@ -183,7 +183,7 @@ func TestKillSparesOthers(t *testing.T) {
 	require.Error(t, command.Wait())
 }
 
-// Kill ends a supervisor at SIGTERM, and one that does not care at SIGKILL.
+// Kill ends a supervisor with SIGTERM, and one that ignores SIGTERM with SIGKILL.
 func TestKill(t *testing.T) {
 	program, err := os.Executable()
 	require.NoError(t, err)
@@ -212,8 +212,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// Kill returns when all of the namespace has ended, not when its PID 1 has begun to. Before, a `down` beside a busy machine took away control groups and
-// sysctls that a kubelet then wrote again.
+// Kill returns when the whole namespace has ended, not when its PID 1 has begun to end. Earlier, `down` on a busy
+// machine removed control groups and sysctls that a kubelet then wrote again.
 func TestKillWaitsForAllOfTheNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root, as all of the cluster does")
@@ -245,7 +245,7 @@ func TestKillWaitsForAllOfTheNamespace(t *testing.T) {
 	require.Error(t, command.Wait())
 }
 
-// slow has so much memory that the kernel needs a while to end it.
+// slow has so much memory that the kernel needs time to end it.
 func slow() {
 	memory := make([]byte, 1<<30)
 	for i := 0; i < len(memory); i += 4096 {
@@ -256,16 +256,16 @@ func slow() {
 	runtime.KeepAlive(memory)
 }
 
-// TestMain stands in for a supervisor where a test starts this program again as one.
+// TestMain runs as a supervisor if a test starts this program as one.
 func TestMain(m *testing.M) {
 	if kind := os.Getenv("TANGRAM_TEST_SUPERVISOR"); kind != "" {
 		switch kind {
-		case "true": // deaf
+		case "true": // ignores SIGTERM
 			signal.Ignore(syscall.SIGTERM)
 			_, _ = os.Stdout.WriteString("ready")
 		case "slow":
 			slow()
-		case "parent": // as a supervisor, it ends at SIGTERM and leaves the rest to the kernel
+		case "parent": // like a supervisor, it ends at SIGTERM and leaves its children to the kernel
 			stop := make(chan os.Signal, 1)
 			signal.Notify(stop, syscall.SIGTERM)
 			program, _ := os.Executable()
@@ -302,18 +302,18 @@ func TestLock(t *testing.T) {
 	unlock()
 }
 
-// TestListsThatChangeWhileTheyAreRead: links come and go without a pause; a list is whole or asked for
-// again. Before, a `down` at that moment failed half-way.
+// TestListsThatChangeWhileTheyAreRead adds and removes links continuously; a list is complete or read again. Earlier, a
+// `down` at that moment failed half-way.
 func TestListsThatChangeWhileTheyAreRead(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root, as all of the cluster does")
 	}
-	runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 	require.NoError(t, unix.Unshare(unix.CLONE_NEWNET))
 	here, err := os.Open("/proc/thread-self/ns/net")
 	require.NoError(t, err)
 	defer func() { _ = here.Close() }()
-	const links = 100 // a list of several parts
+	const links = 100 // a list of several messages
 	for i := range links {
 		require.NoError(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("d%d", i)}}))
 	}
@@ -329,11 +329,11 @@ func TestListsThatChangeWhileTheyAreRead(t *testing.T) {
 			if err := errors.Join(netlink.LinkAdd(link), netlink.LinkDel(link)); err != nil {
 				return err
 			}
-			time.Sleep(5 * time.Millisecond) // a list comes through between two changes
+			time.Sleep(5 * time.Millisecond) // so that a list is read between two changes
 		}
 		return nil
 	})
-	plain := 0 // lists that the kernel said are not whole
+	plain := 0 // lists that the kernel reported as incomplete
 	deadline := time.Now().Add(wait)
 	for plain == 0 && time.Now().Before(deadline) {
 		for range 100 {

@@ -13,18 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bridge joins the host and the machines; there is one, so there is one cluster. Its alias is the
-// cluster's folder.
+// Bridge connects the host and the machines; there is one, so there is one cluster. Its alias is the cluster's folder.
 const Bridge = "tangram0"
 
-// vethPrefix of the host's ends of the machines' links.
+// vethPrefix starts the names of the host's ends of the machines' links.
 const vethPrefix = "tgc-"
 
 // Veth is the name of the host's end of a machine's link.
 func Veth(machine string) string { return vethPrefix + machine }
 
-// BridgeOwner gives the folder of the cluster whose bridge is there; there is none if !found. An
-// empty owner: the bridge of an `up` that was killed before it said whose it is.
+// BridgeOwner returns the folder of the cluster that owns the bridge; !found: there is no bridge. An empty owner: an
+// `up` was killed before it set the alias.
 func BridgeOwner() (owner string, found bool, err error) {
 	link, err := netlink.LinkByName(Bridge)
 	if isNoLink(err) {
@@ -41,15 +40,15 @@ func isNoLink(err error) bool {
 	return errors.As(err, &none)
 }
 
-// hardwareAddress for an IPv4 address. Fixed ones, as real machines have: a bridge takes the lowest
-// of its links' unless told, so it would change as machines come and go, and machines would look for
-// each other at old ones for seconds.
+// hardwareAddress returns a fixed address for an IPv4 address, as real machines have. By default a bridge takes the
+// lowest address of its links. Then it would change as machines come and go, and machines would use outdated addresses
+// for seconds.
 func hardwareAddress(ip net.IP) net.HardwareAddr {
 	v4 := ip.To4()
 	return net.HardwareAddr{0x02, 0x54, v4[0], v4[1], v4[2], v4[3]} // locally administered
 }
 
-// AddBridge makes the bridge with the host's address and says whose it is.
+// AddBridge makes the bridge with the host's address and records its owner.
 func AddBridge(owner string, address *net.IPNet) error {
 	fail := func(err error) error { return fmt.Errorf("bridge %s: %w", Bridge, err) }
 	attrs := netlink.NewLinkAttrs()
@@ -74,7 +73,7 @@ func AddBridge(owner string, address *net.IPNet) error {
 	return nil
 }
 
-// AddRoute of the host to a node's pods; it goes with the bridge.
+// AddRoute adds the host's route to a node's pods; it is removed with the bridge.
 func AddRoute(to *net.IPNet, gateway net.IP) error {
 	link, err := netlink.LinkByName(Bridge)
 	if err != nil {
@@ -86,15 +85,15 @@ func AddRoute(to *net.IPNet, gateway net.IP) error {
 	return nil
 }
 
-// Plug joins a machine, by the PID of its supervisor, to the bridge: its end is eth0, which it gives
-// the address itself.
+// Plug connects a machine, given its supervisor's PID, to the bridge. The machine's end is eth0, whose address the
+// machine sets itself.
 func Plug(ctx context.Context, machine string, pid int, address net.IP) error {
 	fail := func(err error) error { return fmt.Errorf("link %s of machine %s: %w", Veth(machine), machine, err) }
 	bridge, err := netlink.LinkByName(Bridge)
 	if err != nil {
 		return fail(err)
 	}
-	// The namespace of a machine that ended lets go of its link a little late.
+	// The namespace of a machine that ended releases its link with a delay.
 	if err := removeLink(ctx, Veth(machine)); err != nil {
 		return fail(err)
 	}
@@ -108,7 +107,7 @@ func Plug(ctx context.Context, machine string, pid int, address net.IP) error {
 	return SetLink(machine, true)
 }
 
-// SetLink puts a machine's link up or down, at the host's end: a cable plugged in or out.
+// SetLink sets a machine's link up or down at the host's end, like plugging a cable in or out.
 func SetLink(machine string, up bool) error {
 	link, err := netlink.LinkByName(Veth(machine))
 	if err != nil {
@@ -125,24 +124,24 @@ func SetLink(machine string, up bool) error {
 	return nil
 }
 
-// LinkUp tells whether a machine's link is up at the host's end.
+// LinkUp reports whether a machine's link is up at the host's end.
 func LinkUp(machine string) bool {
 	link, err := netlink.LinkByName(Veth(machine))
 	return err == nil && link.Attrs().Flags&net.FlagUp != 0
 }
 
-// Links of the host.
+// Links lists the host's links.
 func Links() ([]netlink.Link, error) { return whole("links", netlink.LinkList) }
 
-// Routes of the host, of one family of addresses or of all.
+// Routes lists the host's routes, of one address family or of all.
 func Routes(family int) ([]netlink.Route, error) {
 	return whole("routes", func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
 }
 
-// whole answer of the kernel: a list that changed while it was read is read again. Ends of links go a
-// little after the machines that held them, so that is common when a cluster ends.
+// whole reads a list from the kernel again until it did not change meanwhile. Links disappear a little after their
+// machines, so changes are common when a cluster ends.
 func whole[T any](what string, list func() (T, error)) (T, error) {
-	const tries = 100 // far more than there are links of a cluster
+	const tries = 100 // far more than the number of a cluster's links
 	for try := 1; ; try++ {
 		all, err := list()
 		if err == nil || try == tries || !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -168,7 +167,7 @@ func RemoveLinks(ctx context.Context) error {
 	return errors.Join(err, removeLink(ctx, Bridge))
 }
 
-// removeLink waits until it is gone; no error if it is not there.
+// removeLink waits until the link is gone; no error if it does not exist.
 func removeLink(ctx context.Context, name string) error {
 	return Poll(ctx, 20*time.Millisecond, 10*time.Second, func() error {
 		link, err := netlink.LinkByName(name)
@@ -178,7 +177,7 @@ func removeLink(ctx context.Context, name string) error {
 		if err == nil {
 			err = netlink.LinkDel(link)
 		}
-		// Another end of it went at the same moment, or is just going.
+		// The link was removed from its other end, or is being removed.
 		if err == nil || errors.Is(err, syscall.ENODEV) || errors.Is(err, unix.ENXIO) {
 			return fmt.Errorf("link %s: %w", name, errAlive)
 		}
@@ -186,7 +185,7 @@ func removeLink(ctx context.Context, name string) error {
 	})
 }
 
-// Overlaps names the host's routes that lead into networks a cluster wants for itself.
+// Overlaps lists the host's routes into networks that a cluster needs.
 func Overlaps(wanted ...*net.IPNet) ([]string, error) {
 	routes, err := Routes(netlink.FAMILY_V4)
 	if err != nil {

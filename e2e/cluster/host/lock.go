@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// lockName is an abstract socket's: it leaves no file, and goes with the process that holds it. Another in tests.
+// lockName is an abstract socket: it has no file, and ends with its process. Tests use another name.
 var lockName = "@tangram-cluster"
 
-// Lock so that one command at a time changes the host; it waits for another one for at most limit.
-// The lock is held until unlock is called or the process ends, however it ends.
+// Lock serializes commands that change the host; it waits for another command for at most limit. The lock is held until
+// unlock is called or the process ends in any way.
 func Lock(ctx context.Context, limit time.Duration) (unlock func(), err error) {
 	var listener net.Listener
 	err = Poll(ctx, 50*time.Millisecond, limit, func() (err error) {

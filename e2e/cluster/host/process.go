@@ -1,4 +1,4 @@
-// Package host holds what a cluster changes on the machine it runs on, and puts it back.
+// Package host makes and undoes a cluster's changes of its machine.
 package host
 
 import (
@@ -17,15 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process of the host, as /proc tells it.
+// Process is a process of the host, as in /proc.
 type Process struct {
 	PID, Parent int
-	Args        []string // argv; empty of a zombie and of a kernel thread
+	Args        []string // argv; empty for a zombie and for a kernel thread
 	State       byte     // R, S, D, Z, ...
 }
 
-// Supervisor of a machine is a process whose command line is
-// `tangram-cluster machine --dir DIR --name NAME`.
+// Supervisor is the supervisor process of a machine; its command line is `tangram-cluster machine --dir DIR --name
+// NAME`.
 type Supervisor struct {
 	PID       int
 	Dir, Name string
@@ -34,12 +34,12 @@ type Supervisor struct {
 // MachineCommand is the first argument of a supervisor.
 const MachineCommand = "machine"
 
-// SupervisorArgs that follow the program's name.
+// SupervisorArgs returns the arguments after the program's name.
 func SupervisorArgs(dir, name string) []string {
 	return []string{MachineCommand, "--dir", dir, "--name", name}
 }
 
-// ParseSupervisor tells whether a command line is that of a supervisor.
+// ParseSupervisor reports whether a command line is that of a supervisor.
 func ParseSupervisor(args []string) (dir, name string, ok bool) {
 	if len(args) != 6 || filepath.Base(args[0]) != "tangram-cluster" || !slices.Equal(args[1:], SupervisorArgs(args[3], args[5])) {
 		return "", "", false
@@ -47,7 +47,7 @@ func ParseSupervisor(args []string) (dir, name string, ok bool) {
 	return args[3], args[5], true
 }
 
-// Processes of the host.
+// Processes lists the host's processes.
 func Processes() ([]Process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -59,7 +59,7 @@ func Processes() ([]Process, error) {
 		if err != nil {
 			continue
 		}
-		if p, err := process(pid); err == nil { // else it has ended meanwhile
+		if p, err := process(pid); err == nil { // otherwise it has ended in the meantime
 			all = append(all, p)
 		}
 	}
@@ -72,7 +72,7 @@ func process(pid int) (Process, error) {
 	if err != nil {
 		return Process{}, err
 	}
-	// pid (comm) state ppid ...; comm may hold blanks and parentheses.
+	// pid (comm) state ppid ...; comm may contain blanks and parentheses.
 	end := bytes.LastIndexByte(stat, ')')
 	fields := strings.Fields(string(stat[end+1:]))
 	if end < 0 || len(fields) < 2 {
@@ -93,7 +93,7 @@ func process(pid int) (Process, error) {
 	return p, nil
 }
 
-// Supervisors that run now, of all clusters.
+// Supervisors lists the running supervisors of all clusters.
 func Supervisors() ([]Supervisor, error) {
 	all, err := Processes()
 	if err != nil {
@@ -108,15 +108,16 @@ func Supervisors() ([]Supervisor, error) {
 	return found, nil
 }
 
-// errAlive is what is waited for the end of.
+// errAlive means that the awaited end has not happened.
 var errAlive = errors.New("still there")
 
-// Kill ends a supervisor and everything in its namespaces, and waits until they are gone: SIGTERM first if grace is positive.
+// Kill ends a supervisor and all processes in its namespaces, and waits for their end: SIGTERM first if grace is
+// positive.
 func (s Supervisor) Kill(ctx context.Context, grace time.Duration) error {
-	// A descriptor, so that a PID used again meanwhile is never hit.
+	// A descriptor, because the PID may be reused in the meantime.
 	handle, err := unix.PidfdOpen(s.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
-		return nil // it has ended since it was found
+		return nil // it has ended in the meantime
 	}
 	if err != nil {
 		return fmt.Errorf("machine %s, process %d: %w", s.Name, s.PID, err)
@@ -126,9 +127,9 @@ func (s Supervisor) Kill(ctx context.Context, grace time.Duration) error {
 	switch {
 	case err != nil, again.State == 'Z':
 		return nil
-	case len(again.Args) == 0: // it is ending, and has no command line any more
+	case len(again.Args) == 0: // it is ending, and its command line is gone
 	case !s.is(again):
-		return nil // another's by now
+		return nil // the PID belongs to another process
 	default:
 		if grace > 0 && unix.PidfdSendSignal(handle, unix.SIGTERM, nil, 0) == nil && ended(ctx, handle, grace) == nil {
 			return nil
@@ -148,8 +149,8 @@ func (s Supervisor) is(p Process) bool {
 	return ok && dir == s.Dir && name == s.Name
 }
 
-// ended waits for the end of a process that is PID 1 of its namespace, which the kernel tells only when all others of the namespace are gone. Its
-// command line goes earlier: as soon as its first thread has ended, while the others of the namespace may still run.
+// ended waits for the end of PID 1 of a namespace, which the kernel reports only after all other processes of the
+// namespace ended. Its command line disappears earlier, when its first thread ends, while others may still run.
 func ended(ctx context.Context, handle int, limit time.Duration) error {
 	return Poll(ctx, 0, limit, func() error {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, 100)
@@ -160,7 +161,7 @@ func ended(ctx context.Context, handle int, limit time.Duration) error {
 	})
 }
 
-// Poll until look gives no error, every interval for at most limit; then its last error.
+// Poll calls look every interval until it returns no error, for at most limit; then it returns the last error.
 func Poll(ctx context.Context, interval, limit time.Duration, look func() error) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, look() },
 		backoff.WithBackOff(backoff.NewConstantBackOff(interval)), backoff.WithMaxElapsedTime(limit))

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// tunables that the kubelet sets for the whole machine at its start, and to what.
+// tunables are the sysctls that the kubelet sets for the whole machine at its start, with its values.
 var tunables = map[string]string{
 	"vm/overcommit_memory":      "1",
 	"vm/panic_on_oom":           "0",
@@ -19,13 +19,13 @@ var tunables = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// Sysctls by path under /proc/sys.
+// Sysctls has values by path under /proc/sys.
 type Sysctls map[string]string
 
-// procSys is another folder in tests.
+// procSys is the real folder; tests use another one.
 const procSys = "/proc/sys"
 
-// ReadSysctls gives the values of those that the kubelet changes; a kernel may lack some.
+// ReadSysctls returns the values that the kubelet changes; a kernel may lack some of them.
 func ReadSysctls() (Sysctls, error) { return readSysctls(procSys) }
 
 func readSysctls(root string) (Sysctls, error) {
@@ -43,8 +43,7 @@ func readSysctls(root string) (Sysctls, error) {
 	return values, nil
 }
 
-// Restore puts back what the kubelet changed. A value that is neither what it was nor what the
-// kubelet sets is somebody else's wish, and stays.
+// Restore restores the values that the kubelet changed. Any other value was set by another program, and stays.
 func (s Sysctls) Restore() error { return s.restore(procSys) }
 
 func (s Sysctls) restore(root string) error {

@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// linker finds shared libraries as the dynamic linker would.
+// linker finds shared libraries like the dynamic linker.
 type linker struct {
-	cache map[string][]string // soname to paths, the machine's ld.so.cache
-	own   map[string]string   // soname to path, of files that the image has anyway
+	cache map[string][]string // soname to paths, from the machine's ld.so.cache
+	own   map[string]string   // soname to path, of files that are in the image anyway
 }
 
 // newLinker reads the machine's library cache.
@@ -32,7 +32,7 @@ func newLinker(ctx context.Context) (*linker, error) {
 	return &linker{cache: parseCache(string(output)), own: map[string]string{}}, nil
 }
 
-// parseCache of lines `\tlibm.so.6 (libc6,x86-64) => /lib/x86_64-linux-gnu/libm.so.6`.
+// parseCache parses lines `\tlibm.so.6 (libc6,x86-64) => /lib/x86_64-linux-gnu/libm.so.6`.
 func parseCache(text string) map[string][]string {
 	cache := map[string][]string{}
 	for line := range strings.Lines(text) {
@@ -45,7 +45,7 @@ func parseCache(text string) map[string][]string {
 	return cache
 }
 
-// elfFile is what the linker needs to know of a file.
+// elfFile has the parts of a file that the linker needs.
 type elfFile struct {
 	class   elf.Class
 	machine elf.Machine
@@ -54,7 +54,7 @@ type elfFile struct {
 	search  []string // RPATH and RUNPATH, $ORIGIN replaced
 }
 
-// errNotELF of scripts, configuration and so on.
+// errNotELF is returned for scripts, configuration and the like.
 var errNotELF = errors.New("not an ELF file")
 
 func readELF(path string) (*elfFile, error) {
@@ -100,8 +100,8 @@ func readELF(path string) (*elfFile, error) {
 	return result, nil
 }
 
-// closure gives the interpreters and shared libraries that the files need, directly or not, sorted.
-// Files that are not ELF, or are static, need none.
+// closure returns the interpreters and shared libraries that the files need, directly or indirectly, sorted. Files that
+// are not ELF, or are static, need none.
 func (l *linker) closure(files []string) ([]string, error) {
 	found := map[string]bool{}
 	queue := slices.Clone(files)
@@ -138,11 +138,11 @@ func (l *linker) closure(files []string) ([]string, error) {
 		all = append(all, path)
 	}
 	slices.Sort(all)
-	// The interpreter is a library as well, under another path; both stay.
+	// The interpreter is also a library under another path; both stay.
 	return all, nil
 }
 
-// find a library for an object: of the same kind of machine.
+// find finds a library for an object, of the same ELF class and machine.
 func (l *linker) find(soname string, of *elfFile) (string, error) {
 	var candidates []string
 	if strings.Contains(soname, "/") {

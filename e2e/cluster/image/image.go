@@ -23,10 +23,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// File or folder of the machine and where it goes in the image; of a folder, all that is in it.
+// File maps a file or a folder (with its whole content) of the machine to a path in the image.
 type File struct{ Source, Target string }
 
-// ParseFile of `FILE[:DEST]`; DEST is /bin/<name of the file> if it is not given.
+// ParseFile parses `FILE[:DEST]`; the default of DEST is /bin/<name of the file>.
 func ParseFile(text string) (File, error) {
 	source, target, _ := strings.Cut(text, ":")
 	if source == "" {
@@ -41,17 +41,17 @@ func ParseFile(text string) (File, error) {
 	return File{Source: source, Target: target}, nil
 }
 
-// Spec of an image.
+// Spec describes an image.
 type Spec struct {
-	Name       string   // with a tag, which is not latest: nodes would want to pull that
+	Name       string   // with a tag other than latest, which nodes would try to pull
 	Files      []File   // at least one
 	Entrypoint []string // empty: the first file
 	User       string   // "65532"; empty: root
-	Env        []string // NAME=VALUE, beside PATH
-	Exclude    []string // of folders: paths of the image, or names, with wildcards
+	Env        []string // NAME=VALUE, in addition to PATH
+	Exclude    []string // from folders: paths of the image, or names, with wildcards
 }
 
-// Build the image and write its archive to the path, whole or not at all.
+// Build builds the image and writes its archive atomically to the path.
 func (s Spec) Build(ctx context.Context, out string) (err error) {
 	tag, err := name.NewTag(s.Name, name.StrictValidation)
 	if err != nil {
@@ -68,7 +68,7 @@ func (s Spec) Build(ctx context.Context, out string) (err error) {
 	if err != nil {
 		return fmt.Errorf("image %s: %w", s.Name, err)
 	}
-	defer func() { _ = os.Remove(temporary.Name()) }() // gone already if all went well
+	defer func() { _ = os.Remove(temporary.Name()) }() // already renamed after a success
 	if err := errors.Join(tarball.Write(tag, built, temporary), temporary.Chmod(0o644), temporary.Close()); err != nil {
 		return fmt.Errorf("image %s: %w", s.Name, err)
 	}
@@ -117,10 +117,10 @@ func (s Spec) image(ctx context.Context) (v1.Image, error) {
 	return mutate.ConfigFile(built, withPlatform(built, config))
 }
 
-// withPlatform completes the configuration of an image whose layers are there.
+// withPlatform completes the configuration of an image with layers.
 func withPlatform(built v1.Image, config v1.Config) *v1.ConfigFile {
 	file, err := built.ConfigFile()
-	if err != nil { // of an image made in memory
+	if err != nil { // of an in-memory image
 		panic(err)
 	}
 	file = file.DeepCopy()
@@ -129,7 +129,8 @@ func withPlatform(built v1.Image, config v1.Config) *v1.ConfigFile {
 	return file
 }
 
-// unusual folders of libraries: there is no ld.so.cache in the image, and the linker looks into few places.
+// unusual returns the folders of libraries that the dynamic linker does not search by default: the image has no
+// ld.so.cache.
 func unusual(libraries []string) []string {
 	var dirs []string
 	for _, library := range libraries {
@@ -144,7 +145,7 @@ func unusual(libraries []string) []string {
 	return dirs
 }
 
-// entry of a layer: a folder (path ends in /), a text, a link, or a file of the machine.
+// entry is an entry of a layer: a folder (path ends in /), a text, a link, or a file of the machine.
 type entry struct {
 	path   string // without the leading /
 	mode   int64
@@ -159,7 +160,7 @@ var baseTexts = []entry{
 	{path: "etc/group", mode: 0o644, text: "root:x:0:\nnonroot:x:65532:\n"},
 }
 
-// withFolders adds the folders that the entries are in, and sorts by path.
+// withFolders adds the parent folders of the entries, and sorts by path.
 func withFolders(all []entry) []entry {
 	all = slices.Clone(all)
 	known := map[string]bool{}
@@ -178,7 +179,7 @@ func withFolders(all []entry) []entry {
 	return all
 }
 
-// layer is read each time anew: a digest first, then the bytes.
+// layer generates its bytes at each read: first for the digest, then for the archive.
 func layer(all []entry) (v1.Layer, error) {
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		reader, writer := io.Pipe()
@@ -206,7 +207,7 @@ func writeEntry(writer *tar.Writer, e entry) (err error) {
 	case e.link != "":
 		header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, e.link, 0o777
 	case e.source != "":
-		file, err := os.Open(e.source) // a library's links are followed
+		file, err := os.Open(e.source) // follows links of libraries
 		if err != nil {
 			return err
 		}
@@ -221,7 +222,7 @@ func writeEntry(writer *tar.Writer, e entry) (err error) {
 		header.Size, content = info.Size(), file
 		header.Mode = 0o644
 		if info.Mode()&0o111 != 0 {
-			header.Mode = 0o755 // for every user, whatever the umask was here
+			header.Mode = 0o755 // readable for every user, whatever the umask
 		}
 	}
 	if err := writer.WriteHeader(header); err != nil {

@@ -31,7 +31,7 @@ func TestParseFile(t *testing.T) {
 	}
 }
 
-// dynamic program of this machine, whose libraries ldd knows too.
+// dynamic is a program of this machine, whose libraries ldd knows, too.
 const dynamic = "/bin/bash"
 
 func TestClosureIsWhatTheLinkerLoads(t *testing.T) {
@@ -96,7 +96,7 @@ func TestBuild(t *testing.T) {
 	require.Equal(t, []string{"PATH=/bin:/usr/bin", "COLOUR=blue"}, settings.Config.Env)
 	require.Equal(t, "linux", settings.OS)
 
-	// A file system made of its layers runs the program, with nothing of this machine's.
+	// A file system of its layers runs the program, without files of this machine.
 	layers, err := built.Layers()
 	require.NoError(t, err)
 	require.Len(t, layers, 2)

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// expand replaces folders by what is in them: files, links that stay within the folder, and folders below. Left out is what `exclude` names: a
-// path of the image, or a name without a slash, wherever it is; either may have wildcards (path.Match).
+// expand replaces folders by their content: files, links that stay within the folder, and subfolders. `exclude` omits
+// paths of the image, or names without a slash at any depth; both may have wildcards (path.Match).
 func expand(files []File, exclude []string) ([]entry, error) {
 	for _, pattern := range exclude {
 		if _, err := path.Match(pattern, ""); err != nil {
@@ -89,21 +89,22 @@ func excluded(target string, patterns []string) bool {
 		if !strings.Contains(pattern, "/") {
 			against = path.Base(target)
 		}
-		if matches, err := path.Match(pattern, against); err == nil && matches { // patterns were looked at before
+		if matches, err := path.Match(pattern, against); err == nil && matches { // the patterns were checked before
 			return true
 		}
 	}
 	return false
 }
 
-// libraries of the machine that the files of an image need. Those that are in the image anyway do not come twice.
+// libraries returns the machine's libraries that an image's files need. Libraries that are in the image anyway are not
+// added again.
 func libraries(l *linker, all []entry) ([]string, error) {
 	var sources []string
 	own := map[string]bool{}
 	for _, e := range all {
 		if e.source != "" && e.link == "" {
 			sources, own[e.source] = append(sources, e.source), true
-			// Found last, for files whose importers have loaded it before.
+			// These are found last, for files whose importers have loaded them before.
 			l.own[path.Base(e.path)] = e.source
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tree of files, some of them programs, links and an empty folder.
+// tree makes files, some of them programs, links and an empty folder.
 func tree(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -55,7 +55,7 @@ func TestFoldersComeWithLinksAndModesButWithoutWhatIsExcluded(t *testing.T) {
 		require.NoFileExists(t, filepath.Join(root, "opt/it", path))
 		require.NoDirExists(t, filepath.Join(root, "opt/it", path))
 	}
-	if os.Geteuid() == 0 { // its libraries came with it
+	if os.Geteuid() == 0 { // its libraries are in the image
 		output, err := exec.CommandContext(t.Context(), "chroot", root, "/opt/it/lib/bash", "-c", "echo $(</opt/it/lib/link)").CombinedOutput()
 		require.NoError(t, err, "%s", output)
 		require.Equal(t, "lib/deep/text\n", string(output))
@@ -71,7 +71,8 @@ func TestLinksOutOfAFolderAreRefused(t *testing.T) {
 	}
 }
 
-// A library in a folder of the image is found there by those beside it, and is not copied once more to where it lies here.
+// A library in a folder of the image is found there by its neighbors, and is not added again at its path on this
+// machine.
 func TestLibrariesOfTheImageComeOnce(t *testing.T) {
 	linker, err := newLinker(t.Context())
 	require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Command cluster is one binary holding every Kubernetes component; it
-// dispatches on argv[0] (symlinks) or, failing that, on argv[1].
+// Command cluster is one binary with every Kubernetes component. It dispatches on argv[0] (symlinks), otherwise on
+// argv[1].
 package main
 
 import (

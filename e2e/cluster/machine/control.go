@@ -7,11 +7,11 @@ import (
 
 const etcdURL = "http://127.0.0.1:2379"
 
-// controlPlane components, started all at once: each waits for those it needs.
+// controlPlane returns the components, which start concurrently: each waits for its dependencies.
 func (s *Spec) controlPlane() []component {
 	p := func(name string) string { return filepath.Join(s.PKI(), name) }
 	kube := func(name string, args ...string) component { return component{name: name, path: s.Kube, args: args} }
-	// A client of the apiserver. Its default limits (20 and 50 requests/s) make 1000 pods take a minute.
+	// A client of the apiserver. With its default limits (20 and 50 requests/s) 1000 pods take a minute.
 	client := func(name string, args ...string) component {
 		config := p(name + ".kubeconfig")
 		return kube(name, append([]string{
@@ -37,12 +37,12 @@ func (s *Spec) controlPlane() []component {
 			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 			"--proxy-client-cert-file="+p("front-proxy-client.crt"), "--proxy-client-key-file="+p("front-proxy-client.key"),
-			// No kube-proxy here: webhooks and aggregated APIs are called at their pods' addresses.
+			// There is no kube-proxy here: webhooks and aggregated APIs are called at their pods' addresses.
 			"--enable-aggregator-routing=true"),
 		client("kube-controller-manager", "--use-service-account-credentials", "--service-account-private-key-file="+p("sa.key"),
 			"--root-ca-file="+p("ca.crt"), "--cluster-signing-cert-file="+p("ca.crt"), "--cluster-signing-key-file="+p("ca.key"),
 			"--requestheader-client-ca-file="+p("front-proxy-ca.crt"), "--flex-volume-plugin-dir="+filepath.Join(s.Home(), "volume-plugins"),
-			"--allocate-node-cidrs=false"), // the nodes' subnets are fixed; it would hand out others
+			"--allocate-node-cidrs=false"), // the nodes' subnets are fixed; the controller would assign others
 		client("kube-scheduler"),
 	}
 }

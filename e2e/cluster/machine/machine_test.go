@@ -23,7 +23,7 @@ func TestSpecRoundTrip(t *testing.T) {
 	require.ErrorContains(t, err, "machine n3")
 }
 
-// The configurations are what they should be, also in a folder with blanks and quotes in its name.
+// The configurations are correct, also in a folder with blanks and quotes in its name.
 func TestConfigs(t *testing.T) {
 	spec := &Spec{Name: "n1", Index: 1, Nodes: 1, Dir: filepath.Join(t.TempDir(), `a "b": c`), Deb: "/d", ReservedMemory: 1 << 30}
 	require.NoError(t, spec.Write())
@@ -47,10 +47,10 @@ func TestConfigs(t *testing.T) {
 	require.NotContains(t, string(text), "<no value>")
 }
 
-// reaper of this program, which cannot have two: each would take the other's children.
+// reaper is the program's only reaper: two would take each other's children.
 var reaper = sync.OnceValue(newProcesses)
 
-// keep starts a component again after its end, with its output in one log; orphans are reaped too.
+// keep restarts a component after its end, with its output in one log; orphans are reaped, too.
 func TestKeep(t *testing.T) {
 	logs := t.TempDir()
 	p := reaper()

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountPoints that a node covers by folders of its own, since programs have them built in (the last of
-// /run: the chart of Tangram). They are made on the host if missing.
+// MountPoints are fixed paths of programs that a node covers with private folders (the last of /run: Tangram's chart).
+// Missing ones are made on the host.
 var MountPoints = []string{"/run/containerd", "/run/netns", "/run/tangram-node", "/var/lib/cni", "/var/lib/kubelet", "/var/log"}
 
-// isolate mounts what is the machine's own; it has a mount namespace of its own by then.
+// isolate makes the machine's private mounts; it runs in a separate mount namespace.
 func (s *Spec) isolate() error {
-	// Mounts made here stay here; those of the host appear (and, more important, go) here too.
+	// Mounts made here stay private; mounts of the host appear here and, more important, disappear.
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
 	}
@@ -24,13 +24,12 @@ func (s *Spec) isolate() error {
 	if s.Control() {
 		return nil
 	}
-	// The kubelet hands volumes to containers by propagation. What is mounted below is shared too,
-	// as its parent is.
+	// The kubelet passes volumes to containers by propagation. Mounts below are shared, like their parent.
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return err
 	}
 	for _, point := range MountPoints {
-		if filepath.Dir(point) == "/run" { // state that a reboot forgets
+		if filepath.Dir(point) == "/run" { // state that a reboot clears
 			if err := mount("tmpfs", point, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=711"); err != nil {
 				return err
 			}

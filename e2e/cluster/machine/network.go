@@ -12,7 +12,7 @@ import (
 	"tangram.dev/e2e/cluster/host"
 )
 
-// connect waits for the link that the host gives the machine, and gives it its address and routes.
+// connect waits for the machine's link from the host, and sets its address and routes.
 func (s *Spec) connect(ctx context.Context) error {
 	var link netlink.Link
 	if err := host.Poll(ctx, 10*time.Millisecond, 20*time.Second, func() (err error) {
@@ -49,6 +49,6 @@ func (s *Spec) connect(ctx context.Context) error {
 	if s.Control() {
 		return nil
 	}
-	// Of this network namespace, not of the host.
+	// Affects this network namespace, not the host.
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1\n"), 0)
 }

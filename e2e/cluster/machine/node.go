@@ -14,23 +14,23 @@ import (
 //go:embed templates
 var templates embed.FS
 
-// deb is a path of the unpacked packages.
+// deb returns a path in the unpacked packages.
 func (s *Spec) deb(path string) string { return filepath.Join(s.Deb, path) }
 
-// Libraries of the unpacked packages, as LD_LIBRARY_PATH.
+// Libraries returns the library folders of the unpacked packages, for LD_LIBRARY_PATH.
 func Libraries(deb string) string {
 	var dirs []string
 	for _, pattern := range []string{"usr/lib/*-linux-gnu", "lib/*-linux-gnu"} {
-		found, _ := filepath.Glob(filepath.Join(deb, pattern)) // fails for a bad pattern only
+		found, _ := filepath.Glob(filepath.Join(deb, pattern)) // fails only for a bad pattern
 		dirs = append(dirs, found...)
 	}
 	return strings.Join(dirs, ":")
 }
 
-// config is the path of a component's configuration.
+// config returns the path of a component's configuration.
 func (s *Spec) config(name string) string { return filepath.Join(s.Home(), "config", name) }
 
-// writeConfigs of a node's components, from the templates.
+// writeConfigs writes the configurations of a node's components from the templates.
 func (s *Spec) writeConfigs() error {
 	values := map[string]any{
 		"Name": s.Name, "Address": s.Address(), "PodNetwork": PodNetwork, "PodSubnet": PodSubnet(s.Index), "Socket": containerdSock,

@@ -17,8 +17,8 @@ import (
 	"tangram.dev/e2e/cluster/host"
 )
 
-// Run is PID 1 of a machine: it returns when the machine cannot start, or at SIGTERM. Either way
-// the kernel then ends every process of the machine.
+// Run is PID 1 of a machine: it returns at SIGTERM, or if the machine cannot start. The kernel then ends every process
+// of the machine.
 func Run(dir, name string) error {
 	spec, err := ReadSpec(dir, name)
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *Spec) run(ctx context.Context) error {
 	if err := s.writeConfigs(); err != nil {
 		return err
 	}
-	// containerd and runc, CNI plugins and nft look for programs and libraries in these.
+	// The search paths of containerd and runc, CNI plugins and nft.
 	for name, value := range map[string]string{
 		"PATH":            s.deb("usr/bin") + ":" + s.deb("usr/sbin") + ":" + s.deb("sbin") + ":" + os.Getenv("PATH"),
 		"LD_LIBRARY_PATH": Libraries(s.Deb),
@@ -67,14 +67,13 @@ func (s *Spec) run(ctx context.Context) error {
 		}
 	}
 	go processes.keep(ctx, s.containerd(), s.Logs())
-	// The kubelet leaves at once without it, and would be back only a second later.
+	// Without containerd the kubelet exits immediately, and restarts only a second later.
 	if err := host.Poll(ctx, 20*time.Millisecond, 30*time.Second, func() error {
 		return Listens(ctx, "unix", containerdSock)
 	}); err != nil {
 		return fmt.Errorf("containerd does not listen (see %s): %w", filepath.Join(s.Logs(), "containerd.log"), err)
 	}
-	// Neither does well without the apiserver: their pauses between trials grow. A node may come up
-	// before the control plane all the same.
+	// Without the apiserver the retry intervals of both grow. Still, a node may start before the control plane.
 	if err := host.Poll(ctx, 20*time.Millisecond, 30*time.Second, func() error {
 		return Listens(ctx, "tcp", net.JoinHostPort(ControlAddress, strconv.Itoa(apiserverPort)))
 	}); err != nil {
@@ -86,7 +85,7 @@ func (s *Spec) run(ctx context.Context) error {
 	return nil
 }
 
-// Listens says why nobody does at an address; a socket is in the file system before somebody listens at it.
+// Listens returns an error if no process listens at an address. A socket's file exists before a process listens on it.
 func Listens(ctx context.Context, network, address string) error {
 	connection, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, network, address)
 	if err != nil {

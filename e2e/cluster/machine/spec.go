@@ -1,4 +1,4 @@
-// Package machine is one machine of a cluster, from within its namespaces.
+// Package machine runs one machine of a cluster, inside its namespaces.
 package machine
 
 import (
@@ -9,30 +9,30 @@ import (
 	"path/filepath"
 )
 
-// The cluster's networks. Nothing of them exists outside the host.
+// The cluster's networks. They do not exist outside the host.
 const (
 	HostAddress    = "10.211.0.1"
 	ControlAddress = "10.211.0.10"
 	MachineNetwork = "10.211.0.0/24"
 	PodNetwork     = "10.212.0.0/16"
 	ServiceNetwork = "10.96.0.0/16"
-	FirstService   = "10.96.0.1" // the service `kubernetes`
+	FirstService   = "10.96.0.1" // the address of service `kubernetes`
 )
 
 const (
-	// ControlName of the control plane's machine.
+	// ControlName is the control plane's machine.
 	ControlName = "cp"
-	// PauseImage of the pods' sandboxes.
+	// PauseImage is the image of the pods' sandboxes.
 	PauseImage = "tangram.dev/pause:1"
-	// MaxNodes whose addresses fit beside the control plane's.
+	// MaxNodes is the number of nodes whose addresses fit next to the control plane's.
 	MaxNodes = 50
 
 	apiserverPort  = 6443
 	specFile       = "machine.json"
-	containerdSock = "/run/containerd/tangram.sock" // the host may have a containerd.sock of its own
+	containerdSock = "/run/containerd/tangram.sock" // the host may have its own containerd.sock
 )
 
-// Spec of a machine, in DIR/NAME/machine.json.
+// Spec describes a machine, in DIR/NAME/machine.json.
 type Spec struct {
 	Name  string `json:"name"`  // cp, n1, n2, ...
 	Index int    `json:"index"` // 0: control plane; i: node i
@@ -40,26 +40,26 @@ type Spec struct {
 	Dir   string `json:"dir"`   // of the cluster, absolute
 	Kube  string `json:"kube"`  // the multi-call binary
 	Deb   string `json:"deb"`   // root of the unpacked Debian packages
-	// ReservedMemory (bytes) that the node holds back from pods.
+	// ReservedMemory (bytes) is not available to the node's pods.
 	ReservedMemory int64 `json:"reservedMemory,omitempty"`
 }
 
-// NodeName of node i, from 1.
+// NodeName is the name of node i, from 1.
 func NodeName(i int) string { return fmt.Sprintf("n%d", i) }
 
-// NodeAddress of node i on the bridge.
+// NodeAddress is the address of node i on the bridge.
 func NodeAddress(i int) string { return fmt.Sprintf("10.211.0.%d", 10+i) }
 
-// PodSubnet of node i.
+// PodSubnet is the pods' network of node i.
 func PodSubnet(i int) string { return fmt.Sprintf("10.212.%d.0/24", i) }
 
 // Server is the URL of the apiserver.
 func Server() string { return fmt.Sprintf("https://%s:%d", ControlAddress, apiserverPort) }
 
-// Control says whether it is the control plane.
+// Control reports whether it is the control plane.
 func (s *Spec) Control() bool { return s.Index == 0 }
 
-// Address on the bridge.
+// Address is the machine's address on the bridge.
 func (s *Spec) Address() string {
 	if s.Control() {
 		return ControlAddress
@@ -67,7 +67,7 @@ func (s *Spec) Address() string {
 	return NodeAddress(s.Index)
 }
 
-// Home is the machine's own folder.
+// Home is the machine's folder.
 func (s *Spec) Home() string { return filepath.Join(s.Dir, s.Name) }
 
 // Logs is the folder of its components' logs.
@@ -76,7 +76,7 @@ func (s *Spec) Logs() string { return filepath.Join(s.Dir, "logs", s.Name) }
 // PKI is the folder of the cluster's keys and certificates.
 func (s *Spec) PKI() string { return filepath.Join(s.Dir, "pki") }
 
-// Write the spec to its place.
+// Write writes the spec to its file.
 func (s *Spec) Write() error {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *Spec) Write() error {
 	return os.WriteFile(filepath.Join(s.Home(), specFile), text, 0o600)
 }
 
-// ReadSpec of a machine of the cluster in dir.
+// ReadSpec reads the spec of a machine of the cluster in dir.
 func ReadSpec(dir, name string) (*Spec, error) {
 	text, err := os.ReadFile(filepath.Join(dir, name, specFile))
 	if err != nil {
@@ -103,7 +103,7 @@ func ReadSpec(dir, name string) (*Spec, error) {
 	return spec, nil
 }
 
-// Network of a constant.
+// Network parses a constant.
 func Network(cidr string) *net.IPNet {
 	_, network, err := net.ParseCIDR(cidr)
 	if err != nil {
@@ -112,6 +112,6 @@ func Network(cidr string) *net.IPNet {
 	return network
 }
 
-// ContainerdAddress of a node whose supervisor has this PID, as the host sees it. By way of the
-// process, it is short whatever the cluster's folder is called: a socket's path has 107 bytes.
+// ContainerdAddress is the socket of a node's containerd for the host, given the supervisor's PID. The path through
+// /proc is short for any cluster folder: a socket's path has at most 107 bytes.
 func ContainerdAddress(pid int) string { return fmt.Sprintf("/proc/%d/root%s", pid, containerdSock) }

@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// restartDelay after a component ended.
+// restartDelay is the delay after a component's end.
 const restartDelay = time.Second
 
 // component is a program that a machine keeps running.
 type component struct {
 	name string
 	path string
-	args []string // without argv[0], which is the name
+	args []string // without argv[0], the name
 }
 
-// processes is PID 1's work: it starts programs and hears of the end of every process of the
-// namespace, its own and orphans alike. os/exec would wait for its own and could not see the rest.
+// processes is PID 1's work: it starts programs and reaps every process of the namespace, children and orphans alike.
+// os/exec would reap only its own children.
 type processes struct {
 	mutex sync.Mutex
 	ended map[int]chan syscall.WaitStatus
@@ -32,7 +32,7 @@ type processes struct {
 
 func newProcesses() *processes {
 	p := &processes{ended: map[int]chan syscall.WaitStatus{}}
-	children := make(chan os.Signal, 1) // one pending is enough: reap takes all there are
+	children := make(chan os.Signal, 1) // one pending signal is enough: reap collects all ended processes
 	signal.Notify(children, syscall.SIGCHLD)
 	go func() {
 		for range children {
@@ -43,7 +43,7 @@ func newProcesses() *processes {
 }
 
 func (p *processes) reap() {
-	// Under the lock, so that a process that ends at once is registered before.
+	// The lock ensures that a process that ends immediately is registered first.
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	for {
@@ -62,7 +62,7 @@ func (p *processes) reap() {
 	}
 }
 
-// start a component with its output appended to a log; the channel gives how it ended.
+// start starts a component with its output appended to a log; the channel delivers its exit status.
 func (p *processes) start(c component, logs string) (<-chan syscall.WaitStatus, error) {
 	log, err := os.OpenFile(filepath.Join(logs, c.name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // logs are for everyone
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *processes) start(c component, logs string) (<-chan syscall.WaitStatus, 
 	return ended, nil
 }
 
-// keep a component running until the context ends.
+// keep restarts a component until the context ends.
 func (p *processes) keep(ctx context.Context, c component, logs string) {
 	for {
 		ended, err := p.start(c, logs)
@@ -110,5 +110,5 @@ func (p *processes) keep(ctx context.Context, c component, logs string) {
 	}
 }
 
-// Components by name, as their argv[0] tells it.
+// Components lists the components by name (argv[0]).
 var Components = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "containerd", "kubelet", "kube-proxy"}

@@ -1,4 +1,4 @@
-// Command pause holds a pod's namespaces: it reaps zombies and leaves on SIGTERM or SIGINT.
+// Command pause holds a pod's namespaces: it reaps zombies and exits on SIGTERM or SIGINT.
 package main
 
 import (

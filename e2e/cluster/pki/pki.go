@@ -50,7 +50,7 @@ func NewAuthority(name string) (*Authority, error) {
 	return &Authority{Pair: pair, cert: cert, key: key}, nil
 }
 
-// Client certificate of a user of a group (may be empty).
+// Client issues the certificate of a user in a group (may be empty).
 func (a *Authority) Client(user, group string) (Pair, error) {
 	subject := pkix.Name{CommonName: user}
 	if group != "" {
@@ -59,7 +59,7 @@ func (a *Authority) Client(user, group string) (Pair, error) {
 	return a.issue(&x509.Certificate{Subject: subject, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
 
-// Server certificate for names and addresses.
+// Server issues a server certificate for names and addresses.
 func (a *Authority) Server(name string, names []string, addresses []net.IP) (Pair, error) {
 	return a.issue(&x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: names, IPAddresses: addresses,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
@@ -74,7 +74,7 @@ func (a *Authority) issue(template *x509.Certificate) (Pair, error) {
 	return pair, nil
 }
 
-// issue signs a template with a new key, by the authority or (nil) by that key itself.
+// issue signs a template that gets a new key, with the authority or (nil) with that key itself.
 func issue(template *x509.Certificate, by *Authority) (Pair, *ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -110,8 +110,7 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// SigningKey is a key pair without certificate, as service account tokens are signed with: Cert
-// holds the public key.
+// SigningKey makes a key pair without certificate, for service account tokens: Cert has the public key.
 func SigningKey() (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -128,7 +127,7 @@ func SigningKey() (Pair, error) {
 	return Pair{Cert: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), Key: private}, nil
 }
 
-// Write the pair as dir/name.crt and dir/name.key.
+// Write writes the pair to dir/name.crt and dir/name.key.
 func (p Pair) Write(dir, name string) error {
 	if err := os.WriteFile(filepath.Join(dir, name+".crt"), p.Cert, 0o600); err != nil {
 		return err
@@ -136,7 +135,7 @@ func (p Pair) Write(dir, name string) error {
 	return os.WriteFile(filepath.Join(dir, name+".key"), p.Key, 0o600)
 }
 
-// WriteKubeconfig of a user with this certificate for a server of this authority.
+// WriteKubeconfig writes the kubeconfig of a user with this certificate for a server of this authority.
 func (a *Authority) WriteKubeconfig(path, server, user string, pair Pair) error {
 	config := api.NewConfig()
 	config.Clusters["tangram"] = &api.Cluster{Server: server, CertificateAuthorityData: a.Cert}

@@ -14,16 +14,17 @@ const (
 	operatorActName = "kill of the operator during a switch"
 )
 
-// act of the demo in which a process is killed, as the report has it.
+// act is an event of the demo in which a process is killed, as in the report.
 type act struct {
 	Name string `json:"name"`
-	// Seconds after the death: until the layout was repaired (0: nothing was to repair), and until the world
-	// was as wanted again.
+	// Seconds after the death: until the layout was repaired (0: no repair was needed), and until the world matched its
+	// spec again.
 	Repaired float64 `json:"repaired_seconds"`
 	Whole    float64 `json:"whole_seconds"`
-	// ReadAgain from the checkpoint, bytes, by the repair.
+	// ReadAgain is the number of bytes that the repair read from the checkpoint.
 	ReadAgain uint64 `json:"read_again_bytes"`
-	// Requests that were running when it happened, and the seconds without a token of each: the median and the longest.
+	// Requests counts the requests that were running at the kill; the gaps are the median and the longest of their
+	// longest times without a token, in seconds.
 	Requests  int     `json:"requests"`
 	MedianGap float64 `json:"median_gap_seconds"`
 	WorstGap  float64 `json:"worst_gap_seconds"`
@@ -40,7 +41,7 @@ func (a *act) ended(repaired time.Time) {
 	}
 }
 
-// outcome in one line.
+// outcome describes the act in one line.
 func (a *act) outcome() string {
 	if a.Repaired > 0 {
 		return fmt.Sprintf("%s: serving again after %.1f s, all ranks Ready after %.1f s", a.Name, a.Repaired, a.Whole)
@@ -48,7 +49,7 @@ func (a *act) outcome() string {
 	return fmt.Sprintf("%s: the next operator completed it, Ready after %.1f s", a.Name, a.Whole)
 }
 
-// streamsAt a time: of these requests a token has come, and not the last one.
+// streamsAt returns the requests that had received their first token at a time, but not their last one.
 func streamsAt(results []*load.Result, at time.Time) (out []*load.Result) {
 	for _, r := range results {
 		if n := len(r.Tokens); n > 0 && r.Tokens[0].At.Before(at) && r.Tokens[n-1].At.After(at) {
@@ -58,7 +59,7 @@ func streamsAt(results []*load.Result, at time.Time) (out []*load.Result) {
 	return out
 }
 
-// measure the longest pause of each request that ran when it happened.
+// measure records the longest pause of each request that was running at the kill.
 func (a *act) measure(results []*load.Result) {
 	var gaps []float64
 	for _, r := range streamsAt(results, a.at) {

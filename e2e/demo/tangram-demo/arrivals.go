@@ -11,10 +11,10 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// arrivals of requests that nobody waits for: as many per second as is said, at random, whatever the world can do.
+// arrivals are open-loop requests: they arrive at random at a set rate, whatever the world's speed.
 type arrivals struct {
 	seed           uint64
-	prompt, answer float64 // tokens in the mean
+	prompt, answer float64 // mean number of tokens
 	perSecond      atomic.Uint64
 }
 
@@ -25,11 +25,11 @@ const (
 
 func (a *arrivals) rate(perSecond float64) { a.perSecond.Store(math.Float64bits(perSecond)) }
 
-// at index: the same seed gives the same requests, whenever they come.
+// at returns request i: the same seed gives the same requests, independent of their arrival times.
 func (a *arrivals) at(i int) load.Request {
 	random := rand.New(rand.NewPCG(a.seed, uint64(i)))
 	length := func(mean float64, least, most int) int {
-		sigma := math.Sqrt(math.Log(2)) // as scattered as the simulator's
+		sigma := math.Sqrt(math.Log(2)) // the same spread as in the simulator
 		return min(max(int(mean*math.Exp(sigma*random.NormFloat64()-sigma*sigma/2)), least), most)
 	}
 	r := load.Request{Index: i, Prompt: make([]uint32, length(a.prompt, 1, longestPrompt)), MaxTokens: length(a.answer, 2, longestAnswer), Temperature: 1, TopP: 1, Seed: a.seed + uint64(i)}
@@ -39,12 +39,12 @@ func (a *arrivals) at(i int) load.Request {
 	return r
 }
 
-// random of the times at which requests come.
+// random returns the source of the arrival times.
 func (a *arrivals) random() *rand.Rand {
 	return rand.New(rand.NewPCG(a.seed, 1<<40))
 }
 
-// play them until stop, and wait for those under way.
+// play sends requests until stop, and waits for those in progress.
 func (a *arrivals) play(ctx context.Context, c *load.Client, stop <-chan struct{}) []*load.Result {
 	random := a.random()
 	var results []*load.Result

@@ -25,35 +25,36 @@ import (
 )
 
 const (
-	lookAtLoad = time.Second // as the operator
-	mostWait   = time.Minute // between two tries of a transition
+	lookAtLoad = time.Second // as in the operator
+	mostWait   = time.Minute // between two attempts of a transition
 )
 
-// autoWorld is a local world that is asked nothing, or asks the operator's adviser about its mode and width, of what its gateway tells once a second.
+// autoWorld is a local world with a fixed shape, or with mode and number of ranks chosen by the operator's adviser from
+// the gateway's reports, once a second.
 type autoWorld struct {
 	w        *harness.World
-	ranks    int // of its pods, all of which run
+	ranks    int // of its running pods
 	kv       uint64
 	memory   costmodel.Memory
 	view     *geometry.View
 	rates    costmodel.Rates
 	epoch    uint64
 	shape    kernels.Shape
-	advice   *adviser.Adviser // nil: the shape stays
+	advice   *adviser.Adviser // nil: the shape is fixed
 	widens   bool
 	decided  []*switched
 	readings []reading
 }
 
-// switched: a decision, and when it was in force.
+// switched is a decision and the time when its layout became active.
 type switched struct {
 	at, inForce time.Time
 	from, to    kernels.Shape
 	why         string
-	again       int // times that it was tried in vain
+	again       int // number of failed attempts
 }
 
-// reading of the gateway, which a picture and the judge need.
+// reading is a sample of the gateway, for a plot and the evaluation.
 type reading struct {
 	at                time.Time
 	shape             kernels.Shape
@@ -61,7 +62,7 @@ type reading struct {
 	running, decoding int
 	waiting, context  int
 	paced, overruns   uint64            // counters
-	steps             []telemetry.Steps // of the layout in force, since the reading before
+	steps             []telemetry.Steps // of the active layout, since the previous reading
 }
 
 func modeOf(s kernels.Shape) string {
@@ -71,7 +72,7 @@ func modeOf(s kernels.Shape) string {
 	return "ExpertParallel"
 }
 
-// gatewayTells dials a world's gateway as its operator does.
+// gatewayTells connects to a world's gateway like its operator.
 func gatewayTells(w *harness.World) (*grpc.ClientConn, error) {
 	at := func(name string) string { return filepath.Join(w.CertificateDir(), name) }
 	pair, err := tls.LoadX509KeyPair(at("driver.crt"), at("driver.key"))
@@ -90,7 +91,7 @@ func gatewayTells(w *harness.World) (*grpc.ClientConn, error) {
 		Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: "gateway." + w.Model()})))
 }
 
-// begin in a shape, with nobody to ask.
+// begin applies a shape, without an adviser.
 func (a *autoWorld) begin(ctx context.Context, s kernels.Shape) error {
 	a.advice, a.widens, a.decided, a.readings = nil, false, nil, nil
 	record, err := a.w.Apply(ctx, s.Ranks, modeOf(s), nil, nil)
@@ -109,10 +110,10 @@ func (a *autoWorld) begin(ctx context.Context, s kernels.Shape) error {
 type outcome struct {
 	record *harness.Record
 	err    error
-	again  int // times that the planner or an agent refused it
+	again  int // number of rejections by the planner or an agent
 }
 
-// follow what is decided until stop. One transition at a time, as in the operator.
+// follow applies the decisions until stop, one transition at a time, as in the operator.
 func (a *autoWorld) follow(ctx context.Context, stop <-chan struct{}) error {
 	conn, err := gatewayTells(a.w)
 	if err != nil {
@@ -154,7 +155,7 @@ func (a *autoWorld) follow(ctx context.Context, stop <-chan struct{}) error {
 	}
 }
 
-// stepsOf a reading that are of the layout in force.
+// stepsOf returns the steps of a reading that belong to the active layout.
 func (a *autoWorld) stepsOf(s *telemetry.Sample) []telemetry.Steps {
 	var out []telemetry.Steps
 	for k, x := range s.Steps {
@@ -165,7 +166,7 @@ func (a *autoWorld) stepsOf(s *telemetry.Sample) []telemetry.Steps {
 	return out
 }
 
-// take a decision.
+// take applies a decision.
 func (a *autoWorld) take(ctx context.Context, d *policy.Decision) chan outcome {
 	say("%s -> %s: %s", a.shape, d.To, d.Why.Text)
 	a.decided = append(a.decided, &switched{at: time.Now(), from: a.shape, to: d.To, why: d.Why.Text})
@@ -173,7 +174,7 @@ func (a *autoWorld) take(ctx context.Context, d *policy.Decision) chan outcome {
 	out := make(chan outcome, 1)
 	go func() {
 		var o outcome
-		for wait := time.Second; ; wait *= 2 { // as the operator: requests that came since may have to end first
+		for wait := time.Second; ; wait *= 2 { // like the operator: new requests may have to end first
 			if o.record, o.err = a.w.Apply(ctx, d.To.Ranks, modeOf(d.To), nil, nil); o.err == nil || wait > mostWait || a.w.Died() != "" {
 				break
 			}
@@ -193,7 +194,7 @@ func (a *autoWorld) ended(o outcome) error {
 		return fmt.Errorf("%s -> %s: %w: %s", last.from, last.to, o.err, a.w.Died())
 	}
 	last.inForce, last.again, a.epoch = time.Now(), o.again, o.record.Epoch
-	// As the operator has it of the agents.
+	// The rates that the operator gets from the agents.
 	if b := o.record.Bytes; o.record.Seconds.Stage > 0 && o.record.PlannedFlips > 0 {
 		moved := float64(b.Local+b.Shared+b.TCP+b.Wire+b.Checkpoint) / float64(last.to.Ranks)
 		a.rates = costmodel.Rates{BytesPerSecond: max(moved/o.record.Seconds.Stage, 1), FlipSeconds: o.record.Seconds.Flip / float64(o.record.PlannedFlips), Hidden: .8}
@@ -201,7 +202,8 @@ func (a *autoWorld) ended(o outcome) error {
 	return nil
 }
 
-// ask the adviser: nil is nothing to do. The width comes first, and one of both is followed at a time.
+// ask queries the adviser; nil: nothing to do. The number of ranks comes first, and only one of mode and number changes
+// at a time.
 func (a *autoWorld) ask(s *telemetry.Sample, busy bool) *policy.Decision {
 	if a.advice == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// drawBursts: real runs, as the simulator's are drawn.
+// drawBursts draws real runs like the simulator's.
 func drawBursts(path string, runs []*burstRun) (err error) {
 	var all []simplot.Played
 	for _, r := range runs {

@@ -24,12 +24,12 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// The burst-real bench: the published requests per second, as many times fewer as a second of the table lasts seconds here.
+// The burst-real bench: the published requests per second, divided by the dilation of the table's seconds.
 const (
 	burstDilation = 20
 	burstLeast    = 4
 	burstMost     = 6
-	burstKV       = 640 << 10 // of a rank: so that four ranks hold the larger burst in mode ExpertParallel, and not the smaller in mode TensorParallel
+	burstKV       = 640 << 10 // the larger burst fits in ExpertParallel, the smaller one not in TensorParallel
 	burstWeights  = 64 << 20
 	burstPatience = 5 * time.Minute
 	burstQuiet    = 5. / burstDilation
@@ -39,7 +39,7 @@ const (
 	burstStill    = time.Second
 )
 
-// burstPhase of a run: so many requests per second for so long.
+// burstPhase is a phase of a run: a rate for some seconds.
 type burstPhase struct {
 	name      string
 	seconds   float64
@@ -53,7 +53,7 @@ func burstPhases() []burstPhase {
 	return []burstPhase{{"before", 40, burstQuiet}, {"burst of 80", 35, burstOne}, {"between", 40, burstQuiet}, {"burst of 120", 35, burstTwo}, {"after", 40, burstQuiet}}
 }
 
-// burstWay to have the same requests served.
+// burstWay is a configuration that serves the same requests.
 type burstWay struct {
 	name   string
 	start  kernels.Shape
@@ -70,12 +70,12 @@ func burstWays() []burstWay {
 	}
 }
 
-// burstRun is what came of a way.
+// burstRun is the result of a way.
 type burstRun struct {
 	Way      string          `json:"way"`
 	Felt     []felt          `json:"felt"`
 	Switches []burstSwitched `json:"switches"`
-	Overruns float64         `json:"overruns"` // share of the steps that were longer than the table has them
+	Overruns float64         `json:"overruns"` // share of the steps that took longer than in the table
 	Refused  int             `json:"refused"`
 	Lost     int             `json:"lost"`
 	Grown    *burstGrown     `json:"grown,omitempty"`
@@ -83,7 +83,7 @@ type burstRun struct {
 	results  []*load.Result
 	readings []reading
 	start    time.Time
-	still    time.Duration // the longest time for which this process was not run
+	still    time.Duration // longest time for which this process did not run
 }
 
 type burstSwitched struct {
@@ -97,7 +97,8 @@ type burstSwitched struct {
 	from, to kernels.Shape
 }
 
-// burstReal bench: bursts by clients' clocks, in either mode alone and in whichever the world chooses, and wider if it wants to be.
+// burstReal bench: bursts by clients' clocks, in each fixed mode, and with mode and number of ranks chosen by the
+// world.
 func burstReal(ctx context.Context, o options) error {
 	a, table, err := burstWorld(ctx, o)
 	if err != nil {
@@ -135,14 +136,14 @@ func burstReal(ctx context.Context, o options) error {
 		return err
 	}
 	if o.only != "" {
-		return nil // there is nothing to compare with
+		return nil // no runs to compare with
 	}
 	summary := burstSummary(runs)
 	summary["metrics"].(map[string]any)["discarded_runs"] = discarded //nolint:forcetypeassert // what it gives
 	return lines.Encode(summary)
 }
 
-// playWayAlone: a run in which the machine stood still is played again.
+// playWayAlone runs a way, again if the machine stopped this process meanwhile.
 func playWayAlone(ctx context.Context, a *autoWorld, way burstWay, seed uint64) (*burstRun, int, error) {
 	for again := range realMostTries {
 		say("%s", way.name)
@@ -172,7 +173,8 @@ func burstWorld(ctx context.Context, o options) (*autoWorld, *kernels.Compiled, 
 	return &autoWorld{w: w, ranks: burstMost, kv: burstKV, memory: costmodel.Memory{RankBytes: burstWeights + burstKV, SpareBanks: 3, NoRepairHeadroom: true}}, table, err
 }
 
-// playWay: the requests of all ways are alike, and come at the same times; their prompts are others, so that nothing is reused.
+// playWay runs one way. The requests of all ways have the same lengths and arrival times, but other prompts, so that no
+// prefix is reused.
 func playWay(ctx context.Context, a *autoWorld, way burstWay, seed uint64) (*burstRun, error) {
 	if err := a.begin(ctx, way.start); err != nil {
 		return nil, err
@@ -229,7 +231,8 @@ func playWay(ctx context.Context, a *autoWorld, way burstWay, seed uint64) (*bur
 	return r, nil
 }
 
-// meet the world: few requests, until it has tried both modes and chosen one. They are in no figure.
+// meet introduces the load: few requests, until the world has tried both modes and chosen one. They do not count in any
+// figure.
 func meet(ctx context.Context, client *load.Client, seed uint64) error {
 	few := &arrivals{seed: 1000 + seed, prompt: 100, answer: 30}
 	few.rate(.5)
@@ -260,7 +263,7 @@ func (r *burstRun) play(ctx context.Context, client *load.Client, seed uint64) {
 	for i := range at {
 		wait.Go(func() {
 			request := lengths.at(i)
-			request.Prompt = append([]uint32{uint32(1 + seed)}, request.Prompt...) // nobody began like this: nothing is reused
+			request.Prompt = append([]uint32{uint32(1 + seed)}, request.Prompt...) // unique: no prefix is reused
 			time.Sleep(time.Until(r.start.Add(time.Duration(at[i] * float64(time.Second)))))
 			r.results[i] = client.Do(ctx, request)
 		})
@@ -268,22 +271,22 @@ func (r *burstRun) play(ctx context.Context, client *load.Client, seed uint64) {
 	wait.Wait()
 }
 
-// burstGrown: what a token took after the world had grown over that before, in the same burst.
+// burstGrown compares the time per token after the world had grown with that before, in the same burst.
 type burstGrown struct {
 	From  string     `json:"from"`
 	To    string     `json:"to"`
 	Each  [2]float64 `json:"each_seconds"`       // per token before and after, by clients' clocks
-	Table [2]float64 `json:"table_each_seconds"` // of the steps that were made, by the table
+	Table [2]float64 `json:"table_each_seconds"` // of the executed steps, by the table
 	Found float64    `json:"found"`
 	Said  float64    `json:"said"`
 	Error float64    `json:"error"`
 }
 
-// grownWindow: seconds that are looked at, before and after.
+// grownWindow is the length of the compared windows before and after, in seconds.
 const grownWindow = 12.
 
-// grownBy: the median time between two tokens before and after the world first grew, and what the table says of the steps that were made meanwhile: each token's step,
-// with the prompts that were computed in it.
+// grownBy returns the median time between two tokens before and after the world first grew, and the same by the table
+// for the executed steps: each token's step with the prompts computed in it.
 func grownBy(table *kernels.Compiled, r *burstRun) (*burstGrown, error) {
 	grows := func(s burstSwitched) bool { return s.At > 0 && s.to.Ranks > s.from.Ranks }
 	i := slices.IndexFunc(r.Switches, grows)
@@ -322,7 +325,7 @@ func grownBy(table *kernels.Compiled, r *burstRun) (*burstGrown, error) {
 	return g, nil
 }
 
-// tableSays how long a step lasts that is the mean of a cell.
+// tableSays returns the table's duration of the mean step of a cell.
 func tableSays(step *kernels.Step, cell telemetry.Steps) float64 {
 	_, decode, context, prefill, before := cell.Mean()
 	groups := step.Shape().Groups()
@@ -335,7 +338,7 @@ func tableSays(step *kernels.Step, cell telemetry.Steps) float64 {
 	return step.Even(l, decode+prefill)
 }
 
-// weighed value.
+// weighed is a value with its weight.
 type weighed struct{ value, weight float64 }
 
 func weighedMedian(all []weighed) float64 {
@@ -353,7 +356,7 @@ func weighedMedian(all []weighed) float64 {
 	return math.NaN()
 }
 
-// medianGap between two tokens of a request, of those that came in [from, to).
+// medianGap returns the median time between two tokens of a request, for tokens that arrived in [from, to).
 func medianGap(results []*load.Result, from, to time.Time) float64 {
 	var gaps []float64
 	for _, r := range results {
@@ -366,8 +369,9 @@ func medianGap(results []*load.Result, from, to time.Time) float64 {
 	return quantileOf(gaps, .5)
 }
 
-// burstSummary: in each phase the 99th percentile of the first tokens and the median of the later ones, over the better of both modes alone. Where one mode has the better first
-// tokens and the other the better later ones nobody can have both: "alone" is the worse of a phase's two figures for that mode alone which has the better such, the worst of the phases.
+// burstSummary returns, per phase, the 99th percentile of the time to the first token and the median of later tokens,
+// over the better of both fixed modes. If different modes are better in the two figures, no mode reaches both. So
+// "alone" is the ratio of the better single mode: the worse of its two figures, and the worst of the phases.
 func burstSummary(runs []*burstRun) map[string]any {
 	metrics := map[string]any{"lost": 0, "requests": 0, "refused": 0}
 	worst, first, alone, lost, requests, refused := 0., 0., 0., 0, 0, 0
@@ -376,9 +380,9 @@ func burstSummary(runs []*burstRun) map[string]any {
 	}
 	for i, p := range burstPhases() {
 		if runs[0].Felt[i].Requests == 0 {
-			continue // a quiet phase expects few requests, and had none; all runs have the same ones
+			continue // a quiet phase expects few requests, and had none; this is the same in all runs
 		}
-		var either [2]float64 // the worse figure of each mode alone
+		var either [2]float64 // the worse figure of each fixed mode
 		for name, of := range map[string]func(felt) float64{"ttft_p99": func(f felt) float64 { return f.TTFT99 }, "tpot": func(f felt) float64 { return f.TPOT50 }} {
 			better := min(of(runs[0].Felt[i]), of(runs[1].Felt[i]))
 			ratio := of(runs[2].Felt[i]) / better

@@ -33,10 +33,10 @@ const (
 	quietBefore          = 10 * time.Second
 	burstFor             = 55 * time.Second
 	quietAfter           = 5 * time.Second
-	waitReturn           = 5 * time.Minute // beside the burst
+	waitReturn           = 5 * time.Minute // in addition to the burst
 )
 
-// bursts is the act of a world that is told neither its mode nor its width: a burst comes and goes. As the report has it.
+// bursts is the act of a world that chooses mode and number of ranks in a burst of requests, as in the report.
 type bursts struct {
 	Decisions []*decided `json:"decisions"`
 	Felt      []felt     `json:"felt"`
@@ -55,12 +55,12 @@ type bursts struct {
 
 	mu                 sync.Mutex
 	now                *v1alpha2.MoEDeployment
-	began, ended, back time.Time // the burst; the world was as before
-	before             shape     // in force when the burst began
+	began, ended, back time.Time // of the burst; when the world was as before
+	before             shape     // active when the burst began
 	results            []*load.Result
 }
 
-// shape of the world in force.
+// shape is the active shape of the world.
 type shape struct {
 	Mode  v1alpha2.Mode `json:"mode"`
 	Width int32         `json:"width"`
@@ -71,7 +71,7 @@ func (s shape) String() string {
 	return fmt.Sprintf("%s, %d ranks", cmp.Or(short[s.Mode], string(s.Mode)), s.Width)
 }
 
-// decided by the operator, seconds after the burst began. InForce: 0 if it never was.
+// decided is a decision of the operator, in seconds after the burst began. InForce: 0 if it never became active.
 type decided struct {
 	At      float64 `json:"at_seconds"`
 	From    string  `json:"from"`
@@ -84,7 +84,8 @@ type decided struct {
 	key         string
 }
 
-// meetBursts brings the world up beside the demo's and lets it see its first steps: it is to know its load for some minutes before it gets narrower.
+// meetBursts starts the world next to the demo's and sends its first requests: the policy scales down only after some
+// minutes of known load.
 func meetBursts(ctx context.Context, o options, k *kube.Client) (*bursts, error) {
 	k.Said = func(line string) { say("$ %s", line) }
 	b := &bursts{k: k, arrivals: arrivals{seed: o.seed, prompt: 100, answer: 30}, stop: make(chan struct{}), played: make(chan []*load.Result, 1)}
@@ -107,9 +108,9 @@ func meetBursts(ctx context.Context, o options, k *kube.Client) (*bursts, error)
 	return b, sleep(ctx, meetFor)
 }
 
-// watch what the operator says, and when.
+// watch records the operator's decisions and their times.
 func (b *bursts) watch(ctx context.Context) {
-	for ctx.Err() == nil { // a connection may break: what was decided meanwhile is in the status yet
+	for ctx.Err() == nil { // after a broken connection the status still has the decisions made meanwhile
 		_ = b.k.Watch(ctx, burstsName, b.see)
 		_ = sleep(ctx, 200*time.Millisecond)
 	}
@@ -120,7 +121,7 @@ func (b *bursts) see(d *v1alpha2.MoEDeployment) {
 	defer b.mu.Unlock()
 	b.now = d
 	if p := d.Status.Policy; p != nil {
-		for _, x := range slices.Backward(p.Decisions) { // the newest is the first
+		for _, x := range slices.Backward(p.Decisions) { // the newest is first
 			b.heard(x, p.Replicas)
 		}
 	}
@@ -145,12 +146,12 @@ func (b *bursts) heard(x v1alpha2.PolicyDecision, replicas int32) {
 	say("%s: %s -> %s: %s", burstsName, from, to, x.Message)
 }
 
-// burst comes and goes, and the world has to do the rest.
+// burst sends the burst; the world reacts to it.
 func (b *bursts) burst(ctx context.Context, begin func(string)) error {
 	begin(burstsTitle + ": before it")
 	b.arrivals.rate(quietRate)
 	if err := b.until(ctx, waitChoice, func() bool { return b.now.Status.Mode == v1alpha2.ModeTensor && b.atRest() }); err != nil {
-		return err // few requests are served faster in mode TensorParallel, which it has to find out
+		return err // mode TensorParallel serves few requests faster, which the world has to find out
 	}
 	if err := sleep(ctx, quietBefore); err != nil {
 		return err
@@ -173,7 +174,7 @@ func (b *bursts) burst(ctx context.Context, begin func(string)) error {
 	return sleep(ctx, quietAfter)
 }
 
-// until it is so, or for so long: what did not come true is judged at the end.
+// until waits for the condition, for at most this duration; a condition that was not met is judged at the end.
 func (b *bursts) until(ctx context.Context, most time.Duration, is func() bool) error {
 	for begun := time.Now(); time.Since(begun) < most; {
 		b.mu.Lock()
@@ -189,20 +190,20 @@ func (b *bursts) until(ctx context.Context, most time.Duration, is func() bool) 
 	return nil
 }
 
-// With mu held, as what follows.
+// These functions require mu.
 func (b *bursts) inForce() shape { return shape{b.now.Status.Mode, b.now.Status.Ranks} }
 
 func (b *bursts) atRest() bool {
 	return meta.IsStatusConditionTrue(b.now.Status.Conditions, v1alpha2.ConditionReady)
 }
 
-// returned: as before the burst, and it had been otherwise.
+// returned reports whether the world changed in the burst and is as before it.
 func (b *bursts) returned() bool {
 	changed := slices.ContainsFunc(b.Decisions, func(d *decided) bool { return d.at.After(b.began) && !d.inForce.IsZero() })
 	return changed && b.before == b.inForce() && b.atRest()
 }
 
-// playBursts: the act, while the screen shows its world.
+// playBursts runs the act, while the screen shows its world.
 func playBursts(ctx context.Context, o options, b *bursts) error {
 	d := newDisplay(&b.counters)
 	shown, hide := context.WithCancel(ctx)
@@ -217,7 +218,7 @@ func playBursts(ctx context.Context, o options, b *bursts) error {
 	return b.finish(ctx, o)
 }
 
-// finish: the last answers, and the same requests on one rank, which has no clock.
+// finish waits for the last answers, and repeats the requests on one unpaced rank.
 func (b *bursts) finish(ctx context.Context, o options) error {
 	close(b.stop)
 	select {

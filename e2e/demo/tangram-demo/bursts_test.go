@@ -30,7 +30,7 @@ func TestWhatClientsFeltInAStretch(t *testing.T) {
 	results := []*load.Result{
 		answeredAt(at.Add(-time.Second), 100*time.Millisecond, 10*time.Millisecond, 2), // before
 		answeredAt(at, 100*time.Millisecond, 10*time.Millisecond, 3),
-		answeredAt(at.Add(time.Second), 300*time.Millisecond, 20*time.Millisecond, 1), // one token has no time between
+		answeredAt(at.Add(time.Second), 300*time.Millisecond, 20*time.Millisecond, 1), // one token has no interval
 		answeredAt(at.Add(1500*time.Millisecond), 200*time.Millisecond, 30*time.Millisecond, 2),
 		{Sent: at, Err: errors.New("lost")},
 		answeredAt(at.Add(2*time.Second), 0, 0, 1), // after
@@ -59,7 +59,7 @@ func TestArrivalsAreTheSameAgainAndAsManyAsSaid(t *testing.T) {
 	require.NotEqual(t, a.at(0), a.at(1))
 }
 
-// The world of the burst acts, which takes saying.
+// The world of the bursts applies mode and replicas, which its manifest must enable.
 func TestTheBurstsWorldActs(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", manifests, "bursts", "30-bursts.yaml"))
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestTheBurstsWorldActs(t *testing.T) {
 	require.True(t, d.AppliesMode() && d.AppliesReplicas())
 }
 
-// A world that did all that the act is about; each change of it breaks one promise.
+// A world that keeps all promises of the act; each change of it breaks one.
 func TestTheBurstsPromises(t *testing.T) {
 	begun := time.Now().Add(-5 * time.Minute)
 	sound := func() (*bursts, []*load.Result) {

@@ -9,22 +9,23 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// seen is what clients saw of a stretch of time, as the report has it.
+// seen is the clients' view of a period, as in the report.
 type seen struct {
-	Before float64 `json:"tokens_per_second_before"` // over as long as the pause before it
+	Before float64 `json:"tokens_per_second_before"` // over the length of the pause before the period
 	During float64 `json:"tokens_per_second_during"`
-	After  float64 `json:"tokens_per_second_after"` // likewise
-	// GapBefore and GapAfter are the medians of the times between two tokens of a request, seconds, in the same stretches: what a step of each layout takes.
+	After  float64 `json:"tokens_per_second_after"` // the same, after it
+	// GapBefore and GapAfter are the medians of the times between two tokens of a request, in seconds, in the same
+	// spans: the duration of a step in each layout.
 	GapBefore float64 `json:"gap_seconds_before"`
 	GapAfter  float64 `json:"gap_seconds_after"`
-	// FirstToken is the longest wait for a first token of those that waited in it, seconds.
+	// FirstToken is the longest time to a first token among requests that waited in the period, seconds.
 	FirstToken float64 `json:"first_token_seconds"`
 	// Gaps is the plain sum of all gaps between two tokens of the world that are longer than two steps, while a request
-	// was there that had not ended: nothing is taken off, and those that wait for their first token count.
+	// had not ended. Nothing is subtracted, and requests that wait for their first token count.
 	Gaps float64 `json:"gaps_seconds"`
 }
 
-// measure the stretch from..to; times are of all tokens, ascending.
+// measure computes the view of from..to; times are of all tokens, ascending.
 func (s *seen) measure(results []*load.Result, times []time.Time, from, to time.Time, step float64, around time.Duration) {
 	*s = seen{Before: rate(times, from.Add(-around), from), During: rate(times, from, to), After: rate(times, to, to.Add(around)),
 		GapBefore: medianGap(results, from.Add(-around), from), GapAfter: medianGap(results, to, to.Add(around))}
@@ -41,7 +42,7 @@ func (s *seen) measure(results []*load.Result, times []time.Time, from, to time.
 	}
 }
 
-// pending: the request was sent by a, and had not ended before b.
+// pending reports whether the request was sent by a, and had not ended before b.
 func pending(r *load.Result, a, b time.Time) bool {
 	if r.Sent.After(a) {
 		return false
@@ -49,7 +50,7 @@ func pending(r *load.Result, a, b time.Time) bool {
 	return r.Err != nil || len(r.Tokens) > 0 && !r.Tokens[len(r.Tokens)-1].At.Before(b)
 }
 
-// rate of tokens in [from, to), per second.
+// rate returns the tokens per second in [from, to).
 func rate(times []time.Time, from, to time.Time) float64 {
 	if !to.After(from) {
 		return 0
@@ -63,7 +64,7 @@ func rate(times []time.Time, from, to time.Time) float64 {
 	return float64(n) / to.Sub(from).Seconds()
 }
 
-// firstTokens: median, 99th percentile and longest of the times to the first token, seconds.
+// firstTokens returns the median, 99th percentile and maximum of the times to the first token, seconds.
 func firstTokens(results []*load.Result) (middle, p99, worst float64) {
 	var waits []float64
 	for _, r := range results {
@@ -77,7 +78,7 @@ func firstTokens(results []*load.Result) (middle, p99, worst float64) {
 	return median(waits), quantileOf(waits, .99), slices.Max(waits)
 }
 
-// printSeen is the table of the clients' view.
+// printSeen prints the table of the clients' view.
 func (r *report) printSeen(out io.Writer) {
 	w := tables(out)
 	_, _ = fmt.Fprintln(w, "\nclients\ttokens/s before\tduring\tafter\tmedian inter-token latency before, after ms\tlongest inter-token latency ms\tstall ms\tstall / (copy + 2 steps)\tall gaps ms\tlongest time to first token ms\t")
@@ -96,7 +97,7 @@ func (r *report) printSeen(out io.Writer) {
 	_ = w.Flush()
 }
 
-// refusals of requests by status, while no process was killed, and after a kill.
+// refusals counts rejected requests by status, before the first kill and after it.
 type refusals struct {
 	Quiet429 int `json:"quiet_429"`
 	Quiet503 int `json:"quiet_503"`
@@ -123,7 +124,7 @@ func (r *report) countRefusals(results []*load.Result) {
 	}
 }
 
-// judgeGateway: a request is refused or retried only after a process was killed.
+// judgeGateway checks that requests are rejected or retried only after a process was killed.
 func (r *report) judgeGateway() {
 	broken := func(n float64, what string) {
 		if n > 0 {
@@ -137,13 +138,13 @@ func (r *report) judgeGateway() {
 	broken(r.Gateway.Lost, "accepted requests ended without their last token, as the gateways count")
 }
 
-// judgeBytes: what the agents counted, against the plan, and the plan of a resize against the bound.
+// judgeBytes checks the agents' counts against the plan, and the plan of a resize against the bound.
 func (r *report) judgeBytes(t *transition) {
 	record := t.Record
 	if got, bound := record.ExpertBytes, record.ExpertBoundBytes; t.Resize && got != bound {
 		r.Broken = append(r.Broken, fmt.Sprintf("%s moved %d expert bytes, the bound is %d", t.Name, got, bound))
 	}
-	// The plan counts the other weights of a joiner with the gaps between tensors, which do not move.
+	// The plan counts a joiner's non-expert weights with the gaps between tensors, which are not copied.
 	got, least := t.moved(), record.ExpertBytes
 	if record.DenseBytes > 0 {
 		least++
@@ -157,7 +158,7 @@ func (r *report) judgeBytes(t *transition) {
 	}
 }
 
-// moved is what the agents counted that came from other ranks or the checkpoint, without KV.
+// moved is the number of bytes from other ranks or the checkpoint, as counted by the agents, without KV.
 func (t *transition) moved() uint64 {
 	b := t.Record.Bytes
 	return b.TCP + b.Wire + b.Shared + b.Checkpoint

@@ -39,7 +39,7 @@ func (o *options) cluster() cluster.Options {
 	return c
 }
 
-// onCluster brings a cluster up, goes through the steps under load, and takes the cluster down.
+// onCluster starts a cluster, runs the steps under load, and removes the cluster.
 func onCluster(ctx context.Context, o options) (err error) {
 	if o.ranks < 1 {
 		return fmt.Errorf("--ranks %d: at least 1", o.ranks)
@@ -55,11 +55,11 @@ func onCluster(ctx context.Context, o options) (err error) {
 		}
 		defer known.stop()
 	}
-	// A report that is there is of another run.
+	// An existing report belongs to another run.
 	if err := os.Remove(filepath.Join(o.out, reportFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	defer func() { // also what is half up
+	defer func() { // also if it is half started
 		switch {
 		case o.keep:
 			say("the cluster is left: export KUBECONFIG=%s/kubeconfig; `make demo-down` removes it", o.clusterDir)
@@ -70,7 +70,7 @@ func onCluster(ctx context.Context, o options) (err error) {
 			err = errors.Join(err, clusterDown(ctx, o))
 		}
 	}()
-	if !o.vllm { // the other world's
+	if !o.vllm { // belongs to the other world
 		if _, err := harness.Checkpoint(ctx, o.root, burstsModel); err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func onCluster(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// diagnosed prints what explains an error on the cluster, unless somebody interrupted.
+// diagnosed prints the state of the cluster that explains an error, unless the run was interrupted.
 func diagnosed(ctx context.Context, c *cluster.Cluster, err error) error {
 	if c != nil && ctx.Err() == nil {
 		terminal.stop()
@@ -124,7 +124,7 @@ func diagnosed(ctx context.Context, c *cluster.Cluster, err error) error {
 	return err
 }
 
-// bringUp a cluster with the demo's world Ready. With an error the cluster may be there, half up.
+// bringUp starts a cluster with the demo's world Ready. After an error the cluster may be half started.
 func bringUp(ctx context.Context, o options) (*cluster.Cluster, error) {
 	began := time.Now()
 	c, err := cluster.Up(ctx, o.cluster())
@@ -149,7 +149,7 @@ func bringUp(ctx context.Context, o options) (*cluster.Cluster, error) {
 	return c, nil
 }
 
-// manifest of the world.
+// manifest returns the manifest of the world.
 func (o *options) manifest() string {
 	if o.vllm {
 		return filepath.Join(o.root, manifests, "vllm/20-moedeployment.yaml")
@@ -157,7 +157,7 @@ func (o *options) manifest() string {
 	return filepath.Join(o.root, manifests, "20-moedeployment.yaml")
 }
 
-// readManifest of a MoEDeployment, as the API's type and as it is written.
+// readManifest returns a MoEDeployment as the API's type and as written.
 func readManifest(file string) (*v1alpha2.MoEDeployment, map[string]any, error) {
 	wire, err := os.ReadFile(file)
 	if err != nil {
@@ -170,7 +170,8 @@ func readManifest(file string) (*v1alpha2.MoEDeployment, map[string]any, error) 
 	return typed, written, nil
 }
 
-// applyManifests of the demo; with another number of ranks than in the file, with other engines or slower steps, a copy of its world.
+// applyManifests applies the demo's manifests. Options with another number of ranks, other engines or slower steps need
+// a modified copy of the world.
 func applyManifests(ctx context.Context, o options, k *kube.Client) error {
 	typed, written, err := readManifest(o.manifest())
 	if err != nil {
@@ -185,7 +186,7 @@ func applyManifests(ctx context.Context, o options, k *kube.Client) error {
 			return err
 		}
 	}
-	// Not the typed one: its zero values would be set.
+	// Not the typed object: it would set zero values.
 	spec := written["spec"].(map[string]any) // the typed one has a spec
 	spec["replicas"] = o.ranks
 	if o.leastStep > 0 {
@@ -195,10 +196,10 @@ func applyManifests(ctx context.Context, o options, k *kube.Client) error {
 	return k.Apply(ctx, written)
 }
 
-// plays after the steps, which end up in the report; each tells when it begins.
+// plays runs acts after the steps, and adds them to the report; each reports its begin.
 type plays func(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report, begin func(string)) error
 
-// playsOnCluster: experts get hot, and then processes are killed.
+// playsOnCluster makes experts hot, and then kills processes.
 func playsOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report, begin func(string)) (err error) {
 	if err := sleep(ctx, o.pause); err != nil {
 		return err
@@ -215,7 +216,7 @@ func playsOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 	return err
 }
 
-// storyOnCluster: what a user does, while requests stream, and what happens then.
+// storyOnCluster runs a user's commands while requests stream, and records their effects.
 func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report, play plays) ([]*load.Result, error) {
 	url, err := k.AwaitGateway(ctx, world)
 	if err != nil {
@@ -265,12 +266,12 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 	}
 	close(stop)
 	if err != nil {
-		stopLoad() // so that no request waits for ever
+		stopLoad() // so that no request waits forever
 		<-played
 		return nil, err
 	}
 	d.begin("the last requests")
-	select { // each of them has at most some hundred tokens to go
+	select { // each of them has at most some hundred tokens left
 	case results := <-played:
 		return results, nil
 	case <-time.After(waitStep):
@@ -280,7 +281,8 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 	}
 }
 
-// awaitStreams until more than so many run, for a minute at most. How many ran, clients' clocks say in the end.
+// awaitStreams waits, for a minute at most, until more than `least` streams run. The final count is by the clients'
+// clocks.
 func awaitStreams(ctx context.Context, c *load.Counters, least int) {
 	limited, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -291,7 +293,7 @@ func awaitStreams(ctx context.Context, c *load.Counters, least int) {
 	}
 }
 
-// gatewayCounts of all gateways of the world.
+// gatewayCounts sums the counts of all gateways of the world.
 func gatewayCounts(ctx context.Context, k *kube.Client) (sum load.GatewayCounts, err error) {
 	pods, err := k.Pods(ctx, kube.GatewaySelector(world))
 	if err != nil || len(pods) == 0 {
@@ -315,7 +317,8 @@ func gatewayCounts(ctx context.Context, k *kube.Client) (sum load.GatewayCounts,
 	return sum, nil
 }
 
-// metricsPort of a pod: the API server knows ports of services by name, of pods by number only.
+// metricsPort returns a pod's metrics port: the API server's proxy knows ports of services by name, but of pods only by
+// number.
 func metricsPort(p corev1.Pod) (int32, error) {
 	for _, c := range p.Spec.Containers {
 		for _, port := range c.Ports {
@@ -327,7 +330,7 @@ func metricsPort(p corev1.Pod) (int32, error) {
 	return 0, fmt.Errorf("pod %s has no port named metrics", p.Name)
 }
 
-// takeStep asks for a shape, waits until the world has it, and gives the operator's record.
+// takeStep requests a shape, waits until the world has it, and returns the operator's record.
 func takeStep(ctx context.Context, k *kube.Client, s step) (*transition, error) {
 	before, err := k.Transitions(ctx, world)
 	if err != nil {
@@ -353,7 +356,7 @@ func takeStep(ctx context.Context, k *kube.Client, s step) (*transition, error) 
 	return t, nil
 }
 
-// clusterUp leaves the cluster for somebody who wants to type.
+// clusterUp starts the cluster and leaves it running for the user.
 func clusterUp(ctx context.Context, o options) error {
 	c, err := bringUp(ctx, o)
 	if err != nil {
@@ -381,7 +384,7 @@ make demo-down   # removes all of it
 	return err
 }
 
-// clusterDown also after an interruption.
+// clusterDown removes the cluster, also after an interruption.
 func clusterDown(ctx context.Context, o options) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitDown)
 	defer cancel()

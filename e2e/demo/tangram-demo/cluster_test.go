@@ -12,10 +12,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const wait = 4 * time.Minute // only what hangs takes so long
+const wait = 4 * time.Minute // only a hang reaches this limit
 
-// tools is a repository whose programs are scripts that note how they are called; `up` is what
-// tangram-cluster up does, `kubectl` what kubectl does.
+// tools makes a repository whose programs are scripts that record their calls; `up` replaces tangram-cluster up,
+// `kubectl` replaces kubectl.
 func tools(t *testing.T, up, kubectl string) (o options, calls func() []string) {
 	t.Helper()
 	root := t.TempDir()
@@ -44,7 +44,7 @@ func tools(t *testing.T, up, kubectl string) (o options, calls func() []string) 
 	}
 }
 
-// writeTool that notes its name and arguments in the file calls, and then does `rest`.
+// writeTool writes a script that appends its name and arguments to the file calls, and then runs `rest`.
 func writeTool(t *testing.T, root, path, rest string) {
 	t.Helper()
 	path = filepath.Join(root, path)
@@ -53,7 +53,7 @@ func writeTool(t *testing.T, root, path, rest string) {
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o700)) //nolint:gosec // a program
 }
 
-// names of the programs that were called, with the first word said to each.
+// names returns the names of the called programs, each with its first argument.
 func names(calls []string) []string {
 	var all []string
 	for _, c := range calls {
@@ -125,7 +125,7 @@ func TestKeepLeavesTheCluster(t *testing.T) {
 
 func TestImagesAreMadeOnce(t *testing.T) {
 	o, calls := tools(t, "exit 1", "")
-	// What the script does not write, the second run would miss.
+	// Files that the script does not write; the second run needs them.
 	for _, name := range []string{"agent", "engine", "operator", "gateway"} {
 		require.NoError(t, os.WriteFile(filepath.Join(o.root, "build/images", name+".tar"), nil, 0o600))
 	}

@@ -20,7 +20,7 @@ const (
 	operatorSelector = "app.kubernetes.io/name=tangram-operator"
 )
 
-// actsOnCluster: processes are killed with -9, and only the operator reacts.
+// actsOnCluster kills processes with -9; only the operator reacts.
 func actsOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) ([]*act, error) {
 	var out []*act
 	for _, play := range []func(context.Context, options, *kube.Client, func(string)) (*act, error){rankDiesOnCluster, operatorDiesOnCluster} {
@@ -39,7 +39,7 @@ func actsOnCluster(ctx context.Context, o options, k *kube.Client, begin func(st
 	return out, nil
 }
 
-// dieOnCluster kills something of the first pod of ranks, and waits until the world is repaired and as wanted.
+// dieOnCluster kills a process of the first pod of ranks, and waits until the world is repaired and matches its spec.
 func dieOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string), name string, kill func(*corev1.Pod) (int, error)) (*act, error) {
 	a := &act{Name: name}
 	begin(a.Name)
@@ -71,7 +71,8 @@ func dieOnCluster(ctx context.Context, o options, k *kube.Client, begin func(str
 	return a, nil
 }
 
-// engineDiesOnCluster: the process of one engine of vLLM; its agent, which has weights and KV, lives on beside it, and so does who forked it.
+// engineDiesOnCluster kills the process of one vLLM engine. Its agent, which has weights and KV, and the process that
+// forked the engine keep running.
 func engineDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {
 	return dieOnCluster(ctx, o, k, begin, "kill -9 of an engine", func(pod *corev1.Pod) (int, error) {
 		for _, c := range pod.Status.ContainerStatuses {
@@ -101,7 +102,7 @@ func operatorDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin
 	if err := k.Patch(ctx, object, `{"spec":{"parallelism":{"mode":"TensorParallel"}}}`); err != nil {
 		return a, err
 	}
-	// As soon as there is an object of it, it is under way.
+	// The transition is in progress as soon as its object exists.
 	if _, err := awaitTransition(ctx, k, before, func(t *v1alpha2.LayoutTransition) bool {
 		return t.Status.CompletionTime == nil && t.Status.Phase != ""
 	}); err != nil {
@@ -120,7 +121,7 @@ func operatorDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin
 	return a, nil
 }
 
-// awaitTransition of the world that was not there before, and is so.
+// awaitTransition waits for a new transition of the world that satisfies `is`.
 func awaitTransition(ctx context.Context, k *kube.Client, before []v1alpha2.LayoutTransition, is func(*v1alpha2.LayoutTransition) bool) (*v1alpha2.LayoutTransition, error) {
 	for {
 		all, err := k.Transitions(ctx, world)
@@ -139,7 +140,7 @@ func awaitTransition(ctx context.Context, k *kube.Client, before []v1alpha2.Layo
 	}
 }
 
-// awaitWorld until the layout in force has this width and mode and all is well.
+// awaitWorld waits until the active layout has this number of ranks and mode, and the world is healthy.
 func awaitWorld(ctx context.Context, k *kube.Client, ranks int, mode v1alpha2.Mode) error {
 	for {
 		d, err := k.MoEDeployment(ctx, world)

@@ -13,9 +13,10 @@ import (
 	"tangram.dev/e2e/harness"
 )
 
-// controlCost bench: 64 ranks in 9 agents, the last of one rank alone, which is killed at the end; agents, driver, planner, gRPC, TLS and
-// engine sockets are the real ones, and no byte of a weight moves. Seconds are the driver's; processor seconds are those of all agents and
-// engines, which are what they are however busy the machine is otherwise (who stages takes what serving leaves, and busy loops leave nothing).
+// controlCost bench: 64 ranks in 9 agents, the last of one rank alone, which is killed at the end. Agents, driver,
+// planner, gRPC, TLS and engine sockets are real; no byte of a weight moves. Seconds are the driver's. Processor
+// seconds are those of all agents and engines, because they do not depend on the machine's load (staging gets the time
+// that serving leaves, and busy loops leave none).
 func controlCost(ctx context.Context, o options) error {
 	checkpoint := filepath.Join(o.out, "checkpoint")
 	if err := harness.HollowCheckpoint(checkpoint, harness.DeepSeekV3()); err != nil {
@@ -81,10 +82,10 @@ func controlCost(ctx context.Context, o options) error {
 		return err
 	}
 	w.KillPod(8)
-	if since, err = used(); err != nil { // of those who live on
+	if since, err = used(); err != nil { // of the survivors
 		return err
 	}
-	limited, over := context.WithTimeout(ctx, 2*time.Minute) // a repair that is never told is a failure, and not waited for
+	limited, over := context.WithTimeout(ctx, 2*time.Minute) // a repair without a report is a failure
 	defer over()
 	repaired, err := keeper.Await(limited, "a repair", func(d harness.Did) bool { return d.Did == "repair" && d.Error == "" })
 	if err != nil {

@@ -17,11 +17,10 @@ import (
 const (
 	redraw   = 250 * time.Millisecond // on a terminal
 	plain    = 5 * time.Second        // between lines elsewhere, if nothing changed
-	rateSpan = 2 * time.Second        // that tokens/s are a mean over
+	rateSpan = 2 * time.Second        // span of the mean of tokens/s
 )
 
-// display of a world on a cluster while it changes: what happens, the load, the layout, the
-// running transition.
+// display shows a world on a cluster while it changes: commands, the load, the layout, the running transition.
 type display struct {
 	counters *load.Counters
 	started  time.Time
@@ -43,7 +42,7 @@ func newDisplay(counters *load.Counters) *display {
 	return &display{counters: counters, started: time.Now(), since: time.Now()}
 }
 
-// begin a step: "2/4 Expert -> Tensor".
+// begin starts a step: "2/4 Expert -> Tensor".
 func (d *display) begin(step string) {
 	d.mu.Lock()
 	d.step = step
@@ -51,7 +50,7 @@ func (d *display) begin(step string) {
 	say("step %s", step)
 }
 
-// said is told the command that runs now.
+// said records the running command.
 func (d *display) said(command string) {
 	d.mu.Lock()
 	d.command, d.since = command, time.Now()
@@ -59,10 +58,10 @@ func (d *display) said(command string) {
 	say("$ %s", command)
 }
 
-// run until ctx ends, and take the lines away.
+// run shows the display until ctx ends, then removes its lines.
 func (d *display) run(ctx context.Context, k *kube.Client, name string) {
 	go func() {
-		for ctx.Err() == nil { // a connection may break; the demo goes on without the picture
+		for ctx.Err() == nil { // after a lost connection the demo continues without the picture
 			_ = k.Watch(ctx, name, func(w *v1alpha2.MoEDeployment) {
 				d.mu.Lock()
 				d.world = w
@@ -92,8 +91,7 @@ func (d *display) run(ctx context.Context, k *kube.Client, name string) {
 	}
 }
 
-// lines to show, and a word that is another one whenever something changed that deserves a
-// line where lines stay.
+// lines returns the lines to show, and a text that differs after every change that needs its own line in a log.
 func (d *display) lines(now time.Time) (lines []string, changed string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,7 +127,7 @@ func (d *display) lines(now time.Time) (lines []string, changed string) {
 	return lines, changed
 }
 
-// bar of twenty characters.
+// bar draws a progress bar of twenty characters.
 func bar(done, total int64) string {
 	const width = 20
 	full := 0

@@ -27,10 +27,11 @@ type simulated struct {
 	Pauses        int     `json:"pauses"`
 	MachinePauses int     `json:"machine_pauses"`
 	Fences        int     `json:"fences"`
-	Naive         int     `json:"naive"` // fences by a clock that does not ask whether this process ran
+	Naive         int     `json:"naive"` // fences by a clock that does not check whether this process ran
 }
 
-// falseAlarm bench: nobody dies, and nobody is fenced: an hour of simulated steps, then real ones while others have the cores.
+// falseAlarm bench: counts fences while no process dies: an hour of simulated steps, then real ones while other
+// processes use the cores.
 func falseAlarm(ctx context.Context, o options) error {
 	lines := json.NewEncoder(os.Stdout)
 	out, err := exec.CommandContext(ctx, filepath.Join(o.root, "build/cxx/agent/engine/tangram-false-alarm")).Output()
@@ -69,7 +70,7 @@ func falseAlarm(ctx context.Context, o options) error {
 		"env": map[string]any{"cpus": runtime.NumCPU(), "go": runtime.Version(), "ranks": recoveryRanks, "seed": o.seed}})
 }
 
-// beside loads a world while as many others as there are cores do nothing but use them; it gives the number of repairs.
+// beside loads a world next to one busy loop per core; it returns the number of repairs.
 func beside(ctx context.Context, o options, span time.Duration) ([]*load.Result, int, error) {
 	trace, err := load.NewTrace(o.seed, o.span)
 	if err != nil {

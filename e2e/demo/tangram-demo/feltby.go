@@ -8,7 +8,7 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// felt by the clients of some requests: seconds to the first token and, in the mean of an answer, from token to token.
+// felt has the clients' latencies: seconds to the first token, and the mean time between tokens of an answer.
 type felt struct {
 	Name            string  `json:"name"`
 	Requests        int     `json:"requests"`
@@ -16,10 +16,10 @@ type felt struct {
 	TTFT99          float64 `json:"ttft_p99_seconds"`
 	TPOT50          float64 `json:"tpot_p50_seconds"`
 	TPOT99          float64 `json:"tpot_p99_seconds"`
-	TokensPerSecond float64 `json:"tokens_per_second"` // that came from `from` to `to`
+	TokensPerSecond float64 `json:"tokens_per_second"` // tokens that arrived between `from` and `to`
 }
 
-// feltIn by those who sent their requests in [from, to); the tokens are those of all that came then.
+// feltIn computes the latencies of requests sent in [from, to); tokens per second count all tokens that arrived then.
 func feltIn(name string, results []*load.Result, from, to time.Time) felt {
 	f := felt{Name: name}
 	var first, each []float64
@@ -47,7 +47,7 @@ func feltIn(name string, results []*load.Result, from, to time.Time) felt {
 	return f
 }
 
-// quantileOf values: the least that so many of them are not above; 0 of none.
+// quantileOf returns the smallest value that a share q of the values does not exceed; 0 if there are no values.
 func quantileOf(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0

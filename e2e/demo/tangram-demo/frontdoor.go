@@ -30,11 +30,11 @@ import (
 
 const (
 	frontStreams = 64
-	frontPreset  = "tiny" // of which a text server reads the sizes alone
-	frontTokens  = 32768  // of a request; none comes so far
+	frontPreset  = "tiny" // the text server reads only its sizes
+	frontTokens  = 32768  // per request; none gets this far
 )
 
-// What is said: words of several scripts, some of which are parts of characters.
+// The generated text: words in several scripts, some tokens of which are parts of characters.
 const frontText = "The quick brown fox jumps over the lazy dog, and nobody minds. Zażółć gęślą jaźń; 今日は良い天気ですね。 Привет, мир! def f(x): return {x: 2.5} 👩‍👩‍👧‍👦\n"
 
 func frontDoorCommand() *cobra.Command {
@@ -46,7 +46,7 @@ func frontDoorCommand() *cobra.Command {
 	return c
 }
 
-// frontProxyCommand is the plain reverse proxy, in a process whose time can be told.
+// frontProxyCommand is the plain reverse proxy, as a process whose processor time can be measured.
 func frontProxyCommand() *cobra.Command {
 	return &cobra.Command{Use: "front-door-proxy URL", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
 		to, err := url.Parse(args[0])
@@ -65,7 +65,7 @@ func frontProxyCommand() *cobra.Command {
 	}}
 }
 
-// frontWay of a token to a client.
+// frontWay is a path of tokens to a client.
 type frontWay struct {
 	name, url string
 	body      map[string]any
@@ -73,8 +73,9 @@ type frontWay struct {
 	used      func() (gateway, text time.Duration, err error) // so far
 }
 
-// frontDoor bench: 64 streams get a token each 20 ms, by a plain reverse proxy, by the gateway as token ids, and by gateway and text server as chats. Of a
-// window of each, in turns, the processor time of what stands between is divided by its tokens.
+// frontDoor bench: 64 streams get a token each 20 ms, through a plain reverse proxy, through the gateway as token ids,
+// and through gateway and text server as chats. Windows alternate; the processor time between rank and client is
+// divided by the tokens of the window.
 func frontDoor(ctx context.Context, o options) (err error) {
 	if o.root, err = filepath.Abs(o.root); err != nil {
 		return err
@@ -129,7 +130,7 @@ func frontDoor(ctx context.Context, o options) (err error) {
 		"env": map[string]any{"cpus": runtime.NumCPU(), "go": runtime.Version(), "streams": frontStreams, "tokens_per_second": frontStreams / pacedBeat.Seconds()}})
 }
 
-// startFront brings up a gateway and its text server before a rank with a pace.
+// startFront starts a gateway and its text server in front of a paced rank.
 func startFront(ctx context.Context, o options) (w *harness.World, r *pacedRank, stop func(), err error) {
 	checkpoint, err := harness.WithTokenizer(ctx, o.root, frontPreset, vllmTokenizer)
 	if err != nil {
@@ -180,7 +181,7 @@ func startFront(ctx context.Context, o options) (w *harness.World, r *pacedRank,
 	return w, r, func() { end(); w.Stop() }, nil
 }
 
-// frontProxy is a plain reverse proxy before a server of events.
+// frontProxy is a plain reverse proxy in front of an event server.
 type frontProxy struct {
 	cmd  *exec.Cmd
 	url  string
@@ -237,7 +238,7 @@ func (p *frontProxy) way() *frontWay {
 	}}
 }
 
-// frontMeasured: microseconds of a processor per token.
+// frontMeasured has microseconds of processor time per token.
 type frontMeasured struct {
 	Way     string  `json:"way"`
 	Tokens  int64   `json:"tokens"`
@@ -245,7 +246,7 @@ type frontMeasured struct {
 	Text    float64 `json:"text_us"`
 }
 
-// measure a window in which all streams run.
+// measure measures a window in which all streams run.
 func (f *frontWay) measure(ctx context.Context, window time.Duration) (*frontMeasured, error) {
 	running, end := context.WithCancel(ctx)
 	defer end()
@@ -286,7 +287,7 @@ func (f *frontWay) measure(ctx context.Context, window time.Duration) (*frontMea
 	return &frontMeasured{f.name, tokens, per(gatewayThen - gateway), per(textThen - text)}, nil
 }
 
-// readEvents of a stream that does not end by itself.
+// readEvents reads a stream that does not end by itself.
 func readEvents(ctx context.Context, url string, body map[string]any, came func()) error {
 	reply, err := ask(ctx, url, body)
 	if err != nil {
@@ -304,7 +305,7 @@ func readEvents(ctx context.Context, url string, body map[string]any, came func(
 	return errors.Join(errors.New("the stream ended"), lines.Err())
 }
 
-// ask by POST. An answer other than 200 is an error.
+// ask sends a POST request. A response other than 200 is an error.
 func ask(ctx context.Context, url string, body any) (*http.Response, error) {
 	wire, err := json.Marshal(body)
 	if err != nil {
@@ -326,7 +327,7 @@ func ask(ctx context.Context, url string, body any) (*http.Response, error) {
 	return reply, nil
 }
 
-// post and read the answer.
+// post sends a POST request and decodes the response.
 func post(ctx context.Context, url string, body, into any) error {
 	reply, err := ask(ctx, url, body)
 	if err != nil {
@@ -335,7 +336,8 @@ func post(ctx context.Context, url string, body, into any) error {
 	return errors.Join(json.NewDecoder(reply.Body).Decode(into), reply.Body.Close())
 }
 
-// frontRestarts gives the seconds from kill -9 of the text server to its next answer, and those from a start with all imports.
+// frontRestarts returns the seconds from kill -9 of the text server to its next answer, and those of a start with all
+// imports.
 func frontRestarts(ctx context.Context, w *harness.World, kills int) (restarts []float64, cold float64, err error) {
 	answered := func(began time.Time) (float64, error) {
 		var answer map[string]any

@@ -13,16 +13,17 @@ import (
 
 const (
 	heatName = "rebalance of hot experts"
-	// heatUp: so long the requests from before go on, of which no window shall tell.
+	// heatUp is the time in which earlier requests continue; no measured window overlaps it.
 	heatUp = 4 * time.Second
-	// heatSteps are the fewest between two looks of the operator: fewer tokens say too little of which experts are hot.
+	// heatSteps is the minimum number of steps between two checks of the operator: fewer tokens do not show which
+	// experts are hot.
 	heatSteps = 45
 )
 
-// heat is the act in which prompts ask for the same few experts, as the report has it. Balancedness is mean over
-// largest load of a rank, over all layers.
+// heat is the act in which prompts need the same few experts, as in the report. Balancedness is mean over maximum load
+// of a rank, over all layers.
 type heat struct {
-	Without  float64 `json:"balancedness_without"` // of the first window after the rebalance, had there been none
+	Without  float64 `json:"balancedness_without"` // of the first window after the rebalance, without it
 	Promised float64 `json:"balancedness_promised"`
 	Measured float64 `json:"balancedness_measured"`
 	Moves    int     `json:"moved_experts"`
@@ -33,7 +34,7 @@ type heat struct {
 	from, to time.Time
 }
 
-// expertsGetHot until the operator has moved experts and measured what that brought.
+// expertsGetHot waits until the operator has moved experts and measured the gain.
 func expertsGetHot(ctx context.Context, o options, k *kube.Client, trace *load.Trace, begin func(string)) (*heat, error) {
 	begin(heatName)
 	h := &heat{from: time.Now()}

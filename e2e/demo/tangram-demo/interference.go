@@ -26,14 +26,14 @@ const (
 	interferencePrompt  = 16
 	interferenceAnswer  = 480
 	interferenceUnit    = 3 * 48 * 512 * 2        // bytes of a granule of the checkpoint's experts
-	quietSpan           = 1500 * time.Millisecond // before each resize; what is served in it is the rate
+	quietSpan           = 1500 * time.Millisecond // before each resize; its rate is the reference
 	tailSpan            = 300 * time.Millisecond  // after it: old banks are freed, sources closed
 )
 
-// interference bench: requests decode without a pause while the world is resized between 3 and 4 ranks, until what was moved would have
-// taken so many seconds to copy. Tokens that clients did not get, over those that would have been served in the time of the copies: 1 says that
-// serving lost what a copy at full speed, which serves nobody, would have cost it. Once with bytes over TLS, as between nodes, and once
-// with agents that map each other's memory.
+// interference bench: requests decode continuously while the world is resized between 3 and 4 ranks, until the moved
+// bytes would have taken this many seconds to copy. The result is the tokens that clients lost, over those served in
+// the time of the copies: 1 means that serving lost as much as by a stop for a copy at full speed. Once with bytes over
+// TLS, as between nodes, and once with agents that map each other's memory.
 func interference(ctx context.Context, o options) error {
 	lines := json.NewEncoder(os.Stdout)
 	found := map[string]any{}
@@ -69,11 +69,11 @@ func interference(ctx context.Context, o options) error {
 		"ceiling": 1, "ratio": tls, "metrics": found, "env": map[string]any{"cpus": runtime.NumCPU()}})
 }
 
-// machineFloors say what bytes cost of this machine without any of our code, over a plain copy of them: all cores together.
+// machineFloors are the costs of moving bytes on this machine without our code, over a plain copy: all cores together.
 type machineFloors struct {
-	copy    float64 // GB/s between two processes in the best number of threads, while nobody is served
-	tls     float64 // a plain sender with the same cipher and hash, in its best number of connections
-	oneNode float64 // the copy, and pages that the kernel enters and takes away again three times: of the source, of the rank, of its engine
+	copy    float64 // GB/s between two processes with the best number of threads, without serving
+	tls     float64 // a plain sender with the same cipher and hash, with its best number of connections
+	oneNode float64 // the copy, and pages mapped and unmapped three times: for the source, the rank, its engine
 }
 
 func floorsOfMachine(ctx context.Context, o options) (machineFloors, error) {
@@ -103,7 +103,7 @@ func floorsOfMachine(ctx context.Context, o options) (machineFloors, error) {
 	return floors, nil
 }
 
-// resizesUnderLoad of one world, and the tokens that it served.
+// resizesUnderLoad returns the resizes of one world, and the tokens that it served.
 func resizesUnderLoad(ctx context.Context, o options, oneNode bool, copyRate float64, lines *json.Encoder) ([]resizeCost, int64, error) {
 	copying := 2.0 // seconds
 	if os.Getenv("QUICK") != "" {
@@ -119,7 +119,7 @@ func resizesUnderLoad(ctx context.Context, o options, oneNode bool, copyRate flo
 		return nil, 0, err
 	}
 	served, end := decode(ctx, w)
-	defer func() { _ = end() }() // where an error ended the rest
+	defer func() { _ = end() }() // stops the streams after an error
 	if err := sleep(ctx, 2*time.Second); err != nil {
 		return nil, 0, err
 	}
@@ -141,27 +141,27 @@ func resizesUnderLoad(ctx context.Context, o options, oneNode bool, copyRate flo
 	return resizes, served.Now().Tokens, end()
 }
 
-// resizeCost of one transition under load; times in seconds.
+// resizeCost has the costs of one transition under load; times in seconds.
 type resizeCost struct {
 	OneNode bool    `json:"one_node"`
 	Ranks   int     `json:"ranks"`
-	Bytes   uint64  `json:"bytes"`   // that agents brought
-	Copy    float64 `json:"copy"`    // of these bytes between two processes, nobody served
+	Bytes   uint64  `json:"bytes"`   // fetched by agents
+	Copy    float64 `json:"copy"`    // of these bytes between two processes, without serving
 	Seconds float64 `json:"seconds"` // from the driver's start to its end
-	Before  float64 `json:"before"`  // tokens a second
+	Before  float64 `json:"before"`  // tokens per second
 	After   float64 `json:"after"`
-	Lost    float64 `json:"lost"` // of serving at the rates before the last flip and after it
-	// Of processors, all cores together: what agents took, and engines beyond what they take for as many tokens.
+	Lost    float64 `json:"lost"` // relative to the rates before the last flip and after it
+	// Processor seconds, all cores together: of agents, and of engines beyond their usual time for as many tokens.
 	Agents  float64 `json:"agents"`
 	Engines float64 `json:"engines"`
 }
 
-// span of serving, from one look to another.
+// span has the figures between two samples.
 type span struct{ seconds, tokens, agents, engines float64 }
 
 func (s span) rate() float64 { return s.tokens / s.seconds }
 
-// serving gives what happened since it was called.
+// serving returns a function that reports the figures since this call.
 func serving(w *harness.World, served *load.Counters) (func() (span, error), error) {
 	start, tokens := time.Now(), served.Now().Tokens
 	agents, engines, err := w.ProcessorTime()
@@ -217,7 +217,7 @@ func resizeUnderLoad(ctx context.Context, w *harness.World, ranks int, served *l
 	}
 	until := flip.Sub(start).Seconds()
 	expected := before.rate()*until + after.rate()*(during.seconds-until)
-	usual := (before.engines/before.tokens + after.engines/after.tokens) / 2 // for a token
+	usual := (before.engines/before.tokens + after.engines/after.tokens) / 2 // per token
 	idle := (before.agents + after.agents) / (before.seconds + after.seconds)
 	brought := record.Bytes.Shared + record.Bytes.TCP + record.Bytes.Local + record.Bytes.KV
 	return resizeCost{Ranks: ranks, Bytes: brought, Copy: float64(brought) / copyRate / 1e9, Seconds: ended.Sub(start).Seconds(), Before: before.rate(), After: after.rate(),
@@ -225,7 +225,7 @@ func resizeUnderLoad(ctx context.Context, w *harness.World, ranks int, served *l
 		Agents: during.agents - idle*during.seconds, Engines: during.engines - usual*during.tokens}, nil
 }
 
-// lostOverCopied of all resizes, and an interval of 95 % by drawing resizes anew (bootstrap, fixed seed).
+// lostOverCopied returns the ratio over all resizes, and a 95 % interval by bootstrap over the resizes (fixed seed).
 func lostOverCopied(resizes []resizeCost) (ratio, low, high float64) {
 	of := func(pick func(i int) resizeCost) float64 {
 		lost, copied := 0.0, 0.0
@@ -235,7 +235,7 @@ func lostOverCopied(resizes []resizeCost) (ratio, low, high float64) {
 		}
 		return lost / copied
 	}
-	random := rand.New(rand.NewPCG(1, 2)) // the same draw each time
+	random := rand.New(rand.NewPCG(1, 2)) // the same draws each time
 	drawn := make([]float64, 2000)
 	for i := range drawn {
 		drawn[i] = of(func(int) resizeCost { return resizes[random.IntN(len(resizes))] })
@@ -247,7 +247,7 @@ func lostOverCopied(resizes []resizeCost) (ratio, low, high float64) {
 
 var errStreamsEnded = errors.New("the load was ended")
 
-// decode keeps streams running until `end`, which tells the first that was lost.
+// decode keeps streams running until `end`, which returns the error of the first lost one.
 func decode(ctx context.Context, w *harness.World) (served *load.Counters, end func() error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	served = &load.Counters{}
@@ -257,7 +257,7 @@ func decode(ctx context.Context, w *harness.World) (served *load.Counters, end f
 		wait.Go(func() {
 			c := client(w)
 			c.Counters = served
-			// Streams do not end together: the first answers have lengths of their own.
+			// The first answers have different lengths, so that streams do not end together.
 			for n, answer := 0, interferenceAnswer*(i+1)/interferenceStreams; ctx.Err() == nil; n, answer = n+1, interferenceAnswer {
 				prompt := make([]uint32, interferencePrompt)
 				for j := range prompt {

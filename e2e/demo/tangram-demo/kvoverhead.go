@@ -11,15 +11,17 @@ import (
 	"tangram.dev/e2e/harness"
 )
 
-// The load of the bench kv-overhead (operator/internal/bench): KV that a rank holds at rest, of which agents of sizes only know nothing.
+// The load of the bench kv-overhead (operator/internal/bench): KV that a rank holds at rest. Agents of sizes only do
+// not know it.
 const (
 	overheadRanks    = 8
 	overheadRequests = 256
 	overheadTokens   = 4096
 )
 
-// kvOverhead bench on memory of sizes: 8 ranks of Qwen3-235B switch Expert -> Tensor -> Expert with one spare bank. What each rank's pool had in use at most, as its
-// agent told, over what it has in use at rest and the KV of the same load; beside it what the plan said. No byte moves: agents, pools, banks and pages of 2 MiB are the real ones.
+// kvOverhead bench on memory of sizes: 8 ranks of Qwen3-235B switch Expert -> Tensor -> Expert with one spare bank.
+// Each rank's maximum pool use, as reported by its agent, over its use at rest plus the KV of the same load; for
+// comparison the plan's figure. No byte moves: agents, pools, banks and pages of 2 MiB are real.
 func kvOverhead(ctx context.Context, o options) error {
 	shape := harness.Qwen3MoE235B()
 	checkpoint := filepath.Join(o.out, "checkpoint")
@@ -52,7 +54,7 @@ func kvOverhead(ctx context.Context, o options) error {
 		}
 		switches = append(switches, record)
 	}
-	heads := max(1, shape.KVHeads/overheadRanks) // of a rank in mode TensorParallel, which holds more of KV than Expert
+	heads := max(1, shape.KVHeads/overheadRanks) // in mode TensorParallel, which needs more KV than ExpertParallel
 	kv := uint64(overheadRequests*overheadTokens) * uint64(shape.Layers*heads) * uint64(2*2*shape.HeadDim)
 	worst, overPlan := 0., 0.
 	for _, s := range switches[1:] {
@@ -68,7 +70,7 @@ func kvOverhead(ctx context.Context, o options) error {
 
 func gb(bytes uint64) float64 { return float64(bytes) / 1e9 }
 
-// inUse of its pool by the rank that has most.
+// inUse returns the pool use of the fullest rank.
 func inUse(ctx context.Context, w *harness.World) (most uint64, err error) {
 	all, err := w.Status(ctx)
 	if err != nil {

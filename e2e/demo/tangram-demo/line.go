@@ -9,13 +9,13 @@ import (
 
 func mib(bytes uint64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// mb in decimal megabytes, with thousands separators.
+// mb formats bytes as decimal megabytes, with thousands separators.
 func mb[T int | int64 | uint64](bytes T) string {
 	tenths := (int64(bytes) + 50_000) / 100_000
 	return fmt.Sprintf("%s.%d", thousands(tenths/10), tenths%10)
 }
 
-// thousands writes a number with separators, as 26,668.
+// thousands formats a number with separators, as 26,668.
 func thousands[T int | int64](n T) string {
 	text := strconv.FormatInt(int64(n), 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -24,12 +24,12 @@ func thousands[T int | int64](n T) string {
 	return text
 }
 
-// milliseconds, rounded, with thousands separators.
+// milliseconds formats seconds as rounded milliseconds, with thousands separators.
 func milliseconds(seconds float64) string { return thousands(int64(seconds*1e3 + .5)) }
 
-// progressOf a transition of a local world, redrawn in place on a terminal.
+// progressOf shows a transition of a local world, redrawn in place on a terminal.
 func progressOf(name string) func(harness.Event) {
-	var staged harness.Event // of the running flip, where most bytes were seen
+	var staged harness.Event // of the running flip, at its highest byte count
 	return func(e harness.Event) {
 		if e.Flip != staged.Flip || e.BytesDone >= staged.BytesDone && e.BytesTotal > 0 {
 			staged = e
@@ -39,7 +39,7 @@ func progressOf(name string) func(harness.Event) {
 	}
 }
 
-// moved says in one line what a transition moved.
+// moved describes in one line the bytes that a transition moved.
 func moved(t *transition) string {
 	r, kv := t.Record, ""
 	if r.Bytes.KV > 0 {

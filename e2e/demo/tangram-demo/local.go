@@ -15,7 +15,7 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// local demo: a world of processes.
+// local runs the demo on a world of local processes.
 func local(ctx context.Context, o options) error {
 	if o.ranks < 1 {
 		return fmt.Errorf("--ranks %d: at least 1", o.ranks)
@@ -37,7 +37,7 @@ func local(ctx context.Context, o options) error {
 		return err
 	}
 	var reference []*load.Result
-	if !o.bench { // the bench is about time; the demo proves the tokens
+	if !o.bench { // the bench measures time; the demo checks the tokens
 		if reference, err = oneRank(ctx, o, results); err != nil {
 			return err
 		}
@@ -73,10 +73,10 @@ func client(w *harness.World) *load.Client {
 	return &load.Client{URL: w.URL(), Model: w.Model(), HTTP: &http.Client{}}
 }
 
-// underLoad goes through the transitions while requests run.
+// underLoad runs the transitions while requests run.
 func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]*load.Result, error) {
 	say("starting the agents and engines of %d ranks as local processes; logs are in %s", o.ranks+o.joiners(), filepath.Join(o.out, "world"))
-	// Pods of one rank first, so that one rank alone can die.
+	// Pods of one rank first, so that one rank can die separately.
 	w, err := start(ctx, o, "world", o.ranks, append([]int{1, 1}, harness.Pods(o.ranks)...))
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 	}
 	close(stop)
 	if failed != nil {
-		w.Stop() // so that no request waits for ever
+		w.Stop() // so that no request waits forever
 		<-played
 		<-long
 		return nil, failed
@@ -156,7 +156,7 @@ func repeatOnOneRank(ctx context.Context, o options, c *load.Client, results []*
 	return c.Again(ctx, results, atOnce)
 }
 
-// oneRank runs the same requests where nothing ever moves.
+// oneRank runs the same requests on one rank, without transitions.
 func oneRank(ctx context.Context, o options, results []*load.Result) ([]*load.Result, error) {
 	w, err := start(ctx, o, "one", 1, []int{1})
 	if err != nil {
@@ -167,7 +167,7 @@ func oneRank(ctx context.Context, o options, results []*load.Result) ([]*load.Re
 	return repeatOnOneRank(ctx, o, client(w), results, o.atOnce), nil
 }
 
-// acts in which a process is killed. The world is as it was at the start, and ends in the other mode.
+// acts runs the acts in which a process is killed. The world is as at the start, and ends in the other mode.
 func acts(ctx context.Context, o options, w *harness.World, r *report, counters *load.Counters) error {
 	for _, play := range []func(context.Context, options, *harness.World) (*act, error){rankDies, operatorDies} {
 		if err := sleep(ctx, o.pause); err != nil {
@@ -188,8 +188,8 @@ func acts(ctx context.Context, o options, w *harness.World, r *report, counters 
 	return nil
 }
 
-// rankDies: agent and engine of a rank are killed with -9; the world goes on without it, and with
-// another one as soon as it is there.
+// rankDies kills agent and engine of a rank with -9. The world continues without the rank, and grows as soon as another
+// one is available.
 func rankDies(ctx context.Context, o options, w *harness.World) (*act, error) {
 	keeper, err := w.Keep(o.ranks, "ExpertParallel", nil)
 	if err != nil {
@@ -216,7 +216,7 @@ func rankDies(ctx context.Context, o options, w *harness.World) (*act, error) {
 	return a, nil
 }
 
-// operatorDies when it has just permitted a flip of a switch; another one goes on.
+// operatorDies kills the operator when it has just permitted a flip of a switch; another one continues.
 func operatorDies(ctx context.Context, o options, w *harness.World) (*act, error) {
 	a := &act{Name: operatorActName}
 	dying, kill := context.WithCancel(ctx)
@@ -230,7 +230,7 @@ func operatorDies(ctx context.Context, o options, w *harness.World) (*act, error
 	if err == nil || a.at.IsZero() {
 		return nil, fmt.Errorf("%s: it was not killed in the middle: %w", a.Name, cmp.Or(err, errors.New("it ended well")))
 	}
-	if err := sleep(ctx, time.Second); err != nil { // nobody is there
+	if err := sleep(ctx, time.Second); err != nil { // time without an operator
 		return nil, err
 	}
 	keeper, err := w.Keep(o.ranks, "TensorParallel", nil)

@@ -1,6 +1,5 @@
-// tangram-demo takes a world through four transitions under load and checks every token
-// against a run on one rank: as processes of this machine (local), or on a Kubernetes
-// cluster that it brings up (cluster). Exit code 1 if a promise is broken.
+// tangram-demo runs four transitions of a world under load and checks every token against a run on one rank: with local
+// processes (local), or on a Kubernetes cluster that it starts (cluster). Exit code 1 if a promise is broken.
 package main
 
 import (
@@ -31,13 +30,13 @@ type options struct {
 
 	only   string // recovery, burst-real
 	bench  bool   // local
-	brief  bool   // no lines of progress within a step, but on a terminal
+	brief  bool   // no progress lines within a step, except on a terminal
 	rounds int    // of all transitions; the bench takes medians
 
 	clusterDir string // cluster
 	keep       bool
 	vllm       bool // engines of agent/vllm
-	streams    int  // that run at least when an event begins
+	streams    int  // minimum that runs when an event begins
 }
 
 const (
@@ -49,7 +48,7 @@ var errPromise = errors.New("the run broke a promise")
 
 func main() { os.Exit(command()) }
 
-// command gives the exit code.
+// command returns the exit code.
 func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -202,7 +201,7 @@ func (o *options) clusterFlags(c *cobra.Command) {
 	c.Flags().StringVar(&o.clusterDir, "cluster-dir", "build/cluster", "folder for the state of the cluster")
 }
 
-// joiners of a step that adds ranks.
+// joiners is the number of ranks that a step adds.
 func (o *options) joiners() int {
 	if o.vllm { // two cores serve three of them
 		return 1
@@ -210,7 +209,7 @@ func (o *options) joiners() int {
 	return 2
 }
 
-// step of the demo.
+// step is a step of the demo.
 type step struct {
 	name, mode string
 	ranks      int
@@ -227,7 +226,7 @@ func steps(ranks, joiners int) []step {
 	}
 }
 
-// finish judges the results, writes the report and its tables, and prints them; of a local run one sentence.
+// finish judges the results, writes the report and its tables, and prints them; for a local run it prints one sentence.
 func finish(o options, r *report, results, reference []*load.Result) error {
 	if err := r.judge(results, reference, reference != nil); err != nil {
 		return err

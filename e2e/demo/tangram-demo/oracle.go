@@ -17,16 +17,16 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// leastGap of the two best logits of a token: kernels of vLLM and of transformers differ by some 1e-6 of the largest logit in float32. Below it nobody
-// promises a token, and the request is left out.
+// leastGap is the minimum gap of a token's two best logits. Kernels of vLLM and of transformers differ by some 1e-6 of
+// the largest logit in float32, so a token with a smaller gap is undetermined and its request is left out.
 const leastGap = 1e-3
 
-// oracle knows what transformers answers to each chat of a round of the trace, in float32, greedily.
+// oracle has transformers' answer to each chat of a round of the trace, in float32, greedily.
 type oracle struct {
 	chats   []string
 	answers map[string]answer // by chat
-	least   float64           // gap of those that are played
-	left    int               // out, since their gap is too small
+	least   float64           // gap of the chats that are used
+	left    int               // chats left out because of their gap
 	end     context.CancelFunc
 	ended   chan error
 	out     bytes.Buffer
@@ -34,21 +34,22 @@ type oracle struct {
 
 type answer struct {
 	Tokens []uint32 `json:"tokens"`
-	Texts  []string `json:"texts"` // of no token, of the first, of the first two, ...
+	Texts  []string `json:"texts"` // of zero tokens, the first, the first two, ...
 	Gap    float64  `json:"gap"`
 }
 
-// oracleReport is how the answers of clients compare.
+// oracleReport compares the answers of clients.
 type oracleReport struct {
 	Requests  int `json:"requests"`
 	Different int `json:"different"`
-	// LeastGap of the two best logits of any token of the chats that were played.
+	// LeastGap is the smallest gap of the two best logits of any token of the chats that were used.
 	LeastGap float64 `json:"least_gap"`
 	LeftOut  int     `json:"chats_left_out"`
 	Chats    int     `json:"chats"`
 }
 
-// askOracle about all requests of a round, beside whatever else is done. It makes the trace one of greedy chats.
+// askOracle starts to compute all answers of a round in parallel with other work. It makes the trace one of greedy
+// chats.
 func askOracle(ctx context.Context, o *options, trace *load.Trace) (*oracle, error) {
 	root, err := filepath.Abs(o.root)
 	if err != nil {
@@ -91,7 +92,7 @@ func askOracle(ctx context.Context, o *options, trace *load.Trace) (*oracle, err
 
 func (k *oracle) stop() { k.end() }
 
-// choose the requests of the trace that float32 decides.
+// choose keeps the requests of the trace whose answers float32 determines.
 func (k *oracle) choose(trace *load.Trace) error {
 	say("waiting for transformers")
 	if err := <-k.ended; err != nil {
@@ -115,7 +116,7 @@ func (k *oracle) choose(trace *load.Trace) error {
 	return trace.Keep(func(r load.Request) bool { return k.answers[r.Chat].Gap > leastGap })
 }
 
-// compare what clients got. Lost requests are counted elsewhere.
+// compare compares the clients' answers. Lost requests are counted elsewhere.
 func (k *oracle) compare(results []*load.Result) *oracleReport {
 	r := &oracleReport{LeastGap: k.least, LeftOut: k.left, Chats: len(k.chats)}
 	for _, result := range results {
@@ -140,7 +141,7 @@ func (k *oracle) compare(results []*load.Result) *oracleReport {
 	return r
 }
 
-// broken promises. That equality means something is one.
+// broken returns broken promises. One promise is that the comparison is meaningful.
 func (r *oracleReport) broken() (out []string) {
 	if r.Different > 0 {
 		out = append(out, fmt.Sprintf("%d requests differ from transformers", r.Different))

@@ -17,7 +17,7 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// echoes answers each chat with its length three times, and one chat (the n-th) with two logits that are as good as one.
+// echoes answers each chat with its length three times, and the n-th chat with two almost equal logits.
 func echoes(t *testing.T, n int) (*oracle, *load.Trace) {
 	t.Helper()
 	root := t.TempDir()
@@ -83,7 +83,7 @@ func TestEqualityThatMeansNothingIsABrokenPromise(t *testing.T) {
 	require.Empty(t, (&oracleReport{Requests: 1, LeastGap: 2 * leastGap}).broken())
 }
 
-// The world of vLLM is the demo's but for model and engine.
+// The world of vLLM equals the demo's, except model and engine.
 func TestTheWorldOfVLLM(t *testing.T) {
 	o := options{root: "../../..", vllm: true}
 	d, _, err := readManifest(o.manifest())

@@ -9,10 +9,10 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// pacedModel is whose measured kernels say how long steps of paced ranks last.
+// pacedModel is the model whose measured kernels give the duration of paced steps.
 const pacedModel = "Qwen3-30B-A3B"
 
-// paceFile in the folder of logs, as `tangram pace-table` writes it, for worlds of up to so many ranks.
+// paceFile writes the table of `tangram pace-table` into the folder of logs, for worlds of up to this many ranks.
 func paceFile(o options, engine, routing string, ranks int) (string, *kernels.Compiled, error) {
 	table, err := kernels.Open(pacedModel)
 	if err != nil {
@@ -43,7 +43,7 @@ func paceFile(o options, engine, routing string, ranks int) (string, *kernels.Co
 			return "", nil, err
 		}
 		if err := compiled.WriteJSON(file); err != nil {
-			_ = file.Close() // the first error is the one to tell
+			_ = file.Close() // the first error is the one to report
 			return "", nil, err
 		}
 		return path, compiled, file.Close()

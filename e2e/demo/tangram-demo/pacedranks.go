@@ -18,17 +18,18 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// pacedRank stands where a rank serves: every request gets a token of a given text at each step. What is in front of ranks is measured with it.
+// pacedRank replaces a rank: each step gives every request a token of a fixed text. It serves to measure the components
+// in front of ranks.
 type pacedRank struct {
 	tangramv1.UnimplementedServeServer
 	world  *tangramv1.World
-	tokens []uint32 // again and again
+	tokens []uint32 // repeated
 	said   atomic.Int64
 }
 
 const pacedMember = "p0.0"
 
-// servePaced ranks on a listener until stop is called, with the certificate of pod p0 in dir.
+// servePaced serves ranks on a listener until stop is called, with the certificate of pod p0 in dir.
 func servePaced(l net.Listener, dir string, world *tangramv1.World, tokens []uint32) (r *pacedRank, stop func(), err error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "engine-p0.crt"), filepath.Join(dir, "engine-p0.key"))
 	if err != nil {
@@ -51,10 +52,10 @@ func servePaced(l net.Listener, dir string, world *tangramv1.World, tokens []uin
 	return r, server.Stop, nil
 }
 
-// pacedBeat is what a step of a large model takes.
+// pacedBeat is the duration of a step of a large model.
 const pacedBeat = 20 * time.Millisecond
 
-// Session of one gateway.
+// Session serves one gateway.
 func (r *pacedRank) Session(stream tangramv1.Serve_SessionServer) error {
 	if first, err := stream.Recv(); err != nil || first.GetHello() == nil {
 		return fmt.Errorf("no hello: %w", err)
@@ -97,7 +98,7 @@ func (r *pacedRank) Session(stream tangramv1.Serve_SessionServer) error {
 		mu.Lock()
 		var step []*tangramv1.Token
 		for _, s := range running {
-			s.Generated++ // of the answer, with this one
+			s.Generated++ // of the answer, including this one
 			t := &tangramv1.Token{Request: s.Request, Position: uint32(len(s.Prompt)) + s.Generated - 1, Token: r.tokens[int(s.Generated)%len(r.tokens)],
 				Epoch: r.world.Epoch, Owner: pacedMember}
 			if s.Generated == s.MaxTokens {

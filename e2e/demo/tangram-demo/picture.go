@@ -45,7 +45,7 @@ const (
 	plotRight    = canvasWidth - 24
 	stagesTop    = 84.0
 	rankHeight   = 30.0
-	expertSize   = 10.0 // at most
+	expertSize   = 10.0 // maximum
 	gapsHeight   = 210.0
 	marginBefore = 1500 * time.Millisecond // shown before the first transition
 	marginAfter  = 1500 * time.Millisecond // and after the last
@@ -71,7 +71,7 @@ func (c *canvas) text(x, y float64, anchor, class, text string) {
 	fmt.Fprintf(&c.b, `<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`+"\n", x, y, anchor, class, html.EscapeString(text))
 }
 
-// scene of a picture: times in seconds after the stream began.
+// scene is a picture; times in seconds after the stream began.
 type scene struct {
 	canvas
 	r        *report
@@ -90,8 +90,8 @@ type stage struct {
 	placement *placement
 }
 
-// drawTransitions: above, the experts of one layer on each rank between transitions; below, on the same time axis, the tokens of
-// the long stream, each as high as the time since the token before it.
+// drawTransitions draws, above, the experts of one layer on each rank between transitions. Below, on the same time
+// axis, it draws the tokens of the long stream, each as high as the time since the previous token.
 func drawTransitions(r *report) (string, error) {
 	if r.Stream == nil || len(r.Stream.Tokens) < 2 || r.FirstPlacement == nil || len(r.Transitions) == 0 {
 		return "", errors.New("the report has no long stream or no placements: only a local run (make try) records them")
@@ -163,7 +163,7 @@ func (s *scene) stage(g stage) {
 			experts = max(experts, e+1)
 		}
 	}
-	pitch := min((expertSize+1)*math.Sqrt(share), width/float64(columns)) // stripes stay wide enough to see
+	pitch := min((expertSize+1)*math.Sqrt(share), width/float64(columns)) // so that stripes stay visible
 	left += (width - pitch*float64(columns)) / 2
 	for rank, held := range g.placement.Ranks {
 		for i, e := range held {
@@ -214,7 +214,7 @@ func (s *scene) gaps(top, bottom float64) {
 	}
 }
 
-// niceTick is the least of 1, 2 and 5 times a power of ten that is not below a positive value.
+// niceTick is the smallest of 1, 2 and 5 times a power of ten that is not below a positive value.
 func niceTick(least float64) float64 {
 	power := math.Pow(10, math.Floor(math.Log10(max(least, 1e-9))))
 	for _, times := range []float64{1, 2, 5} {
@@ -225,7 +225,7 @@ func niceTick(least float64) float64 {
 	return 10 * power
 }
 
-// colorOf an expert: hues around the circle, neighbors of different lightness.
+// colorOf returns an expert's color: hues around the circle, neighbors with different lightness.
 func colorOf(expert, experts int) string {
 	hue, light := 360*float64(expert)/float64(experts), .48+.14*float64(expert%2)
 	channel := func(n float64) int {

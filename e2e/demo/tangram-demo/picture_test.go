@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The small report in testdata is written by hand, in the form of a run's.
+// The small report in testdata is handwritten, in the format of a run's.
 const smallReport = "testdata/report.json"
 
-// elements of an SVG file by name, and its texts; the file must be well-formed.
+// elements counts an SVG file's elements by name, and returns its texts; the file must be well-formed.
 func elements(t *testing.T, svg string) (counts map[string]int, texts []string) {
 	t.Helper()
 	counts = map[string]int{}

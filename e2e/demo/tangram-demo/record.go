@@ -12,10 +12,10 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// recordSince gives the record of the newest transition, where `before` were there already.
-// More than one (an attempt that failed and was tried again) count as its retries.
+// recordSince returns the record of the newest transition that is not in `before`. Further new ones (failed attempts)
+// count as its retries.
 func recordSince(ctx context.Context, k *kube.Client, before []v1alpha2.LayoutTransition) (*harness.Record, error) {
-	// Conditions and transitions are two objects: the second may be written a little later.
+	// The transition's status may be written a little later than the condition, because they are two objects.
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
@@ -43,7 +43,7 @@ func recordSince(ctx context.Context, k *kube.Client, before []v1alpha2.LayoutTr
 	}
 }
 
-// newRecord of a transition that succeeded, in the words of the driver's record.
+// newRecord converts a successful transition to the form of the driver's record.
 func newRecord(t *v1alpha2.LayoutTransition) (*harness.Record, error) {
 	s := t.Status
 	if s.Phase != v1alpha2.PhaseSucceeded || s.StartTime == nil || s.CompletionTime == nil {

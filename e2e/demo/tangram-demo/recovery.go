@@ -18,10 +18,11 @@ import (
 
 const recoveryRanks = 6
 
-// blow is a way in which something dies, and what has to be done for it to come back.
+// blow is a kind of failure, and the actions that restart the failed processes.
 type blow struct {
 	Kind string // engine-kill, ...
-	// repaired: the others go on by a repair. Else nothing happens but to what was struck, and nobody pauses.
+	// repaired: the survivors continue after a repair. Otherwise only the struck process is affected, and no request
+	// pauses.
 	repaired bool
 	strike   func(context.Context, *harness.World, int) error // at a pod
 	back     func(context.Context, *harness.World, int) error
@@ -44,7 +45,7 @@ func blows() []blow {
 			kill(func(w *harness.World, pod int) { w.HangAgent(pod, false) })},
 		{"pod-kill", true, kill((*harness.World).KillPod), another},
 		{"node-cut", true, cut, func(ctx context.Context, w *harness.World, pod int) error { return w.Link(ctx, pod, true) }},
-		{"node-power", true, func(ctx context.Context, w *harness.World, pod int) error { // the link goes first: nothing is closed
+		{"node-power", true, func(ctx context.Context, w *harness.World, pod int) error { // link first: closes nothing
 			err := cut(ctx, w, pod)
 			w.KillPod(pod)
 			return err
@@ -52,22 +53,22 @@ func blows() []blow {
 	}
 }
 
-// recovered is one blow and what came after it; seconds.
+// recovered has the times of one blow, in seconds.
 type recovered struct {
 	Kind     string  `json:"kind"`
 	Round    int     `json:"round"`
-	Total    float64 `json:"total_seconds"`     // to the first token of the last request that was running; where nobody dies: the longest gap
-	Detect   float64 `json:"detect_seconds"`    // to the begin of the repair
-	Fence    float64 `json:"fence_seconds"`     // until the survivors knew the outcome
+	Total    float64 `json:"total_seconds"`     // to the last running request's first token; or the longest gap
+	Detect   float64 `json:"detect_seconds"`    // to the start of the repair
+	Fence    float64 `json:"fence_seconds"`     // until the survivors received the outcome
 	Repair   float64 `json:"repair_seconds"`    // until the layout was repaired
-	Replay   float64 `json:"replay_seconds"`    // from there to that token
-	Prefill  float64 `json:"prefill_seconds"`   // what that request took to its first token when it was new: its replay computes that again
-	Full     float64 `json:"full_seconds"`      // to full width again
+	Replay   float64 `json:"replay_seconds"`    // from the repair to that token
+	Prefill  float64 `json:"prefill_seconds"`   // that request's original time to first token, which its replay repeats
+	Full     float64 `json:"full_seconds"`      // until all ranks are back
 	Affected int     `json:"affected_requests"` // running at the blow
 	Read     uint64  `json:"read_bytes"`        // from the checkpoint
 }
 
-// recovery bench: ranks of a world under load die in every way, one after another.
+// recovery bench: ranks of a world under load fail in every way, one after another.
 func recovery(ctx context.Context, o options) error {
 	if done, err := harness.IsolateNetwork(ctx); done || err != nil {
 		return err
@@ -128,12 +129,12 @@ func recovery(ctx context.Context, o options) error {
 	return printRecovery(deaths, <-played, o)
 }
 
-// death is a blow, and what the keeper did about it.
+// death is a blow, and the keeper's actions after it.
 type death struct {
 	blow
 	round    int
 	at, full time.Time
-	repair   *harness.KeptRecord // nil: nobody was to be repaired
+	repair   *harness.KeptRecord // nil: no repair was needed
 }
 
 func strike(ctx context.Context, w *harness.World, keeper *harness.Keeper, b blow, pod int) (*death, error) {
@@ -168,7 +169,7 @@ func strike(ctx context.Context, w *harness.World, keeper *harness.Keeper, b blo
 	return d, err
 }
 
-// agentsAway is how long an agent is away of which nobody shall notice.
+// agentsAway is how long an agent is unavailable without an effect on clients.
 const agentsAway = 4 * time.Second
 
 func (d *death) measure(results []*load.Result) *recovered {
@@ -177,7 +178,7 @@ func (d *death) measure(results []*load.Result) *recovered {
 	last := d.at
 	for _, r := range results {
 		i := slices.IndexFunc(r.Tokens, func(t load.Token) bool { return t.At.After(d.at) })
-		if i <= 0 { // not begun, or over
+		if i <= 0 { // not begun, or ended
 			continue
 		}
 		out.Affected++
@@ -187,7 +188,7 @@ func (d *death) measure(results []*load.Result) *recovered {
 			}
 			continue
 		}
-		// Tokens that were on their way to the client do not count as a recovery.
+		// Tokens in transit to the client do not count as a recovery.
 		for i < len(r.Tokens)-1 && r.Tokens[i].At.Before(d.repair.Started) {
 			i++
 		}
@@ -207,7 +208,7 @@ func (d *death) measure(results []*load.Result) *recovered {
 	return out
 }
 
-// printRecovery: a line per blow, then the medians by kind, and the worst of all that are repaired.
+// printRecovery prints a line per blow, then the medians by kind, and the worst of all repaired ones.
 func printRecovery(deaths []*death, results []*load.Result, o options) error {
 	lines := json.NewEncoder(os.Stdout)
 	lost, read, worst := 0, uint64(0), 0.0
@@ -233,7 +234,7 @@ func printRecovery(deaths []*death, results []*load.Result, o options) error {
 	for kind, values := range totals {
 		metrics[strings.ReplaceAll(kind, "-", "_")+"_seconds"] = median(values)
 	}
-	// Nothing can be faster than a plain copy of what is read again, and a step.
+	// No recovery can be faster than a plain copy of the bytes read again, and a step.
 	ceiling := copySeconds(read) + step
 	return lines.Encode(map[string]any{"bench": "recovery", "value": worst, "ceiling": ceiling, "ratio": worst / ceiling,
 		"unit":    "s from the worst blow to 1 of 6 ranks to the first token of the last running request",

@@ -17,20 +17,20 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// transition of the demo, as the report has it; README.md explains the fields.
+// transition is a transition of the demo, as in the report; README.md explains the fields.
 type transition struct {
 	Name       string          `json:"name"`
 	Resize     bool            `json:"resize"`
-	Streams    int             `json:"streams"` // that ran when it started
+	Streams    int             `json:"streams"` // running at its start
 	Record     *harness.Record `json:"record"`
 	LongestGap float64         `json:"longest_gap_seconds"`
 	Silent     float64         `json:"silent_seconds"`
 	Copy       float64         `json:"copy_seconds"`
 	Ratio      float64         `json:"ratio"`
-	// Silences that add up to Silent: seconds after the start of the transition, and length.
+	// Silences are the gaps that Silent sums: seconds after the start of the transition, and length.
 	Silences [][2]float64 `json:"silences"`
 	Seen     seen         `json:"seen"`
-	// Placement after it, of local worlds.
+	// Placement is the placement after it, for local worlds.
 	Placement *placement `json:"placement,omitempty"`
 }
 
@@ -45,11 +45,12 @@ type report struct {
 	LongestGap float64 `json:"longest_gap_seconds"`
 	Step       float64 `json:"step_seconds"`
 	FirstToken float64 `json:"first_token_seconds"` // median
-	// FirstToken99 is the 99th percentile.
+	// FirstToken99 is the 99th percentile of the time to the first token.
 	FirstToken99 float64  `json:"p99_first_token_seconds"`
 	WorstFirst   float64  `json:"worst_first_token_seconds"`
 	Refusals     refusals `json:"refusals"`
-	// Gateway counts after the last transition, before the first kill, and at the end.
+	// GatewayBefore has the gateway's counts after the last transition, before the first kill; Gateway those at the
+	// end.
 	GatewayBefore load.GatewayCounts `json:"gateway_before_deaths"`
 	Gateway       load.GatewayCounts `json:"gateway"`
 	Ordinary      float64            `json:"ordinary_gap_seconds"`
@@ -59,7 +60,7 @@ type report struct {
 	Bursts        *bursts            `json:"bursts,omitempty"`
 	Oracle        *oracleReport      `json:"oracle,omitempty"`
 	Broken        []string           `json:"promises_broken"`
-	// FirstPlacement of the experts and the long Stream, of local worlds: for the picture.
+	// FirstPlacement of the experts and the long Stream are for the picture of a local run.
 	FirstPlacement *placement `json:"first_placement,omitempty"`
 	Stream         *stream    `json:"stream,omitempty"`
 
@@ -135,7 +136,7 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 	return nil
 }
 
-// judgeStreams: an event without load shows nothing.
+// judgeStreams rejects an event without load, which proves nothing.
 func (r *report) judgeStreams(event string, streams int) {
 	if streams < r.leastStreams {
 		r.Broken = append(r.Broken, fmt.Sprintf("%s: %d streams ran when it began, and at least %d are promised", event, streams, r.leastStreams))
@@ -148,7 +149,7 @@ func (r *report) inTransition(at time.Time) bool {
 	}) || r.Heat != nil && at.After(r.Heat.from) && at.Before(r.Heat.to) || slices.ContainsFunc(r.Acts, func(a *act) bool { return at.After(a.at) && at.Before(a.whole) })
 }
 
-// medianStep between tokens of one request, outside transitions.
+// medianStep is the median time between tokens of one request, outside transitions.
 func (r *report) medianStep(results []*load.Result) float64 {
 	var gaps []float64
 	for _, result := range results {
@@ -166,14 +167,13 @@ func (r *report) medianStep(results []*load.Result) float64 {
 	return gaps[len(gaps)/2]
 }
 
-// ordinaryGap is what 99 of 100 gaps between consecutive tokens of the whole world stay
-// below while somebody waits and no transition runs: steps that prefill are longer than
-// those that only decode, with or without us.
+// ordinaryGap is the 99th percentile of gaps between consecutive tokens of the whole world while a request waits and no
+// transition runs. Steps with prefill take longer than decode-only steps, also without transitions.
 func (r *report) ordinaryGap(results []*load.Result, times []time.Time) float64 {
 	var gaps []float64
 	for i := 1; i < len(times); i++ {
 		from, to := times[i-1], times[i]
-		// Tokens of one step come together; only gaps between steps count.
+		// Tokens of one step arrive together; only gaps between steps count.
 		if gap := to.Sub(from).Seconds(); gap > r.Step/4 && !r.inTransition(from) && !r.inTransition(to) && someoneWaits(results, from, to) {
 			gaps = append(gaps, gap)
 		}
@@ -206,8 +206,8 @@ func (t *transition) measure(results []*load.Result, times []time.Time, step, or
 	t.Ratio = t.Silent / (t.Copy + 2*step)
 }
 
-// someoneWaits says whether a request had its first token by `from` and its last not before
-// `to`: silence without one is an idle world, not a stall.
+// someoneWaits reports whether a request had its first token by `from` and its last not before `to`: a gap without such
+// a request is an idle world, not a stall.
 func someoneWaits(results []*load.Result, from, to time.Time) bool {
 	return slices.ContainsFunc(results, func(r *load.Result) bool {
 		n := len(r.Tokens)
@@ -215,8 +215,7 @@ func someoneWaits(results []*load.Result, from, to time.Time) bool {
 	})
 }
 
-// copySeconds of a plain copy of so many bytes between two buffers that are backed: the
-// median of five.
+// copySeconds is the time of a plain copy of this many bytes between two resident buffers: the median of five.
 func copySeconds(bytes uint64) float64 {
 	if bytes == 0 {
 		return 0
@@ -247,14 +246,14 @@ func (r *report) save(path string) error {
 	return os.WriteFile(path, append(wire, '\n'), 0o600)
 }
 
-// saveTables beside the report.
+// saveTables writes the tables next to the report.
 func (r *report) saveTables(path string) error {
 	var text strings.Builder
 	r.printTable(&text)
 	return os.WriteFile(path, []byte(text.String()), 0o600)
 }
 
-// tables aligns columns to the right; rows are of cells that end with a tab.
+// tables aligns columns to the right; every cell ends with a tab.
 func tables(out io.Writer) *tabwriter.Writer {
 	return tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
 }
@@ -291,8 +290,8 @@ func (r *report) printTable(out io.Writer) {
 	}
 }
 
-// printMemory of weights on the fullest rank during each transition: as its agent counted, and as the plan expected; and how much KV requests have
-// reserved after it.
+// printMemory prints the weights on the fullest rank during each transition, as counted by its agent and as planned,
+// and the KV reserved after it.
 func (r *report) printMemory(out io.Writer) {
 	if len(r.Transitions) == 0 {
 		return
@@ -305,7 +304,7 @@ func (r *report) printMemory(out io.Writer) {
 	_ = w.Flush()
 }
 
-// verdict of a local run, in one sentence.
+// verdict summarizes a local run in one sentence.
 func (r *report) verdict(file string) string {
 	return fmt.Sprintf("Every promise held: of %s requests (%s tokens) 0 were lost, and all tokens match a run on one rank. Full report: %s",
 		thousands(r.Requests), thousands(r.Tokens), file)
@@ -313,8 +312,8 @@ func (r *report) verdict(file string) string {
 
 const ratioGoal = 3
 
-// printBench: a line per transition, and the sum over the rounds: of each transition the
-// median ratio and the median of the longest inter-token gap in steps, of these the worst.
+// printBench prints a line per transition, and the summary over the rounds: the worst of the transitions' median
+// ratios, and of their median longest inter-token gaps in steps.
 func (r *report) printBench(out io.Writer) error {
 	encoder := json.NewEncoder(out)
 	var names []string

@@ -22,10 +22,11 @@ import (
 	"tangram.dev/e2e/harness"
 )
 
-// reshard bench: real agents, a process for each rank, hold layers of the experts of Qwen3-30B-A3B (all zeros: a hole in a file) and slice them over
-// all ranks and back. Bytes that agents brought, also those from other places of their own memory, over the seconds that staging took at the slowest
-// agent, both as agents counted them; beside the best copy between two processes. Then the same in slabs that are row-major, as other engines lay
-// their weights; beside what they do to move them: pack, all-to-all, unpack, by way of buffers for the whole layer and for as much as a cache holds.
+// reshard bench: real agents, one process per rank, hold layers of the experts of Qwen3-30B-A3B (all zeros: a hole in a
+// file), shard them over all ranks and back. The result is the bytes that agents fetched, also from their own memory,
+// over the staging time of the slowest agent, both by the agents' counters; for comparison, the best copy between two
+// processes. Then the same in row-major slabs, the format of other engines, compared with their method: pack,
+// all-to-all, unpack, through buffers for the whole layer and through buffers that fit a cache.
 func reshard(ctx context.Context, o options) error {
 	free, huge := freeMemory()
 	layers, widths, rounds := layersIn(free), []int{2, 4, 8}, 5
@@ -71,17 +72,18 @@ type reshardCase struct {
 	huge          bool
 }
 
-// expertBytes of a layer.
+// expertBytes is the size of a layer's experts.
 func expertBytes(shape harness.Shape) uint64 {
 	return uint64(shape.Experts) * uint64(3*shape.Hidden*shape.Inner*2)
 }
 
-// layersIn so many bytes, at least one: experts where they are and where they go, and as much for the ceiling's copies, what pages leave unused, and agents.
+// layersIn returns the number of layers that fit, at least one: the experts at source and target, and as much again for
+// the ceiling's copies, unused parts of pages, and agents.
 func layersIn(bytes uint64) int {
 	return int(max(1, bytes/(3*expertBytes(harness.Qwen3MoE30B(1)))))
 }
 
-// freeMemory in bytes: of the pool of huge pages, if it holds a layer, else what the kernel can give.
+// freeMemory in bytes: of the pool of huge pages, if it holds a layer, else of the kernel.
 func freeMemory() (bytes uint64, huge bool) {
 	if pool := freeHugePages(); pool >= 3*expertBytes(harness.Qwen3MoE30B(1)) {
 		return pool, true
@@ -93,7 +95,7 @@ func freeMemory() (bytes uint64, huge bool) {
 	return info.Freeram * uint64(info.Unit), false
 }
 
-// freeHugePages of the machine's pool, in bytes.
+// freeHugePages returns the free bytes of the machine's pool.
 func freeHugePages() uint64 {
 	text, err := os.ReadFile("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
 	if err != nil {
@@ -106,7 +108,7 @@ func freeHugePages() uint64 {
 	return pages * hugePage
 }
 
-// reshardAt gives the median ratio by target mode.
+// reshardAt returns the median ratio by target mode.
 func reshardAt(ctx context.Context, o options, c reshardCase, lines *json.Encoder) (map[string]float64, error) {
 	const granuleRows = 96 // the inner 768 rows over 8 ranks
 	shape, ranks, huge := c.shape, c.ranks, c.huge
@@ -118,7 +120,7 @@ func reshardAt(ctx context.Context, o options, c reshardCase, lines *json.Encode
 	options := harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: c.checkpoint, Pods: pods, StubEngines: true, OneNode: true, SlabFormat: c.format,
 		Granule: granuleRows, Memory: 2*weights/uint64(ranks) + 64<<20, KV: 2 << 20, SpareBanks: shape.Layers}
 	if huge {
-		// Experts begin at whole pages.
+		// Experts begin at page boundaries.
 		options.HugePages, options.PageBytes, options.Memory = true, hugePage, options.Memory+2*uint64(shape.Layers*shape.Experts)*hugePage/uint64(ranks)
 	}
 	w, err := harness.Start(ctx, options)
@@ -169,7 +171,7 @@ func reshardAt(ctx context.Context, o options, c reshardCase, lines *json.Encode
 	return medians, nil
 }
 
-// stageSeconds of ended attempts, by agent.
+// stageSeconds sums the staging times of ended attempts, by agent.
 func stageSeconds(ctx context.Context, w *harness.World) (map[string]float64, error) {
 	out := map[string]float64{}
 	for _, url := range w.AgentMetricsURLs() {
@@ -195,16 +197,16 @@ func stageSeconds(ctx context.Context, w *harness.World) (map[string]float64, er
 	return out, nil
 }
 
-// copyRates of agent/mover/copy_main.cc, in GB/s.
+// copyRates are the results of agent/mover/copy_main.cc, in GB/s.
 type copyRates struct {
 	Copy    float64 `json:"gb_per_s,omitempty"`
-	Map     float64 `json:"map_gb_per_s,omitempty"` // of memory that exists, page by page, by one thread
+	Map     float64 `json:"map_gb_per_s,omitempty"` // of existing memory, page by page, with one thread
 	Unmap   float64 `json:"unmap_gb_per_s,omitempty"`
-	Staged  float64 `json:"staged_gb_per_s,omitempty"`  // by way of a layer's buffers
-	Blocked float64 `json:"blocked_gb_per_s,omitempty"` // by way of buffers that stay in a cache
+	Staged  float64 `json:"staged_gb_per_s,omitempty"`  // through buffers of a layer's size
+	Blocked float64 `json:"blocked_gb_per_s,omitempty"` // through buffers that fit a cache
 }
 
-// rate that ours is measured by.
+// rate is the rate that ours is compared with.
 func (r copyRates) rate() float64 { return max(r.Copy, r.Staged) }
 
 func (r copyRates) String() string {
@@ -214,7 +216,8 @@ func (r copyRates) String() string {
 	return fmt.Sprintf("packed and unpacked %.2f, in a cache %.2f", r.Staged, r.Blocked)
 }
 
-// peerOf a case: the best copy between two processes of units of a granule, or of shards that lie row-major the best that packs and unpacks.
+// peerOf measures the peer of a case: the best copy between two processes in units of a granule or, for row-major
+// shards, the best method that packs and unpacks.
 func peerOf(ctx context.Context, o options, c reshardCase, unit int) (copyRates, error) {
 	if c.format == rowMajor {
 		return measureCopy(ctx, o, c.huge, "rows", strconv.Itoa(c.shape.Hidden), strconv.Itoa(c.shape.Inner), strconv.Itoa(c.ranks))

@@ -11,18 +11,17 @@ import (
 	"golang.org/x/term"
 )
 
-// screen is where progress goes: lines that stay, and on a terminal below them a few that are
-// drawn again and again.
+// screen shows progress: permanent lines, and on a terminal a few redrawn lines below them.
 type screen struct {
 	tty  bool
 	cols func() int
 
 	mu   sync.Mutex
 	out  io.Writer
-	live []string // drawn now
+	live []string // the redrawn lines
 }
 
-const longStep = 15 * time.Second // between lines of a step that runs on
+const longStep = 15 * time.Second // between progress lines of a long step
 
 var terminal = newScreen(os.Stderr)
 
@@ -42,7 +41,7 @@ func prefix() string { return fmt.Sprintf("[demo %4.0f s] ", time.Since(began).S
 
 func say(format string, args ...any) { terminal.say(prefix() + fmt.Sprintf(format, args...)) }
 
-// during a long step reports its progress: on a terminal in place, elsewhere with a line from time to time, unless it shall be brief.
+// during reports the progress of a long step: on a terminal in place, elsewhere a line from time to time, unless brief.
 func during(brief bool, progress func() string) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -70,7 +69,7 @@ func during(brief bool, progress func() string) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// say a line that stays.
+// say prints a permanent line.
 func (s *screen) say(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +78,7 @@ func (s *screen) say(text string) {
 	s.draw(live, "")
 }
 
-// show lines in place of those shown last; on a terminal only.
+// show replaces the redrawn lines; on a terminal only.
 func (s *screen) show(lines ...string) {
 	if !s.tty {
 		return
@@ -89,14 +88,14 @@ func (s *screen) show(lines ...string) {
 	s.draw(lines, "")
 }
 
-// stop showing.
+// stop removes the redrawn lines.
 func (s *screen) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.draw(nil, "")
 }
 
-// draw in one write: back over the live lines, what stays, the new live lines.
+// draw moves back over the redrawn lines, prints the permanent text and the new redrawn lines, in one write.
 func (s *screen) draw(live []string, stays string) {
 	var b strings.Builder
 	if n := len(s.live); n > 0 {
@@ -108,10 +107,10 @@ func (s *screen) draw(live []string, stays string) {
 		width = s.cols()
 	}
 	for _, line := range live {
-		b.WriteString(clip(line, width-1) + "\n") // a line that wraps would count as two
+		b.WriteString(clip(line, width-1) + "\n") // a line that wraps would occupy two
 	}
 	s.live = live
-	_, _ = io.WriteString(s.out, b.String()) // nobody to tell that the terminal is gone
+	_, _ = io.WriteString(s.out, b.String()) // no output is left to report an error to
 }
 
 func clip(line string, width int) string {

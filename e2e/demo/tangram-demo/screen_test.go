@@ -20,7 +20,7 @@ func TestScreenRedrawsBelowWhatStays(t *testing.T) {
 	s.show("one", "a line too long")
 	s.say("stays")
 	s.stop()
-	require.Equal(t, "one\na lin\n"+ // clipped: a line that wraps would count as two
+	require.Equal(t, "one\na lin\n"+ // clipped: a line that wraps would occupy two
 		"\x1b[2A\r\x1b[Jstays\n"+"one\na lin\n"+
 		"\x1b[2A\r\x1b[J", out.String())
 
@@ -87,7 +87,7 @@ func TestRecordOfATransition(t *testing.T) {
 	require.ErrorContains(t, err, "is Failed (rank 2 is full)")
 }
 
-// What the demo applies is what the API has, to the letter.
+// The demo's manifests match the API's types exactly.
 func TestManifestsAreOfTheAPI(t *testing.T) {
 	d, _, err := readManifest(filepath.Join("../../..", manifests, "20-moedeployment.yaml"))
 	require.NoError(t, err)

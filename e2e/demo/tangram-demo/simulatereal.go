@@ -24,12 +24,12 @@ import (
 const (
 	realRanks     = 2
 	realDilation  = 12
-	realRows      = 24 // of a rank's step, as the harness has its engines
+	realRows      = 24 // rows of a rank's step, as in the harness
 	realStallGap  = 400 * time.Millisecond
-	realMostTries = 4 // of a run in which the machine stood still
+	realMostTries = 4 // for runs in which this process was stopped
 )
 
-// realLoad is what one run is about. Rates are of real seconds.
+// realLoad is the load of one run. Rates are in real seconds.
 type realLoad struct {
 	Name           string
 	Mode           string
@@ -37,7 +37,7 @@ type realLoad struct {
 	Prompt, Output float64
 }
 
-// realLoads: the first is what the simulator is calibrated on, and the only one.
+// realLoads returns the loads; the simulator is calibrated on the first one only.
 func realLoads() []realLoad {
 	at := func(seconds, perSecond float64) []simulator.Rate {
 		return []simulator.Rate{{Seconds: seconds, PerSecond: perSecond}}
@@ -52,7 +52,7 @@ func realLoads() []realLoad {
 	}
 }
 
-// requests of a load, within what the model takes.
+// requests returns a load's requests, within the model's limits.
 func (l realLoad) requests(seed uint64) []simulator.Request {
 	out := simulator.Generate(l.Rates, l.Prompt, l.Output, seed)
 	for i := range out {
@@ -61,7 +61,8 @@ func (l realLoad) requests(seed uint64) []simulator.Request {
 	return out
 }
 
-// realFigures of a run, real or simulated: seconds, and tokens in one. Transition is the time of a change of mode after it.
+// realFigures are the results of a real or simulated run: seconds, and tokens per second. Transition is the duration of
+// a mode switch after it.
 type realFigures struct {
 	TTFT, TPOT, TokensPerSecond, Transition float64
 }
@@ -70,7 +71,7 @@ func (f realFigures) all() map[string]float64 {
 	return map[string]float64{"ttft": f.TTFT, "tpot": f.TPOT, "tokens_per_second": f.TokensPerSecond, "transition": f.Transition}
 }
 
-// simulateReal bench: the simulator, calibrated on one load, says what real processes with a clock do under five others.
+// simulateReal bench: the simulator, calibrated on one load, predicts real paced processes under five others.
 func simulateReal(ctx context.Context, o options) error {
 	seed := uint64(1)
 	w, compiled, err := pacedWorld(ctx, o)
@@ -84,7 +85,7 @@ func simulateReal(ctx context.Context, o options) error {
 	var c calibration
 	discarded := 0
 	loads := realLoads()
-	if os.Getenv("QUICK") != "" { // one that was not calibrated on, and a third of the time
+	if os.Getenv("QUICK") != "" { // one load without calibration, in a third of the time
 		loads = loads[:2]
 		for i := range loads {
 			loads[i].Rates[0].Seconds /= 3
@@ -144,7 +145,7 @@ func medianOf(values []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// pacedWorld of the tiny model, whose steps last as a table says.
+// pacedWorld starts a world of the tiny model with the step durations of a table.
 func pacedWorld(ctx context.Context, o options) (*harness.World, *kernels.Compiled, error) {
 	checkpoint, err := harness.Checkpoint(ctx, o.root, "tiny")
 	if err != nil {
@@ -166,8 +167,8 @@ func otherMode(mode string) string {
 	return "ExpertParallel"
 }
 
-// playReal: a load by its clients' clocks, and then a change of mode of the world, which nobody asks. A run in which the machine stood
-// still is played again.
+// playReal runs a load, measured by its clients' clocks, and then a mode switch of the idle world. A run in which the
+// machine stopped this process is repeated.
 func playReal(ctx context.Context, w *harness.World, l realLoad, requests []simulator.Request) (realFigures, *harness.Record, int, error) {
 	for again := range realMostTries {
 		if _, err := w.Apply(ctx, realRanks, l.Mode, nil, nil); err != nil {
@@ -180,7 +181,7 @@ func playReal(ctx context.Context, w *harness.World, l realLoad, requests []simu
 		for i, q := range requests {
 			wait.Go(func() {
 				time.Sleep(time.Until(start.Add(time.Duration(q.At * float64(time.Second)))))
-				prompt := make([]uint32, q.Prompt) // no two begin alike: nothing is reused
+				prompt := make([]uint32, q.Prompt) // unique prompts, so that no prefix is reused
 				for j := range prompt {
 					prompt[j] = uint32(1 + (i*37+j*11+i*i)%250)
 				}
@@ -207,7 +208,7 @@ func playReal(ctx context.Context, w *harness.World, l realLoad, requests []simu
 	return realFigures{}, nil, 0, fmt.Errorf("the machine stood still in each of %d runs: others use it", realMostTries)
 }
 
-// watchStills until stop: the longest time for which this process was not run.
+// watchStills returns, after stop, the longest time for which this process did not run.
 func watchStills(ctx context.Context) (stop func(), longest <-chan time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	out := make(chan time.Duration, 1)
@@ -246,10 +247,10 @@ func figuresOf(results []*load.Result) (realFigures, error) {
 	return realFigures{TTFT: medianOf(ttft), TPOT: medianOf(tpot), TokensPerSecond: float64(tokens) / last.Sub(first).Seconds()}, nil
 }
 
-// foretold is what the simulator says, in real seconds, before it is corrected.
+// foretold is the simulator's prediction in real seconds, before correction.
 type foretold struct {
 	realFigures
-	bytes float64 // of the busiest rank in the change of mode
+	bytes float64 // of the busiest rank in the mode switch
 	flips float64
 }
 
@@ -292,10 +293,11 @@ func playSimulated(ctx context.Context, w *harness.World, compiled *kernels.Comp
 	return foretold{realFigures{TTFT: medianOf(ttft), TPOT: medianOf(tpot), TokensPerSecond: float64(r.OutputTokens) / (last - first)}, float64(price.BusiestBytes), float64(price.Flips)}, nil
 }
 
-// calibration: what the simulator cannot know of this machine and of our processes, from the first load alone.
+// calibration has the parameters of this machine and our processes that the simulator cannot know, from the first load
+// alone.
 type calibration struct {
-	first float64 // seconds that a first token is later: gateway, admission, the step that is under way
-	step  float64 // how much longer a step takes
+	first float64 // additional seconds to a first token: gateway, admission, the running step
+	step  float64 // stretch of a step
 	rate  float64 // bytes/s of a rank
 	flip  float64 // seconds of a flip
 }
@@ -310,7 +312,7 @@ func calibrate(runs [2]realFigures, said foretold, records [2]*harness.Record) c
 	return c
 }
 
-// correct what the simulator says. Where requests do not queue for long tokens per second follow the arrivals: they are left as they are.
+// correct corrects a prediction. Tokens per second are left unchanged: without long queues they follow the arrivals.
 func (c calibration) correct(s foretold) foretold {
 	s.TTFT = s.TTFT*c.step + c.first
 	s.TPOT *= c.step

@@ -31,7 +31,7 @@ func TestFiguresOfARun(t *testing.T) {
 	require.True(t, math.IsNaN(medianOf(nil)))
 }
 
-// What it is calibrated on is said right, and nothing else is looked at.
+// A calibration reproduces its own load, and uses nothing else.
 func TestACalibrationSaysItsOwnLoad(t *testing.T) {
 	said := foretold{realFigures{TTFT: .1, TPOT: .05, TokensPerSecond: 40}, 1e6, 2}
 	runs := [2]realFigures{{TTFT: .2, TPOT: .06}, {TTFT: .22, TPOT: .06}}

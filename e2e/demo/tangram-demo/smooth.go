@@ -29,20 +29,20 @@ func smoothCommand() *cobra.Command {
 
 const (
 	smoothTail  = 200 * time.Millisecond // after a transition: old banks are freed, sources closed
-	smoothFirst = 700 * time.Millisecond // of a window while it is not known how long a transition lasts
-	smoothPaced = 100 * time.Millisecond // the least time of a step where cores are not what limits it; two ranks of the model need some 22 ms of both
-	smoothTight = 50 * time.Millisecond  // and where half of their time is left for a transition
+	smoothFirst = 700 * time.Millisecond // of a window while the duration of a transition is unknown
+	smoothPaced = 100 * time.Millisecond // minimum step where cores are not the limit: two ranks need some 22 ms
+	smoothTight = 50 * time.Millisecond  // minimum step that leaves half of the cores' time for a transition
 )
 
-// smoothCase is one world, and what happens to it again and again. Every case has the same number of transitions.
+// smoothCase is one world and its repeated transitions. Every case has the same number of transitions.
 type smoothCase struct {
 	Ranks int           // at rest
-	Trace bool          // a public trace's requests; else streams that decode without a pause
-	Step  time.Duration // at least; 0: as fast as the cores allow
-	Fast  bool          // every other round is of strategy Fast
+	Trace bool          // requests of a public trace; else streams that decode continuously
+	Step  time.Duration // minimum; 0: as fast as the cores allow
+	Fast  bool          // every other round uses strategy Fast
 }
 
-// kindOf the least time of a step.
+// kindOf names the minimum duration of a step.
 func kindOf(step time.Duration) string {
 	switch step {
 	case 0:
@@ -66,7 +66,7 @@ func (c smoothCase) name() string {
 
 func (c smoothCase) steps() []step {
 	modes := []step{{"ExpertParallel -> TensorParallel", "TensorParallel", c.Ranks, false}, {"TensorParallel -> ExpertParallel", "ExpertParallel", c.Ranks, false}}
-	if c.Ranks > 2 { // two cores have enough with four
+	if c.Ranks > 2 { // four ranks are enough for two cores
 		return modes
 	}
 	return append(modes, step{fmt.Sprintf("%d -> %d ranks", c.Ranks, c.Ranks+1), "ExpertParallel", c.Ranks + 1, true},
@@ -85,10 +85,11 @@ func smoothCases() []smoothCase {
 	return out
 }
 
-// smooth bench: transitions alternate with windows of the same length without; in each the longest time between two tokens of any stream, by clients' clocks. First
-// tokens are told apart: a request that comes waits for its prompt, with a transition or without.
+// smooth bench: transitions alternate with windows of the same length without; each window's figure is the longest time
+// between two tokens of any stream, by clients' clocks. First tokens are separate: a new request waits for its prompt,
+// with a transition or without.
 func smooth(ctx context.Context, o options) error {
-	transitions := 28 // of each case; cores as they are: 112, and as many at steps of a real model's length
+	transitions := 28 // of each case: 112 with cores as they are, and as many with steps of a real model's length
 	cases := smoothCases()
 	if os.Getenv("QUICK") != "" {
 		transitions, cases = 8, slices.DeleteFunc(cases, func(c smoothCase) bool { return c.Trace || c.Ranks > 2 })
@@ -135,7 +136,7 @@ func smooth(ctx context.Context, o options) error {
 		"unit": "the longest time between two tokens of a stream in a transition over that in as long a time without, medians, the worst case", "metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU()}})
 }
 
-// smoothPairs plays one case, in a world of its own.
+// smoothPairs runs one case in a separate world.
 func smoothPairs(ctx context.Context, o options, c smoothCase, transitions int) ([]*pair, []*load.Result, error) {
 	most := 0
 	for _, s := range c.steps() {
@@ -198,7 +199,7 @@ func smoothPairs(ctx context.Context, o options, c smoothCase, transitions int) 
 	return pairs, end(), nil
 }
 
-// smoothFigures of the windows that clients' tokens make; seconds. Nothing is left out.
+// smoothFigures computes the figures of the windows from clients' tokens; seconds. Nothing is left out.
 func smoothFigures(pairs []*pair, results []*load.Result) map[string]float64 {
 	var with, without, firstWith, firstWithout, rates, lengths []float64
 	for _, p := range pairs {
@@ -211,7 +212,7 @@ func smoothFigures(pairs []*pair, results []*load.Result) map[string]float64 {
 		rates = append(rates, p.with.rate()/p.without.rate())
 		lengths = append(lengths, p.with.end.Sub(p.with.begin).Seconds())
 	}
-	var all []float64 // of all waits in windows of transitions
+	var all []float64 // all waits in windows with transitions
 	for _, r := range results {
 		for i := 1; i < len(r.Tokens); i++ {
 			from, to := r.Tokens[i-1].At, r.Tokens[i].At

@@ -18,8 +18,8 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// operated is a kubectl before a cluster where each `wait` ends a transition of `expertBytes` with
-// a bound of 10, and a gateway that streams two tokens to every request.
+// operated is a kubectl of a fake cluster where each `wait` ends a transition of `expertBytes` with a bound of 10, and
+// a gateway that streams two tokens to every request.
 func operated(t *testing.T, o options, port string, expertBytes int) *kube.Client {
 	t.Helper()
 	transition := `{"metadata":{"name":"lt-'$i'","uid":"'$i'"},"spec":{"moeDeploymentName":"demo","from":{"epoch":'$i'},"expertBytes":` + fmt.Sprint(expertBytes) +
@@ -43,7 +43,7 @@ esac`)
 	return &kube.Client{Binary: filepath.Join(o.root, "build/bin/kubectl"), Kubeconfig: "kc", Namespace: namespace}
 }
 
-// counts of each gateway.
+// counts are each gateway's metrics.
 const counts = `# TYPE tangram_gateway_conflicting_tokens_total counter\ntangram_gateway_conflicting_tokens_total 0\n` +
 	`# TYPE tangram_gateway_duplicate_tokens_total counter\ntangram_gateway_duplicate_tokens_total 1\n` +
 	`# TYPE tangram_gateway_orphaned_requests_total counter\ntangram_gateway_orphaned_requests_total 0\n` +
@@ -105,8 +105,8 @@ func TestStoryDoesWhatAUserDoesAndKeepsRecords(t *testing.T) {
 	require.InDelta(t, 2, r.Gateway.Duplicates, 0, "the counts of both gateways")
 }
 
-// What may not be breaks a promise: bytes that the agents counted beyond the plan, also from the checkpoint; refusals and
-// replays while nobody died; a conflicting token at any time.
+// Violations break a promise: bytes that the agents counted beyond the plan, also from the checkpoint; rejections and
+// replays without a kill; a conflicting token at any time.
 func TestWhatMayNotBeBreaksAPromise(t *testing.T) {
 	r, results, _ := story(t, 10)
 	died := time.Now()
@@ -132,7 +132,7 @@ func TestWhatMayNotBeBreaksAPromise(t *testing.T) {
 		"1 accepted requests ended without their last token, as the gateways count"}, r.Broken)
 }
 
-// An event that comes when too few streams run shows nothing of them.
+// An event during which too few streams run proves nothing.
 func TestStory_WhenTooFewStreamsRun(t *testing.T) {
 	r, _, _ := story(t, 10)
 	for i, transition := range r.Transitions {
@@ -152,7 +152,7 @@ func TestStory_WhenTooFewStreamsRun(t *testing.T) {
 	require.Empty(t, r.Broken)
 }
 
-// What clients see of ten seconds in which tokens stop for four: nothing is taken off.
+// The clients' view of ten seconds in which tokens stop for four: nothing is subtracted.
 func TestWhatClientsSee(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	at := func(seconds float64) time.Time { return begin.Add(time.Duration(seconds * float64(time.Second))) }

@@ -14,12 +14,12 @@ import (
 
 const (
 	longestStream = 3072                   // tokens of the long stream
-	settle        = 300 * time.Millisecond // after a transition: gaps that began in it have ended
-	perTransition = 5 * time.Second        // that the long stream allows for
+	settle        = 300 * time.Millisecond // after a transition: gaps that began in it have ended by then
+	perTransition = 5 * time.Second        // reserved in the long stream's length
 	usualGap      = 40 * time.Millisecond  // on two cores
 )
 
-// clientView of a span of time, in one line.
+// clientView describes the clients' view of a period in one line.
 func clientView(c *load.Counters, from, to time.Time) string {
 	var longest time.Duration
 	for _, g := range c.Gaps(from, to) {
@@ -28,7 +28,8 @@ func clientView(c *load.Counters, from, to time.Time) string {
 	return fmt.Sprintf("longest inter-token gap %s ms, %d requests lost", milliseconds(longest.Seconds()), c.Now().Lost)
 }
 
-// longRequest lasts for all transitions. Tokens come at their present rate or faster: the first steps compute prompts and are slower than usual.
+// longRequest lasts for all transitions. It assumes tokens at their present rate or faster: the first steps compute
+// prompts and are slower than usual.
 func longRequest(o options, c *load.Counters) load.Request {
 	var seconds []float64
 	for _, g := range c.Gaps(time.Time{}, time.Now()) {
@@ -46,10 +47,10 @@ func longRequest(o options, c *load.Counters) load.Request {
 	return r
 }
 
-// stream of one request, as the report has it.
+// stream is one request, as in the report.
 type stream struct {
 	Started time.Time `json:"started"`
-	// Tokens: when each came, seconds after Started.
+	// Tokens are arrival times, seconds after Started.
 	Tokens []float64 `json:"token_seconds"`
 }
 
@@ -61,11 +62,11 @@ func newStream(r *load.Result) *stream {
 	return s
 }
 
-// placement of the experts of the first layer that has any, as the report has it.
+// placement shows the experts of the first MoE layer, as in the report.
 type placement struct {
-	// Shards of an expert: 1, or over how many ranks it is sharded.
+	// Shards is the number of ranks that share an expert.
 	Shards int `json:"shards_per_expert"`
-	// Ranks: the experts of which each rank holds a shard, ascending.
+	// Ranks lists the experts of which each rank holds a shard, ascending.
 	Ranks [][]int `json:"experts_by_rank"`
 }
 
@@ -93,7 +94,7 @@ func placementOf(l *tangramv1.Layout) *placement {
 	return nil
 }
 
-// placementNow of a local world.
+// placementNow returns the present placement of a local world.
 func placementNow(ctx context.Context, w *harness.World) (*placement, error) {
 	agents, err := w.Status(ctx)
 	if err != nil {

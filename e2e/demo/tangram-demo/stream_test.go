@@ -43,7 +43,7 @@ func TestLongRequest_WhenNoTokenCame(t *testing.T) {
 	require.Equal(t, longestStream, r.MaxTokens)
 }
 
-// Columns have the field's terms and units.
+// Columns use standard terms and units.
 func TestTables_WhenARunHasAll(t *testing.T) {
 	r := &report{Requests: 1251, Tokens: 26668, Compared: true, LongestGap: 1.364, Broken: []string{"2 requests lost"},
 		Transitions: []*transition{{Name: "EP -> TP", Streams: 8, LongestGap: .139, Silent: 1.2, Ratio: 14.1, Seen: seen{GapBefore: .1, GapAfter: .157}, Record: &harness.Record{ExpertBytes: 1178151680, ExpertBoundBytes: 78151680, Bytes: harness.Bytes{TCP: 78151680, KV: 46103040, KVAhead: 45588480}}}},

@@ -28,8 +28,8 @@ func throughputDuringCommand() *cobra.Command {
 	return c
 }
 
-// throughputDuring bench: two ranks decode without a pause while the world goes Expert -> Tensor -> Expert and 2 -> 3 -> 2, one round by strategy
-// Smooth, the next by Fast. From the command to its end, by clients' clocks.
+// throughputDuring bench: two ranks decode continuously while the world switches Expert -> Tensor -> Expert and resizes
+// 2 -> 3 -> 2, alternately with strategy Smooth and Fast. Measured from the command to its end, by clients' clocks.
 func throughputDuring(ctx context.Context, o options) error {
 	rounds := 10
 	if os.Getenv("QUICK") != "" {
@@ -106,7 +106,7 @@ func throughputDuring(ctx context.Context, o options) error {
 		"unit": "tokens/s from the command to its end over those before, medians, the worse of switch and resize, steps of 100 ms", "metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "rounds": rounds}})
 }
 
-// usual switch of a strategy to mode TensorParallel: the one with the median gap.
+// usual is a strategy's switch to mode TensorParallel with the median gap.
 func usual(pairs []*pair, fast bool) *pair {
 	var of []*pair
 	for _, p := range pairs {
@@ -118,7 +118,7 @@ func usual(pairs []*pair, fast bool) *pair {
 	return of[len(of)/2]
 }
 
-// flipsOf a transition: when the engine of rank 0 flipped, by its log.
+// flipsOf returns the times of a transition's flips in the log of rank 0's engine.
 func flipsOf(log string, p *pair) ([]time.Time, error) {
 	text, err := os.ReadFile(log)
 	if err != nil {
@@ -141,8 +141,8 @@ func flipsOf(log string, p *pair) ([]time.Time, error) {
 	return out, nil
 }
 
-// gapsOf the tokens in the windows of a transition, for a plot: when each came, seconds after the command, and how long after the one before it, milliseconds;
-// and when the world flipped.
+// gapsOf returns, for a plot, the tokens in the windows of a transition: arrival in seconds after the command, and
+// milliseconds since the previous token; and the times of the flips.
 func gapsOf(p *pair, results []*load.Result, flips []time.Time, step time.Duration, strategy string) map[string]any {
 	at, gaps, flipped := []float64{}, []float64{}, []float64{}
 	round := func(v float64) float64 { return math.Round(v*1e4) / 1e4 }

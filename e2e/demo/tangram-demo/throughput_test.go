@@ -11,7 +11,7 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// A transition from second 10 to 12 with its quiet window from 8 on and its tail to 13.
+// A transition from second 10 to 12, with its window before from 8 on and its tail to 13.
 func seconds(t *testing.T) (at func(string) time.Time, p *pair) {
 	t.Helper()
 	at = func(second string) time.Time {

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	vllmImage     = "build/images/vllm.tar" // of make vllm-image
-	vllmPreset    = "demo-f32"              // what its processors compute as transformers does
-	vllmTokenizer = "qwen3"                 // of make vllm-setup, with a chat template
-	vllmAnswer    = 48                      // tokens of an answer at most: two cores serve some sixty a second
+	vllmImage     = "build/images/vllm.tar" // built by make vllm-image
+	vllmPreset    = "demo-f32"              // a dtype in which vLLM on CPUs computes like transformers
+	vllmTokenizer = "qwen3"                 // from make vllm-setup, with a chat template
+	vllmAnswer    = 48                      // maximum tokens per answer: two cores serve some sixty a second
 )
 
-// vllmFlags of its engines beside those of manifests/vllm, for worlds of processes.
+// vllmFlags are flags of the engines in addition to those of manifests/vllm, for worlds of processes.
 var vllmFlags = []string{"--max-batch-tokens", "64"}
 
 func vllmCommand() *cobra.Command {
@@ -32,13 +32,13 @@ func vllmCommand() *cobra.Command {
 		f := c.Flags().Lookup(flag)
 		f.DefValue = value
 		if err := f.Value.Set(value); err != nil {
-			panic(err) // a constant of another kind
+			panic(err) // a constant of the wrong kind
 		}
 	}
 	return c
 }
 
-// playsOfVLLM: the process of an engine dies, and the process that forked it makes the next one.
+// playsOfVLLM kills the process of an engine; the process that forked it forks the next one.
 func playsOfVLLM(ctx context.Context, o options, k *kube.Client, _ *load.Trace, r *report, begin func(string)) (err error) {
 	if r.GatewayBefore, err = gatewayCounts(ctx, k); err != nil {
 		return err

@@ -23,8 +23,9 @@ func vllmMemoryCommand() *cobra.Command {
 	return c
 }
 
-// vllmMemory bench: after the same requests, bytes of a node that one rank takes: its agent, its engine, who forks it, and the agent's memory for weights
-// and KV, once, whether anybody has touched it or not; over those of stock vLLM in a process. No KV is large here, which would make both alike.
+// vllmMemory bench: after the same requests, a node's bytes for one rank: its agent, its engine, the process that forks
+// it, and the agent's memory for weights and KV, counted once and in full; over those of a stock vLLM process. KV is
+// small here, because a large KV would make both alike.
 func vllmMemory(ctx context.Context, o options) error {
 	cases := []overheadCase{{"hidden2048", "bfloat16", 1, 32, 1712 << 20, true}, {"hidden2048-f32", "float32", 1, 32, 3424 << 20, true}}
 	if os.Getenv("QUICK") != "" {

@@ -36,13 +36,14 @@ type overheadCase struct {
 	Dtype   string `json:"dtype"`
 	Ranks   int    `json:"ranks"`
 	granule int
-	memory  uint64 // of weights, with room
-	judged  bool   // else it is printed
+	memory  uint64 // of weights, with reserve
+	judged  bool   // false: printed only
 }
 
-// vllmOverhead bench: the same requests to a rank of vLLM in a world, through its gRPC and the gateway, and to stock vLLM in a process, in turns on one
-// processor; the gateway and who asks have another. Two ranks are beside stock vLLM's two of data parallelism, which spread their experts, all on both
-// processors. A ratio is the median over rounds of the tokens in a second of ours over stock's, prefill included.
+// vllmOverhead bench: the same requests alternately to a vLLM rank in a world, through its gRPC and the gateway, and to
+// a stock vLLM process, on one processor; gateway and client use the other. Two ranks are compared with stock vLLM with
+// data parallelism of two and expert parallelism, all on both processors. A ratio is the median over rounds of our
+// tokens per second over stock's, prefill included.
 func vllmOverhead(ctx context.Context, o options) error {
 	cases := []overheadCase{
 		{"demo-f32", "float32", 1, 16, 512 << 20, false},
@@ -78,13 +79,13 @@ func vllmOverhead(ctx context.Context, o options) error {
 		"metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "rounds": rounds, "prompt": overheadPrompt, "answer": overheadAnswer}})
 }
 
-// overhead of so many requests at once.
+// overhead is the result for a number of concurrent requests.
 type overhead struct {
 	Ours      float64 `json:"tokens_per_s"`
 	Stock     float64 `json:"stock_tokens_per_s"`
 	Token     float64 `json:"ms_per_token"` // of one request on each rank
 	Ratio     float64 `json:"ratio"`
-	Different int     `json:"different"` // requests whose tokens differ: another order of sums decides a close call; fp32 should have none
+	Different int     `json:"different"` // requests whose tokens differ by the order of sums; fp32 should have none
 	Requests  int     `json:"requests"`
 }
 
@@ -116,7 +117,7 @@ func overheadOf(ctx context.Context, o options, c overheadCase, rounds int, foun
 	for _, batch := range []int{1, 16} {
 		var ours, theirs, ratios []float64
 		var out overhead
-		for round := range rounds + 1 { // what is done for the first time is not counted
+		for round := range rounds + 1 { // the first round warms up and does not count
 			prompts := make([][]uint32, batch*c.Ranks)
 			for i := range prompts {
 				for range overheadPrompt {

@@ -17,7 +17,7 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// restartTokens of a request: an engine of the small model needs seconds for them, within which it is killed.
+// restartTokens of a request take the small model's engine seconds, in which it is killed.
 const restartTokens = 400
 
 func vllmRestartCommand() *cobra.Command {
@@ -29,8 +29,8 @@ func vllmRestartCommand() *cobra.Command {
 	return c
 }
 
-// vllmRestart: in a world of one rank the engine is killed in the middle of an answer. Beside it what an engine costs that has nobody to fork it, and what a
-// process of stock vLLM takes to its first token.
+// vllmRestart bench: in a world of one rank the engine is killed in the middle of an answer. For comparison: an engine
+// that is started without a fork, and the time of a stock vLLM process to its first token.
 func vllmRestart(ctx context.Context, o options) (err error) {
 	if o.root, err = filepath.Abs(o.root); err != nil {
 		return err
@@ -57,7 +57,7 @@ func vllmRestart(ctx context.Context, o options) (err error) {
 	if err := lines.Encode(map[string]any{"engine": "started anew", "seconds": cold}); err != nil {
 		return err
 	}
-	var stock map[string]float64 // the quickest
+	var stock map[string]float64 // the fastest
 	for range colds {
 		started, err := stockStart(ctx, o)
 		if err != nil {
@@ -77,8 +77,8 @@ func vllmRestart(ctx context.Context, o options) (err error) {
 		"env": map[string]any{"cpus": runtime.NumCPU(), "go": runtime.Version(), "model": vllmPreset}})
 }
 
-// engineKills gives the seconds from each kill to the next token of the answer in whose middle it was, and how many answers differ from one that nothing
-// disturbed.
+// engineKills returns the seconds from each kill to the next token of the answer in progress, and the number of answers
+// that differ from an undisturbed one.
 func engineKills(ctx context.Context, o options, forked bool, kills int) (seconds []float64, different int, err error) {
 	h := harness.Options{Root: o.root, Dir: filepath.Join(o.out, fmt.Sprintf("forked-%t", forked)), Checkpoint: o.checkpoint, Pods: harness.Pods(1), Restart: true}
 	h.VLLM()
@@ -124,7 +124,8 @@ func engineKills(ctx context.Context, o options, forked bool, kills int) (second
 		if result.Differs(undisturbed) != "" {
 			different++
 		}
-		// What the gateway had before the kill may come a moment after it: the engine is back where the longest pause ends.
+		// Tokens that the gateway had before the kill may arrive shortly after it. So the end of the longest pause
+		// marks the recovery.
 		back := result.Tokens[0].At
 		longest := time.Duration(0)
 		for i := 1; i < len(result.Tokens); i++ {
@@ -141,8 +142,8 @@ func engineKills(ctx context.Context, o options, forked bool, kills int) (second
 	return seconds, different, nil
 }
 
-// stockStart gives the seconds that a process of vLLM as it is, on the same checkpoint and any processor, has taken to the end of its imports and to a
-// first token.
+// stockStart returns the seconds of a stock vLLM process, on the same checkpoint and any processor, to the end of its
+// imports and to a first token.
 func stockStart(ctx context.Context, o options) (map[string]float64, error) {
 	began := time.Now()
 	s, err := startStock(ctx, o, o.checkpoint, "float32", "", fmt.Sprint(64<<20))

@@ -32,13 +32,13 @@ const (
 	scaleUpPreset = "hidden2048" // 1.6 GiB of experts in BF16, 8 layers of 64
 	scaleUpRanks  = 2
 	scaleUpSettle = 4 * time.Second // of load, before a command
-	scaleUpBefore = 8 * time.Second // at most, of the window before
+	scaleUpBefore = 8 * time.Second // maximum length of the window before
 	scaleUpEvery  = 50 * time.Millisecond
-	scaleUpStood  = time.Second // who does not run for so long measures nothing
+	scaleUpStood  = time.Second // a measurement is invalid if this process did not run for this long
 	scaleUpTries  = 10
 )
 
-// ways to more ranks, as they are told. Each of ours has what the one before it has not: parts are taken away one after the other.
+// The compared ways to add a rank. Each of ours lacks one more part than the previous one.
 var (
 	scaleUpOurs = []ourWay{
 		{name: "ours", standby: true},
@@ -54,27 +54,28 @@ var (
 	}
 )
 
-// found of one scale-up, by clients' clocks.
+// scaled is the result of one scale-up, by clients' clocks.
 type scaled struct {
 	Way     string             `json:"way"`
 	Round   int                `json:"round"`
-	First   float64            `json:"first_token_seconds"` // from the command to the first token of a rank that was not there
-	Settled float64            `json:"settled_seconds"`     // ... to the end of all that belongs to it
+	First   float64            `json:"first_token_seconds"` // from the command to the first token of the new rank
+	Settled float64            `json:"settled_seconds"`     // ... to the end of the whole scale-up
 	Gap     float64            `json:"longest_silence_seconds"`
 	Before  float64            `json:"longest_silence_before_seconds"` // in a window that ends with the command
 	Window  [2]float64         `json:"window_seconds"`                 // with, before
-	Rates   [3]float64         `json:"tokens_per_second"`              // before, from the command to the first token, after it
-	Broken  int                `json:"broken"`                         // answers that ended without their last token
-	Refused int                `json:"refused"`                        // requests that nobody took, and that were sent again
-	Peak    uint64             `json:"peak_bytes,omitempty"`           // of a round in which memory is looked at; its times do not count
+	Rates   [3]float64         `json:"tokens_per_second"`              // before, from command to first token, after
+	Broken  int                `json:"broken"`                         // answers without their last token
+	Refused int                `json:"refused"`                        // rejected requests, which were sent again
+	Peak    uint64             `json:"peak_bytes,omitempty"`           // only in round 0, whose times do not count
 	Rest    uint64             `json:"bytes_before,omitempty"`
 	Samples int                `json:"samples,omitempty"`
-	Stood   float64            `json:"stood_still_seconds"` // the bench itself, at the longest
+	Stood   float64            `json:"stood_still_seconds"` // longest time in which the bench itself did not run
 	Moved   *harness.Bytes     `json:"moved,omitempty"`
 	Phases  map[string]float64 `json:"phases,omitempty"`
 }
 
-// again measures until the bench itself ran all the time; what it did not is told, and counts nowhere.
+// again repeats a measurement in which the bench itself did not run all the time; discarded ones are counted and used
+// nowhere.
 func again(name string, discarded *int, scale func() (*scaled, error)) (*scaled, error) {
 	for tries := 1; ; tries++ {
 		clock := watchClock()
@@ -96,8 +97,8 @@ func again(name string, discarded *int, scale func() (*scaled, error)) (*scaled,
 
 func (s *scaled) downtime() float64 { return max(0, s.Gap-s.Before) }
 
-// scaleUp bench: two ranks of vLLM serve six streams, and get a third. Round 0 looks at memory all the time, which costs time, so its times are printed and
-// do not count, but where it is the only one (QUICK).
+// scaleUp bench: two vLLM ranks serve six streams, and get a third rank. Round 0 watches memory, which costs time. So
+// its times are printed but do not count, unless it is the only round (QUICK).
 func scaleUp(ctx context.Context, o options) (err error) {
 	if o.root, err = filepath.Abs(o.root); err != nil {
 		return err
@@ -107,7 +108,7 @@ func scaleUp(ctx context.Context, o options) (err error) {
 	}
 	rounds, ours, stock := o.rounds, scaleUpOurs, scaleUpStock
 	if os.Getenv("QUICK") != "" {
-		rounds, ours, stock = 0, ours[:1], stock[:1] // round 0 alone
+		rounds, ours, stock = 0, ours[:1], stock[:1] // only round 0
 	}
 	if o.only != "" {
 		names := strings.Split(o.only, ",")

@@ -14,13 +14,14 @@ import (
 const (
 	scaleUpStreams = 6
 	scaleUpPrompt  = 16
-	scaleUpAnswer  = 24 // short, so that whoever is new is asked soon
+	scaleUpAnswer  = 24 // short, so that a new rank soon gets a request
 )
 
-// askers are streams of one request after another; where they ask may change while they run. What breaks or is refused is asked for again.
+// askers are streams of consecutive requests; their URLs may change at run time. A broken or rejected request is sent
+// again.
 type askers struct {
 	mu      sync.Mutex
-	urls    []string // in turns
+	urls    []string // round robin
 	turn    int
 	running map[string]int // requests by URL
 	results []*asked
@@ -33,7 +34,7 @@ type asked struct {
 	*load.Result
 }
 
-// startAskers of the world of this URL.
+// startAskers starts the streams to the world of this URL.
 func startAskers(ctx context.Context, model, url string) *askers {
 	a := &askers{urls: []string{url}, running: map[string]int{}, stop: make(chan struct{})}
 	for i := range scaleUpStreams {
@@ -49,7 +50,7 @@ func (a *askers) to(urls ...string) {
 }
 
 func (a *askers) stream(ctx context.Context, model string, i int) {
-	// Streams do not end together: the first answers have lengths of their own.
+	// The first answers have different lengths, so that streams do not end together.
 	for n, tokens := 0, scaleUpAnswer*(i+1)/scaleUpStreams; ctx.Err() == nil; n, tokens = n+1, scaleUpAnswer {
 		select {
 		case <-a.stop:
@@ -65,39 +66,40 @@ func (a *askers) stream(ctx context.Context, model string, i int) {
 		a.turn++
 		a.running[url]++
 		a.mu.Unlock()
-		client := &load.Client{URL: url, Model: model, HTTP: http.DefaultClient, Patience: time.Nanosecond} // a refusal is counted here
+		// Without patience, because rejections are counted here.
+		client := &load.Client{URL: url, Model: model, HTTP: http.DefaultClient, Patience: time.Nanosecond}
 		r := client.Do(ctx, request)
 		a.mu.Lock()
 		a.running[url]--
 		a.results = append(a.results, &asked{url, r})
 		a.mu.Unlock()
 		if r.Err != nil {
-			_ = sleep(ctx, 50*time.Millisecond) // the loop sees that it ended
+			_ = sleep(ctx, 50*time.Millisecond) // the loop checks whether it ended
 		}
 	}
 }
 
-// left says whether no request is with this world any more.
+// left reports whether this world has no more requests.
 func (a *askers) left(url string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.running[url] == 0
 }
 
-// end lets the last requests finish, and gives all.
+// end lets the last requests finish, and returns all results.
 func (a *askers) end() []*asked {
 	close(a.stop)
 	a.all.Wait()
 	return a.results
 }
 
-// commanded says when a scale-up was: when its command was given, and when all was done.
+// commanded has the times of a scale-up's command and of its completion.
 type commanded struct {
 	at, done time.Time
-	url      string // of a world that is new; empty: the same one, of which a rank is new
+	url      string // of a new world; empty: the same world with a new rank
 }
 
-// see fills in what clients saw.
+// see computes the clients' view.
 func (s *scaled) see(c commanded, began time.Time, results []*asked) {
 	var tokens []time.Time
 	before := map[string]bool{} // ranks
@@ -146,7 +148,7 @@ func (s *scaled) see(c commanded, began time.Time, results []*asked) {
 	s.Rates = [3]float64{tokenRate(tokens, begin, c.at), tokenRate(tokens, c.at, first), tokenRate(tokens, end, end.Add(2*time.Second))}
 }
 
-// silence is the longest time in the window without a token for anybody; one that began before or ended after it counts as it was.
+// silence is the longest time in the window without any token; gaps across the window's borders count in full.
 func silence(tokens []time.Time, begin, end time.Time) float64 {
 	longest := time.Duration(0)
 	for i := 1; i < len(tokens); i++ {
@@ -167,7 +169,8 @@ func tokenRate(tokens []time.Time, begin, end time.Time) float64 {
 	return float64(n) / end.Sub(begin).Seconds()
 }
 
-// stood says how long this process did not run, at the longest, since `watchClock`: a machine that was stopped or busy with others measures nothing.
+// stood is the longest time for which this process did not run since `watchClock`: a stopped or overloaded machine
+// measures nothing.
 type stood struct {
 	stop chan struct{}
 	done chan time.Duration
@@ -196,7 +199,7 @@ func (s *stood) end() time.Duration {
 	return <-s.done
 }
 
-// watched memory of all that this process started.
+// watched is the memory of all descendants of this process.
 type watched struct {
 	stop    chan struct{}
 	done    chan error

@@ -11,19 +11,19 @@ import (
 
 const (
 	scaleUpKV    = 128 << 20
-	scaleUpAfter = 2500 * time.Millisecond // after a scale-up, for what clients see then
+	scaleUpAfter = 2500 * time.Millisecond // observed after a scale-up
 )
 
-// ourWay is Tangram's, with more or less of it.
+// ourWay is Tangram's scale-up, with or without some of its parts.
 type ourWay struct {
 	name       string
-	standby    bool // the pod is up, with its imports done and without weights
-	checkpoint bool // weights of the new rank come from the checkpoint, not from peers
-	private    bool // engines copy their experts into memory of their own
+	standby    bool // the pod is running, with its imports done and without weights
+	checkpoint bool // the new rank reads weights from the checkpoint, not from peers
+	private    bool // engines copy their experts into private memory
 }
 
-// scaleOurs goes these ways one after the other: 2 -> 3 by a pod that has not been there before, then back to 2, and the pod is taken away. They share a
-// world as long as it goes well, and its engines have the same flags.
+// scaleOurs measures these ways in order: 2 -> 3 with a new pod, then back to 2, and the pod is removed. The ways share
+// a world until an error, or until the engines need other flags.
 func scaleOurs(ctx context.Context, o options, round int, ways []ourWay, discarded *int, told func(*scaled) error) error {
 	var w *harness.World
 	var private bool
@@ -59,7 +59,7 @@ func scaleOurs(ctx context.Context, o options, round int, ways []ourWay, discard
 	return nil
 }
 
-// startOurs is a world of two ranks whose engines are forked, and copy experts or do not.
+// startOurs starts a world of two ranks with forked engines that copy their experts, or do not.
 func startOurs(ctx context.Context, o options, private bool) (*harness.World, error) {
 	h := scaleUpWorld(o, "ours", scaleUpRanks)
 	if err := vllmOn(&h, ""); err != nil {
@@ -116,18 +116,18 @@ func (way ourWay) scale(ctx context.Context, w *harness.World, round int) (found
 		return nil, err
 	}
 	w.KillPod(pod)
-	return found, sleep(ctx, time.Second) // its memory goes
+	return found, sleep(ctx, time.Second) // time to free its memory
 }
 
-// scaleUpLoad is a scale-up while clients ask, from the window before the command on.
+// scaleUpLoad is a scale-up under load, from the window before the command on.
 type scaleUpLoad struct {
 	s         *scaled
 	a         *askers
-	began     time.Time // the window before
+	began     time.Time // of the window before
 	endMemory func() error
 }
 
-// under load of a world: clients ask for half of scaleUpSettle, and then for the window before the command.
+// under starts the load of a world: half of scaleUpSettle, and then the window before the command.
 func (s *scaled) under(ctx context.Context, w *harness.World, before time.Duration) (*scaleUpLoad, error) {
 	l := &scaleUpLoad{s: s, a: startAskers(ctx, w.Model(), w.URL())}
 	err := sleep(ctx, scaleUpSettle/2)
@@ -145,7 +145,7 @@ func (s *scaled) under(ctx context.Context, w *harness.World, before time.Durati
 	return l, nil
 }
 
-// done is what was commanded: what clients see for a while after it counts, then all is told.
+// done ends the command; the clients' view includes a short time after it.
 func (l *scaleUpLoad) done(ctx context.Context, c commanded) error {
 	c.done = time.Now()
 	if err := sleep(ctx, scaleUpAfter); err != nil {
@@ -159,7 +159,7 @@ func (l *scaleUpLoad) done(ctx context.Context, c commanded) error {
 	return nil
 }
 
-// drop the clients, if they ask still.
+// drop stops the clients if they are running.
 func (l *scaleUpLoad) drop() {
 	if l.a != nil {
 		l.a.end()
@@ -167,7 +167,7 @@ func (l *scaleUpLoad) drop() {
 	}
 }
 
-// watch memory in round 0; `end` it.
+// watch watches memory in round 0; `end` stops it.
 func (s *scaled) watch(round int) (end func() error, err error) {
 	if round > 0 {
 		return func() error { return nil }, nil
@@ -184,7 +184,7 @@ func (s *scaled) watch(round int) (end func() error, err error) {
 	}, nil
 }
 
-// scaleUpWorld of so many pods of one rank.
+// scaleUpWorld returns the options of a world with this many pods of one rank.
 func scaleUpWorld(o options, dir string, ranks int) harness.Options {
 	pods := make([]int, ranks)
 	for i := range pods {
@@ -193,16 +193,16 @@ func scaleUpWorld(o options, dir string, ranks int) harness.Options {
 	return harness.Options{Root: o.root, Dir: filepath.Join(o.out, dir), Checkpoint: o.checkpoint, Pods: pods, Granule: 32, Memory: 1712 << 20, KV: scaleUpKV, SpareBanks: 1, MaxTokens: 512}
 }
 
-// stockWay is what is done with engines that cannot change their shape: another world is started.
+// stockWay scales engines that cannot change their shape: it starts another world.
 type stockWay struct {
 	name      string
-	width     int  // of the new world
-	stopFirst bool // the old world goes before the new one comes
-	halfKV    bool // both have half of the KV, as they share the memory of their ranks
-	both      bool // both serve on
+	width     int  // ranks of the new world
+	stopFirst bool // the old world stops before the new one starts
+	halfKV    bool // each world has half of the KV, because they share the memory of their ranks
+	both      bool // both keep serving
 }
 
-// start a world of engines that are started as they are, by nobody who has done their imports, and give it its layout.
+// start starts a world with unforked engines, which do their own imports, and applies its layout.
 func (way stockWay) start(ctx context.Context, o options, dir string, ranks int) (*harness.World, error) {
 	h := scaleUpWorld(o, dir, ranks)
 	if err := vllmOn(&h, ""); err != nil {

@@ -20,7 +20,7 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// stock vLLM in a process of its own (agent/vllm/tests/stock.py), which nothing of ours is in.
+// stock is stock vLLM in a separate process (agent/vllm/tests/stock.py), without any of our code.
 type stock struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
@@ -31,7 +31,7 @@ type stock struct {
 	}
 }
 
-// startStock on a processor; it has what a rank has: one thread, as many bytes of KV.
+// startStock starts it on a processor with the resources of a rank: one thread, the same bytes of KV.
 func startStock(ctx context.Context, o options, checkpoint, dtype, core, kv string, more ...string) (*stock, error) {
 	python := filepath.Join(o.root, "build/vllm/bin/python")
 	if _, err := os.Stat(python); err != nil {
@@ -41,7 +41,7 @@ func startStock(ctx context.Context, o options, checkpoint, dtype, core, kv stri
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = log.Close() }() // the process has it
+	defer func() { _ = log.Close() }() // the process keeps it open
 	arguments := []string{filepath.Join(o.root, "agent/vllm/tests/stock.py"), checkpoint, "--dtype", dtype, "--core", core, "--kv-bytes", kv}
 	s := &stock{cmd: exec.CommandContext(ctx, python, append(arguments, more...)...)}
 	s.cmd.Stderr = log
@@ -71,7 +71,7 @@ func (s *stock) read(into any) error {
 	return json.Unmarshal(line, into)
 }
 
-// ask for so many greedy tokens of each prompt, all at once.
+// ask requests this many greedy tokens for each prompt, concurrently.
 func (s *stock) ask(prompts [][]uint32, tokens int) (answers, error) {
 	var out answers
 	asked, err := json.Marshal(map[string]any{"prompts": prompts, "tokens": tokens})
@@ -84,10 +84,10 @@ func (s *stock) ask(prompts [][]uint32, tokens int) (answers, error) {
 	return out, s.read(&out)
 }
 
-// stocks are ranks of data parallelism, each with a part of the experts, or one alone.
+// stocks are ranks of data parallelism, each with a part of the experts, or one rank.
 type stocks []*stock
 
-// startStocks: so many ranks, one on a processor, several on any.
+// startStocks starts this many ranks: one on a fixed processor, several on any.
 func startStocks(ctx context.Context, o options, checkpoint, dtype, kv string, ranks int) (stocks, error) {
 	if ranks == 1 {
 		s, err := startStock(ctx, o, checkpoint, dtype, "0", kv)
@@ -103,7 +103,7 @@ func startStocks(ctx context.Context, o options, checkpoint, dtype, kv string, r
 	}
 	out, errs := make(stocks, ranks), make([]error, ranks)
 	var all sync.WaitGroup
-	for rank := range ranks { // each waits for the others
+	for rank := range ranks { // each waits for the others to start
 		all.Go(func() {
 			out[rank], errs[rank] = startStock(ctx, o, checkpoint, dtype, "", kv, "--ranks", strconv.Itoa(ranks), "--rank", strconv.Itoa(rank), "--port", port)
 		})
@@ -116,7 +116,7 @@ func startStocks(ctx context.Context, o options, checkpoint, dtype, kv string, r
 	return out, nil
 }
 
-// ask as one does: prompts are dealt out in turn, and the seconds are the slowest rank's.
+// ask distributes the prompts round robin; the seconds are the slowest rank's.
 func (s stocks) ask(prompts [][]uint32, tokens int) (answers, error) {
 	parts, got, errs := make([][][]uint32, len(s)), make([]answers, len(s)), make([]error, len(s))
 	for i, prompt := range prompts {
@@ -143,7 +143,7 @@ func (s stocks) ask(prompts [][]uint32, tokens int) (answers, error) {
 func (s stocks) stop() {
 	for _, one := range s {
 		if one != nil {
-			_ = one.in.Close() // all at once: they end together
+			_ = one.in.Close() // all first, because they end together
 		}
 	}
 	for _, one := range s {
@@ -155,16 +155,16 @@ func (s stocks) stop() {
 
 func (s *stock) stop() {
 	_ = s.in.Close()
-	_ = s.cmd.Wait() // whatever it says, it is over
+	_ = s.cmd.Wait() // the process has ended, whatever its exit code
 }
 
-// answers says what prompts got, and seconds from asking to the last token.
+// answers has the tokens of the prompts, and the seconds from the request to the last token.
 type answers struct {
 	Seconds float64    `json:"seconds"`
 	Tokens  [][]uint32 `json:"tokens"`
 }
 
-// askWorld as stock.ask, over the gateway.
+// askWorld is stock.ask through the gateway.
 func askWorld(ctx context.Context, w *harness.World, prompts [][]uint32, tokens int) (answers, error) {
 	client := &load.Client{URL: w.URL(), Model: w.Model(), HTTP: http.DefaultClient}
 	results := make([]*load.Result, len(prompts))
@@ -191,7 +191,7 @@ func askWorld(ctx context.Context, w *harness.World, prompts [][]uint32, tokens 
 	return out, nil
 }
 
-// vllmOn has engines of vLLM for worlds of processes; `cores`: the processors that they may use, empty: all.
+// vllmOn selects vLLM engines for worlds of processes; `cores`: their processors, empty: all.
 func vllmOn(h *harness.Options, cores string) error {
 	root, err := filepath.Abs(h.Root)
 	if err != nil {

@@ -25,11 +25,12 @@ func vllmTransitionCommand() *cobra.Command {
 
 const (
 	streamsOfVLLM = 6
-	restOfVLLM    = 500 * time.Millisecond // after a transition, before anything else is looked at
+	restOfVLLM    = 500 * time.Millisecond // after a transition, before the next measurement
 )
 
-// vllmTransition bench: six streams decode without a pause on two, then three ranks of vLLM, while these go from two to three, to experts cut over all
-// and back, and to two; before each as long a time without. By clients' clocks: the longest wait for a token, and tokens in a second.
+// vllmTransition bench: six streams decode continuously on vLLM ranks, which go from two to three, to sharded experts
+// and back, and to two; before each transition a window of the same length without. By clients' clocks: the longest
+// wait for a token, and tokens per second.
 func vllmTransition(ctx context.Context, o options) error {
 	rounds := 5
 	if os.Getenv("QUICK") != "" {
@@ -52,14 +53,14 @@ func vllmTransition(ctx context.Context, o options) error {
 		return err
 	}
 	end := keepAsking(ctx, w, streamsOfVLLM, 16, 400)
-	defer func() { _ = end() }() // where an error ended the rest
+	defer func() { _ = end() }() // stops the streams after an error
 	if err := sleep(ctx, 3*time.Second); err != nil {
 		return err
 	}
 	found := map[string][]*pair{}
 	for range rounds {
 		for _, s := range steps(2, 1) {
-			lasts := 2 * time.Second // as long as it took last time, to be seen without
+			lasts := 2 * time.Second // length of the window without, from the previous transition
 			if before := found[s.name]; len(before) > 0 {
 				lasts = before[len(before)-1].with.end.Sub(before[len(before)-1].with.begin)
 			}
@@ -105,7 +106,8 @@ func vllmTransition(ctx context.Context, o options) error {
 			lost++
 		}
 	}
-	// Of all windows together, and of the slowest step: three ranks on two cores are slower than two, whatever moves.
+	// Over all windows together, and for the slowest step. Three ranks on two cores are slower than two, with or
+	// without a transition.
 	metrics["slowest_rate_over_before"] = slowest
 	metrics["rate_over_before"], metrics["lost"], metrics["requests"], metrics["tokens"] = served/expected, lost, len(results), tokens
 	return lines.Encode(map[string]any{"bench": "vllm-transition", "value": worst, "ratio": worst, "ceiling": 1, "unit": "longest wait of a stream for a token in a transition over that in as long a time without, medians, the worst transition",

@@ -15,7 +15,7 @@ import (
 	"tangram.dev/e2e/harness"
 )
 
-// World of the bench walk: Qwen3-235B's depth, 64 experts, and engines that only keep time.
+// World of the bench walk: Qwen3-235B's depth, 64 experts, and engines that only sleep.
 const (
 	walkRanks = 8
 	walkStep  = 20 * time.Millisecond
@@ -48,8 +48,8 @@ type walked struct {
 	LongestGapMs  float64 `json:"longest_gap_ms"`  // between the ends of two steps
 }
 
-// walk bench: what the protocol takes of a mode switch at the depth of a real model. Agents, driver, planner and engine sockets are the real ones; memory has
-// sizes and no bytes, and engines sleep for a step, so that two cores do not slow it down.
+// walk bench: the protocol's cost of a mode switch at the depth of a real model. Agents, driver, planner and engine
+// sockets are real; memory has sizes and no bytes, and engines sleep for a step, so two cores do not slow it down.
 func walk(ctx context.Context, o options) error {
 	checkpoint := filepath.Join(o.out, "checkpoint")
 	if err := harness.HollowCheckpoint(checkpoint, walkShape()); err != nil {
@@ -86,7 +86,7 @@ func walk(ctx context.Context, o options) error {
 		"env":     map[string]any{"cpus": runtime.NumCPU(), "go": runtime.Version()}})
 }
 
-// walkWith so many spare banks: two switches by Smooth, and two by Fast.
+// walkWith runs two switches with strategy Smooth and two with Fast, with this many spare banks.
 func walkWith(ctx context.Context, o options, checkpoint string, banks int) (out []walked, err error) {
 	pods := make([]int, walkRanks)
 	for i := range pods {
@@ -113,7 +113,7 @@ func walkWith(ctx context.Context, o options, checkpoint string, banks int) (out
 			return nil, fmt.Errorf("%s: %w", mode, err)
 		}
 		s.Seconds, s.Flips, s.Permits, s.Calls = record.TotalSeconds, record.PlannedFlips, record.Permits, record.Calls
-		time.Sleep(5 * walkStep) // a step that began before the end is in the file
+		time.Sleep(5 * walkStep) // the file then has the last step that began before the end
 		ends, err := w.StubSteps()
 		if err != nil {
 			return nil, err
@@ -126,7 +126,8 @@ func walkWith(ctx context.Context, o options, checkpoint string, banks int) (out
 	return out, nil
 }
 
-// count steps that ended in the transition, and the longest gap before a step that ended in it or was the first after it.
+// count counts the steps that ended in the transition, and records the longest gap before one of them or before the
+// next step.
 func (s *walked) count(ends []time.Time, started, ended time.Time) {
 	for i := 1; i < len(ends) && !ends[i-1].After(ended); i++ {
 		if ends[i].Before(started) {

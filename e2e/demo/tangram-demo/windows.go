@@ -11,17 +11,17 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-// window of serving. What clients saw in it is known when their requests are over.
+// window is a period of serving. The clients' view of it is known when their requests have ended.
 type window struct {
 	begin, end time.Time
 	gap        float64 // the longest time between two tokens of a stream, seconds
-	first      float64 // the longest wait for a first one
+	first      float64 // the longest wait for a first token
 	tokens     int
 }
 
 func (w *window) rate() float64 { return float64(w.tokens) / w.end.Sub(w.begin).Seconds() }
 
-// see what a request got in the window. A wait counts also if it began before or ended after.
+// see adds a request's tokens in the window. A wait across a border of the window counts in full.
 func (w *window) see(r *load.Result) {
 	last, longest := r.Sent, &w.first
 	for _, token := range r.Tokens {
@@ -35,14 +35,16 @@ func (w *window) see(r *load.Result) {
 	}
 }
 
-// pair of windows of about the same length: one before a transition, and the one of it with some time after; and the transition alone.
+// pair has a window before a transition, one of about the same length with the transition and some time after it, and
+// the transition alone.
 type pair struct {
 	without, with, during window
 	name                  string
 	fast, resize          bool // strategy Fast; the number of ranks changes
 }
 
-// keepAsking has so many streams, each with one request after another of so many tokens, until `end` lets the last ones finish and gives all.
+// keepAsking keeps this many streams running, each with consecutive requests of this many tokens, until `end` lets the
+// last ones finish and returns all results.
 func keepAsking(ctx context.Context, w *harness.World, streams, prompt, answer int) (end func() []*load.Result) {
 	var mu sync.Mutex
 	var results []*load.Result
@@ -58,7 +60,7 @@ func keepAsking(ctx context.Context, w *harness.World, streams, prompt, answer i
 	}
 	for i := range streams {
 		wait.Go(func() {
-			// Streams do not end together: the first answers have lengths of their own.
+			// The first answers have different lengths, so that streams do not end together.
 			for n, tokens := 0, answer*(i+1)/streams; !stopped(); n, tokens = n+1, answer {
 				request := load.Request{MaxTokens: tokens, TopP: 1}
 				for j := range prompt {
@@ -78,7 +80,7 @@ func keepAsking(ctx context.Context, w *harness.World, streams, prompt, answer i
 	})
 }
 
-// percentile by the nearest rank: the least value that a share of all are no more than.
+// percentile by the nearest rank: the smallest value that a share of all values does not exceed.
 func percentile(values []float64, share float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[max(0, int(math.Ceil(share*float64(len(sorted))))-1)]

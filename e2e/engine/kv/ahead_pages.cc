@@ -101,7 +101,7 @@ AheadPages::Found AheadPages::Find(uint32_t home, uint32_t block, uint32_t kv_he
        ++it) {
     const Copy& copy = it->second;
     const uint32_t first = it->first.second.second;
-    // Another fill is another content: it is brought again.
+    // A copy with another number of filled tokens has other content: the flip fetches it again.
     if (copy.state != State::kHere || copy.tokens != tokens || first + copy.layers <= layer) {
       continue;
     }

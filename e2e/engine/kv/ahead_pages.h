@@ -1,5 +1,5 @@
-// Pages with copies of what other ranks hold, made ahead of a flip. They are free to whoever needs
-// them: a copy is a saving, and goes when a block of the layout in force wants its pages.
+// Pages with copies of other ranks' blocks, made ahead of a flip. These pages count as free: a copy
+// only saves time, and is discarded when a block of the active layout needs its pages.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,23 @@ namespace tangram::engine {
 
 class AheadPages {
  public:
-  // Pages of (home, block) as the layout in force names them; ids of a home are used once in an
-  // epoch, so a name is one content for good, once it is full. Taken from the arena; empty: it has
-  // too few, and nothing was taken. Being written until Came.
+  // Takes pages from the arena for a copy of (home, block), named as in the active layout. An id of
+  // a home is used once per epoch, so the name of a full block identifies its content. Empty: the
+  // arena has too few pages, and none was taken. The pages are being written until Came.
   std::vector<kv::Strip> Take(device::Arena* arena, uint32_t home, uint32_t block,
                               const kv::Strip& lane, uint32_t tokens);
-  // All that was being written is here, or is nothing.
+  // All writes ended: the pages that were being written have their content (`here`), or are freed.
   void Came(device::Arena* arena, bool here);
-  // Gives the copies of a block back; those being written when they came.
+  // Frees the copies of a block; those being written are freed in Came.
   void Drop(device::Arena* arena, uint32_t home, uint32_t block);
-  // Gives back what was taken for a block since Came: nothing will be written to it.
+  // Frees the pages taken for a block since Came: nothing will be written to them.
   void Forget(device::Arena* arena, uint32_t home, uint32_t block);
-  // All goes; what is being written when it came.
+  // Frees all copies; those being written are freed in Came.
   void DropAll(device::Arena* arena);
-  // What is being written in the pages of another, which is over: those stay away from the arena
-  // until they came.
+  // Takes over the pages that are being written in `before`, which this object replaces. They stay
+  // claimed in the arena until Came.
   Status TakeOver(device::Arena* arena, const AheadPages& before);
-  // Gives back all that is not being written and for which `stays` is false.
+  // Frees all copies that are not being written and for which `stays` is false.
   template <typename Stays>
   void DropUnless(device::Arena* arena, Stays&& stays) {
     for (auto it = copies_.begin(); it != copies_.end();) {
@@ -48,24 +48,24 @@ class AheadPages {
     }
   }
 
-  // Whether something is being written.
+  // Whether copies are being written.
   bool writing() const { return writing_ > 0; }
   uint32_t pages() const { return pages_; }
-  // As extents of pages.
+  // All pages, as extents in units of pages.
   std::vector<device::Extent> Extents() const;
 
   struct Found {
-    uint32_t page = 0;    // of `layer`, the others follow; nothing: not here
-    uint32_t layers = 0;  // that lie so, or that are not here
+    uint32_t page = 0;    // of `layer`, followed by the other layers; unused if not here
+    uint32_t layers = 0;  // stored consecutively, or missing
     bool here = false;
   };
-  // What is here of layers [layer, end) of a KV head of a block of which `tokens` are filled: the
-  // first run of it.
+  // First run of consecutive layers in [layer, end) that is here, or that is missing, of a KV head
+  // of a block with `tokens` filled tokens.
   Found Find(uint32_t home, uint32_t block, uint32_t kv_head, uint32_t layer, uint32_t end,
              uint32_t tokens) const;
 
  private:
-  enum class State { kWritten, kGone, kHere };  // kGone: nobody wants it once it was written
+  enum class State { kWritten, kGone, kHere };  // kGone: discarded, freed in Came
   struct Copy {
     uint32_t page = 0, layers = 0, tokens = 0;
     State state = State::kWritten;

@@ -1,4 +1,4 @@
-// Copies of pages: which of them a flip takes, and whose pages they are meanwhile.
+// Copies of pages: which of them a flip uses, and the ownership of their pages meanwhile.
 #include "e2e/engine/kv/ahead_pages.h"
 
 #include <gtest/gtest.h>
@@ -10,18 +10,19 @@ namespace {
 
 constexpr uint32_t kBlock = 16, kLayers = 4, kPages = 32;
 
-// Two ranks of one head each before and after: rank 1 is to have what rank 0 has of its home.
+// Two ranks with one head each before and after: rank 1 fetches the KV of rank 0's home.
 class Copies : public ::testing::Test {
  protected:
   Copies() : store_(kPages) {
     const std::vector<kv::LayerGroups> together(kLayers, {{{0, 1}, {0, 1, 2}}});
     held_ = HeldMap(together, {2, 2, kBlock, 64}, 2);
   }
-  // A whole lane of a block of home 0, as rank 1 will have it.
+  // Takes pages for a whole lane of a block of home 0, as rank 1 will have it.
   std::vector<kv::Strip> Take(uint32_t block, uint32_t tokens) {
     return store_.TakeAhead(0, block, {0, block, 1, 0, kLayers, 0, 1}, tokens);
   }
-  // Rank 1 after a flip that brings `block` of home 0, `tokens` of it filled, under the name `now`.
+  // Rank 1 after a flip that moves `block` of home 0, with `tokens` filled tokens, renamed to
+  // `now`.
   Result<PageStore> After(uint32_t block, uint32_t now, uint32_t tokens) {
     kv::RankPlan plan;
     plan.moves.push_back({0, now, 1, 0, kLayers, 0, 100, 1, tokens});
@@ -50,7 +51,7 @@ TEST_F(Copies, AreTakenWhereTheyWereMade) {
   EXPECT_TRUE(after->Audit().ok());
 }
 
-// The name and the fill say whether a copy is of what the flip wants: any other is brought again.
+// Name and fill decide whether a copy matches the flip's block: any other is fetched again.
 TEST_F(Copies, OfAnotherBlockOrFillAreNotTaken) {
   ASSERT_FALSE(Take(5, kBlock).empty());
   store_.Came(true);
@@ -65,7 +66,7 @@ TEST_F(Copies, OfAnotherBlockOrFillAreNotTaken) {
 
 TEST_F(Copies, OfAFreedBlockAreNothing) {
   ASSERT_FALSE(Take(5, kBlock).empty());
-  store_.Drop(0, 5);  // while it is being copied
+  store_.Drop(0, 5);  // while its copy is in progress
   EXPECT_EQ(store_.ahead(), kLayers) << "somebody still writes there";
   store_.Came(true);
   EXPECT_EQ(store_.ahead(), 0u);
@@ -99,8 +100,8 @@ TEST_F(Copies, GoWhenABlockWantsTheirPages) {
   EXPECT_TRUE(store_.Audit().ok());
 }
 
-// A flip that needs room for what was not copied has that of copies that it does not need, and
-// keeps those that it does.
+// A flip without room for uncopied blocks takes the pages of copies that it does not use, and keeps
+// the copies that it uses.
 TEST_F(Copies, MakeRoomForTheFlip) {
   for (uint32_t block = 0; block < kPages / kLayers; ++block) {
     ASSERT_FALSE(Take(block, kBlock).empty());
@@ -110,7 +111,7 @@ TEST_F(Copies, MakeRoomForTheFlip) {
   PageStore::Placed placed(1);
   for (uint32_t block = 0; block < 3; ++block) {
     plan.moves.push_back({0, block, 1, 0, kLayers, 0, 100 + 10 * block, 1, kBlock});
-    // The third was not copied.
+    // The third block was not copied.
     placed[0].push_back({block, 0, block == 2 ? 50 : block, kBlock});
   }
   const auto after = store_.After(plan, placed, held_, 1, &copies_, &ready_);
@@ -121,7 +122,7 @@ TEST_F(Copies, MakeRoomForTheFlip) {
   EXPECT_EQ(after->free(), kPages - 3 * kLayers);
 }
 
-// One block of two new homes on a rank is two blocks: one of them is copied again.
+// One block of two new homes on a rank becomes two blocks: one of them is copied again.
 TEST_F(Copies, ServeOneBlockEach) {
   ASSERT_FALSE(Take(5, kBlock).empty());
   store_.Came(true);
@@ -136,7 +137,7 @@ TEST_F(Copies, ServeOneBlockEach) {
   EXPECT_TRUE(after->Audit().ok());
 }
 
-// A store that takes the place of one in whose pages somebody writes gives none of them away.
+// A store that replaces one with pages being written allocates none of these pages.
 TEST_F(Copies, ThatAreBeingWrittenOutliveTheirStore) {
   const std::vector<kv::Strip> strips = Take(5, kBlock);
   PageStore next(kPages);

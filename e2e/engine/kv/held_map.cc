@@ -27,7 +27,7 @@ HeldMap::HeldMap(const std::vector<kv::LayerGroups>& groups, const kv::Shape& sh
 std::vector<HeldMap::Lane> HeldMap::Lanes(uint32_t home, uint32_t rank) const {
   std::vector<Lane> out;
   for (uint32_t head = 0; head < kv_heads_; ++head) {
-    bool beside = false;  // the run before this one has it, too
+    bool beside = false;  // the previous run has it, too
     for (const Run& run : runs_) {
       const bool has = kv::Has(run.seats.Of(home, rank), head);
       if (has && beside) {

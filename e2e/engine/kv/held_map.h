@@ -1,4 +1,4 @@
-// Which KV pages each rank holds of a block of each home, under one layout.
+// The KV pages that each rank holds of a block of each home, under one layout.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tangram::engine {
 
 class HeldMap {
  public:
-  // A KV head in `layers` layers from `layer` on.
+  // One KV head in layers [layer, layer + layers).
   struct Lane {
     uint32_t kv_head = 0, layer = 0, layers = 0;
   };
@@ -24,13 +24,13 @@ class HeldMap {
   kv::Heads At(uint32_t home, uint32_t rank, uint32_t layer) const {
     return runs_[run_of_[layer]].seats.Of(home, rank);
   }
-  // All that it holds of a block, by head, then by layer: layers side by side are one lane.
+  // All lanes of a block that `rank` holds, by head, then by layer. Adjacent layers form one lane.
   std::vector<Lane> Lanes(uint32_t home, uint32_t rank) const;
   // Pages that one block of `home` takes on `rank`.
   uint32_t PagesPerBlock(uint32_t home, uint32_t rank) const {
     return cost_[size_t{home} * ranks_ + rank];
   }
-  // May `rank` be the home of requests: is it in an attention group of every layer?
+  // Whether `rank` may be the home of requests: it is in an attention group of every layer.
   bool Accepts(uint32_t rank) const { return rank < ranks_ && accepts_[rank]; }
 
  private:

@@ -5,8 +5,8 @@
 namespace tangram::engine {
 
 uint32_t HomeBlocks::Allocate() {
-  // After 4 billion blocks of an epoch they begin anew: far more than an attempt lasts, within
-  // which a name is a content.
+  // Ids wrap after 4 billion blocks of an epoch. No attempt lasts that long, so within an attempt a
+  // name identifies one content.
   while (next_ == kRoot || blocks_.contains(next_)) ++next_;
   const uint32_t block = next_++;
   blocks_[block].references = 1;
@@ -33,7 +33,7 @@ uint32_t HomeBlocks::Publish(uint32_t block, uint32_t parent, std::span<const ui
                              const std::string& salt) {
   const auto it = blocks_.find(block);
   if (it == blocks_.end() || it->second.published) return block;
-  // Two requests may have computed the same block at the same time; the first one is found.
+  // Two requests may have computed the same block concurrently; Find returns the first one.
   const auto [at, first] = published_.try_emplace(KeyOf(parent, tokens, salt), block);
   if (first) {
     const auto before = blocks_.find(parent);
@@ -58,7 +58,7 @@ void HomeBlocks::Evict(size_t count) {
 
 bool HomeBlocks::EvictFrom(uint32_t block) {
   if (!Idle(block)) return false;
-  // Idle as well: who has what continues it has it.
+  // Continuations are idle, too: a request that uses a continuation also references this block.
   while (const std::optional<uint32_t> next = Next(block)) {
     if (!EvictFrom(*next)) return false;
   }
@@ -75,7 +75,7 @@ std::vector<Chain> HomeBlocks::IdleChains() const {
   std::vector<Chain> out;
   for (const uint32_t last : idle_) {
     if (Next(last)) continue;
-    std::vector<const Key*> keys;  // from the last one back
+    std::vector<const Key*> keys;  // from the last block to the first
     Chain& chain = out.emplace_back();
     for (uint32_t block = last; block != kRoot; block = std::get<0>(*keys.back())) {
       chain.blocks.push_back(block);

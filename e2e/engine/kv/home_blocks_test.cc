@@ -1,5 +1,5 @@
-// Blocks of a home against a slow model of them: random requests that come, are computed, end and
-// are evicted.
+// Blocks of a home against a slow model: random requests that arrive, are computed, end and are
+// evicted.
 #include "e2e/engine/kv/home_blocks.h"
 
 #include <gtest/gtest.h>
@@ -15,17 +15,17 @@ constexpr uint32_t kSize = 2;  // tokens of a block
 
 using Tokens = std::vector<uint32_t>;
 
-// A request: its tokens, and the blocks that it has, of which the first `computed` are published.
+// A request: its tokens, and its blocks, of which the first `computed` are published.
 struct Holder {
   Tokens tokens;
   std::vector<uint32_t> blocks;
   uint32_t computed = 0;
 };
 
-// What must be so, by whole prefixes and without a trie.
+// The expected state, by whole prefixes and without a trie.
 class Slow {
  public:
-  // The prefix of `count` blocks is held once more.
+  // The prefix of `count` blocks gets another reference.
   void Take(const Holder& holder, uint32_t count) {
     ++held_[Prefix(holder, count)];
     idle_.erase(Prefix(holder, count));
@@ -53,7 +53,7 @@ class Slow {
     return {holder.tokens.begin(), holder.tokens.begin() + count * kSize};
   }
   size_t held() const { return held_.size(); }
-  // Of all that is found, as gateways know it.
+  // Hashes of all published prefixes, as gateways know them.
   std::set<uint64_t> Hashes() const {
     std::set<uint64_t> out;
     const auto add = [&](const Tokens& prefix) {
@@ -71,10 +71,10 @@ class Slow {
 
  private:
   std::map<Tokens, uint32_t> held_;
-  std::map<Tokens, uint64_t> idle_;  // when it was given back
+  std::map<Tokens, uint64_t> idle_;  // time of the release
 };
 
-// The same numbers stand in operator/internal/gateway/prefixes_test.go.
+// operator/internal/gateway/prefixes_test.go has the same numbers.
 TEST(HomeBlocks, HashesAreThoseOfGateways) {
   const Tokens tokens{1, 2, 3, 4, 5, 6, 7, 0xffffffff};
   using Two = std::pair<uint64_t, uint64_t>;
@@ -86,7 +86,7 @@ TEST(HomeBlocks, HashesAreThoseOfGateways) {
   EXPECT_EQ(chain("tenant"), Two(0x29d700c2cb6e3429, 0xced6da0b869cf12d));
 }
 
-// What one salt has cached another does not find, nor what continues it.
+// Blocks cached under one salt, and their continuations, are not found under another salt.
 TEST(HomeBlocks, SaltsAreApart) {
   HomeBlocks blocks;
   const Tokens a{1, 2}, b{3, 4};
@@ -105,7 +105,7 @@ TEST(HomeBlocks, SaltsAreApart) {
     blocks.Unref(list[1]);
     blocks.Unref(list[0]);
   }
-  HomeBlocks after(100);  // a flip keeps them apart
+  HomeBlocks after(100);  // a flip keeps them separate
   std::vector<Chain> chains = blocks.IdleChains();
   ASSERT_EQ(chains.size(), 2u);
   EXPECT_EQ(chains[0].salt, "m");
@@ -120,7 +120,7 @@ class HomeBlocksWalk : public ::testing::TestWithParam<uint32_t> {
  protected:
   uint32_t Draw(uint32_t n) { return static_cast<uint32_t>(random_() % n); }
 
-  // Follows `tokens` as far as it is found, block for block.
+  // Finds as many blocks of `tokens` as possible, one by one.
   std::vector<uint32_t> Found(const Tokens& tokens) const {
     std::vector<uint32_t> out;
     while ((out.size() + 1) * kSize <= tokens.size()) {
@@ -178,7 +178,7 @@ class HomeBlocksWalk : public ::testing::TestWithParam<uint32_t> {
     for (const Holder& holder : holders_) {
       for (const uint32_t block : holder.blocks) EXPECT_FALSE(freed_.contains(block));
     }
-    // Every prefix there could be is found if and only if it is there, and as what it is.
+    // Every possible prefix is found if and only if it is published, as the right block.
     for (uint32_t bits = 0; bits < 1 << 8; ++bits) {
       Tokens tokens;
       for (uint32_t i = 0; i < 8; ++i) tokens.push_back(bits >> i & 1);
@@ -196,7 +196,7 @@ class HomeBlocksWalk : public ::testing::TestWithParam<uint32_t> {
     }
     CheckChains();
   }
-  // The chains are all that is idle, each with what it continues, by last use.
+  // The chains are all idle blocks, each with its ancestors, by last use.
   void CheckChains() {
     std::set<Tokens> told;
     uint64_t last = 0;
@@ -215,7 +215,7 @@ class HomeBlocksWalk : public ::testing::TestWithParam<uint32_t> {
     EXPECT_EQ(told.size(), slow_.idle().size());
   }
 
-  // A gateway that hears a part of the news at a time.
+  // A gateway that receives the news in parts.
   void Hear(size_t most, size_t again) {
     const PrefixNews news = blocks_.TakeNews(most, again);
     EXPECT_LE(news.here.size() + news.gone.size(), most + again);
@@ -225,7 +225,7 @@ class HomeBlocksWalk : public ::testing::TestWithParam<uint32_t> {
 
   std::mt19937 random_{GetParam()};
   std::set<uint64_t> heard_;
-  HomeBlocks blocks_{GetParam() % 3 == 0 ? UINT32_MAX - 9 : 7};  // some wrap
+  HomeBlocks blocks_{GetParam() % 3 == 0 ? UINT32_MAX - 9 : 7};  // some ids wrap
   Slow slow_;
   std::vector<Holder> holders_;
   std::set<uint32_t> ids_, freed_;
@@ -255,7 +255,7 @@ TEST_P(HomeBlocksWalk, IsWhatASlowOneIs) {
   }
   Hear(1000, 0);
   EXPECT_EQ(heard_, slow_.Hashes());
-  heard_.clear();  // one that comes now, and hears a few each time
+  heard_.clear();  // one that connects now, and receives a few each time
   for (int i = 0; i < 100; ++i) Hear(0, 3);
   EXPECT_EQ(heard_, slow_.Hashes());
   while (!holders_.empty()) End(0);
@@ -267,7 +267,7 @@ TEST_P(HomeBlocksWalk, IsWhatASlowOneIs) {
   EXPECT_TRUE(heard_.empty());
 }
 
-// As a flip does it: the chains go to a home that has blocks of its own, some of the same tokens.
+// As in a flip: the chains migrate to a home that has blocks already, some with the same tokens.
 TEST_P(HomeBlocksWalk, ChainsAreAdoptedWithWhatIsThere) {
   for (uint32_t i = 0; i < 40; ++i) {
     Come();
@@ -294,7 +294,7 @@ TEST_P(HomeBlocksWalk, ChainsAreAdoptedWithWhatIsThere) {
     }
   }
   EXPECT_EQ(after, before);
-  // All of it goes in some order, and a subtree at once.
+  // All of it is evicted in some order, and a subtree in one call.
   EXPECT_FALSE(other.EvictFrom(own)) << "it has a reference";
   other.Unref(own);
   EXPECT_TRUE(other.EvictFrom(own));

@@ -7,7 +7,7 @@ namespace tangram::engine {
 KvMemory::KvMemory(device::Device* device, void* region, uint64_t bytes, uint64_t page_bytes)
     : device_(device), region_(region), page_bytes_(page_bytes) {
   if (bytes == 0 || !device::View(In(0, bytes)).empty()) return;
-  mirror_.reset(new std::byte[bytes]);  // pages of it are touched as they come
+  mirror_.reset(new std::byte[bytes]);  // its pages are touched when first used
   states_.resize(bytes / page_bytes, kAbsent);
 }
 

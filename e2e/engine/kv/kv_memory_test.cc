@@ -11,7 +11,7 @@ namespace {
 
 using testing::DeviceMemory;
 
-constexpr uint64_t kPage = 1000;  // no multiple of anything
+constexpr uint64_t kPage = 1000;  // not a multiple of anything
 
 std::vector<std::byte> Filled(int value) { return std::vector<std::byte>(kPage, std::byte(value)); }
 
@@ -36,7 +36,7 @@ TEST_P(KvMemoryTest, WhatAStepWroteIsInTheRegionAfterIt) {
   ASSERT_TRUE(Bring(7, 2).ok());
   EXPECT_EQ(At(7), 7);
   kv_.Write({8, 1});
-  std::memset(Page(8) + 1, 88, 10);  // a part of the page: the rest was there
+  std::memset(Page(8) + 1, 88, 10);  // a part of the page: the rest was loaded before
   ASSERT_TRUE(kv_.Flush().ok());
   std::vector<std::byte> want = Filled(8);
   std::fill_n(want.begin() + 1, 10, std::byte(88));
@@ -55,7 +55,7 @@ TEST_P(KvMemoryTest, WhatOthersPutThereIsSeenOnceItIsForgotten) {
 TEST_P(KvMemoryTest, CopiesWithinTheRegionAreSeenWithoutForgetting) {
   memory_.Put(1 * kPage, Filled(1));
   ASSERT_TRUE(Bring(4, 2).ok());
-  const std::vector<KvMemory::Move> moves{{4 * kPage + 500, kPage, 1000}};  // over two pages
+  const std::vector<KvMemory::Move> moves{{4 * kPage + 500, kPage, 1000}};  // across two pages
   ASSERT_TRUE(kv_.Copy(moves).ok());
   ASSERT_TRUE(Bring(4, 2).ok());
   EXPECT_EQ(static_cast<int>(Page(4)[499]), 0);

@@ -19,12 +19,12 @@ std::vector<device::Extent> PagesOf(std::span<const kv::Strip> strips) {
   return out;
 }
 
-// Pages that were taken, given out from the front.
+// Taken pages, handed out from the front.
 class Taken {
  public:
   explicit Taken(std::vector<device::Extent> runs) : runs_(std::move(runs)) {}
 
-  // At most `pages` of them that lie side by side.
+  // At most `pages` adjacent pages.
   device::Extent Next(uint32_t pages) {
     device::Extent& run = runs_[at_];
     const device::Extent out{run.offset, std::min<uint64_t>(run.length, pages)};
@@ -39,7 +39,7 @@ class Taken {
   size_t at_ = 0;
 };
 
-// Runs of the strip's layers that are among `layers`, or are not.
+// Runs of the strip's layers that are among `layers`, or that are not.
 void Cut(const kv::Strip& strip, const std::vector<bool>& layers, bool among,
          std::vector<kv::Strip>* out) {
   const auto begin = layers.begin() + strip.layer, end = begin + strip.layers;
@@ -62,7 +62,7 @@ const kv::PlacedBlock* Find(const PageStore::Placed& placed, uint32_t home, uint
   return it == placed[home].end() || it->block != block ? nullptr : &*it;
 }
 
-// Are these strips of a block all of its lanes, each page once?
+// Whether these strips of a block cover all of its lanes, each page once.
 Status CheckLanes(const std::vector<kv::Strip>& strips, const std::vector<HeldMap::Lane>& lanes) {
   auto next = strips.begin();
   for (const HeldMap::Lane& lane : lanes) {
@@ -162,7 +162,7 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const Placed& place
                                    const std::vector<bool>& layers) {
   copies->clear();
   *ready = 0;
-  // Layers of a move, run by run; each copy is taken once.
+  // Layers of a move, run by run; each copy is used once.
   std::vector<std::vector<AheadPages::Found>> runs_of(plan.moves.size());
   std::vector<bool> used(total_);
   const auto uses = [&](uint32_t first, uint32_t layers) {
@@ -190,7 +190,7 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const Placed& place
       ahead_.DropUnless(free_.get(), uses);
     }
     auto taken = free_->Take(pages);
-    if (!taken.ok() && ahead() > 0) {  // held by copies of which only a part is of use
+    if (!taken.ok() && ahead() > 0) {  // copies use part of their pages only
       DropAhead();
       return After(plan, placed, held, rank, copies, ready, layers);
     }
@@ -198,7 +198,7 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const Placed& place
       return Status{Code::kNoMemory, "the KV plan needs " + std::to_string(pages) + " pages, " +
                                          std::to_string(free_->free_bytes()) + " are free"};
     }
-    free_->Give(*taken);  // they are the next store's
+    free_->Give(*taken);  // the next store owns them
     runs = std::move(*taken);
   }
   // Both are ordered by name.

@@ -7,8 +7,8 @@
 namespace tangram::model {
 
 // Each chunk has its own maximum, weights and weighted sum, and chunks are joined in ascending
-// order (online softmax: Milakov and Gimelshein, 2018), so a token's result depends on the keys up
-// to its position only, however these came.
+// order (online softmax: Milakov and Gimelshein, 2018). So a token's result depends only on the
+// keys up to its position, not on how they were batched.
 void AttendHead(const float* q, float scale, const KvRegion& kv, const uint32_t* pages,
                 uint32_t position, float* out) {
   const uint32_t width = kv.row.value;

@@ -1,5 +1,5 @@
-// The two attentions: K and V by head, and latents. Both over paged KV, with sums that no split of
-// the heads changes.
+// The two kinds of attention: K and V by head, and latents. Both use paged KV, and their sums are
+// independent of the split of the heads.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace tangram::model {
 // Positions of one attention chunk; chunks start at absolute multiples of it.
 constexpr uint32_t kAttentionChunk = 64;
 
-// How a rank's KV region is cut: page i starts at base + i * PageBytes(). A page has K of all its
+// Format of a rank's KV region: page i starts at base + i * PageBytes(). A page has K of all its
 // positions, then V of them; or latents.
 struct KvRegion {
   void* base = nullptr;
@@ -41,12 +41,12 @@ struct AttentionRow {
   // pages[i][b]: page of block b of the request, for KV head KvHeadsOf(heads).first + i in this
   // layer. Must reach block position / block_tokens.
   std::span<const uint32_t* const> pages;
-  // False when the row's KV lies in the pages already (a second range of query heads).
+  // False if the pages already hold the row's KV (a second range of query heads).
   bool write_kv = true;
 };
 
-// Query heads [head_begin, head_end) of rows n [m, H] (after the norm): acc [m, H] grows by each
-// head's rows of o_proj.
+// Query heads [head_begin, head_end) of rows n [m, H] (after the norm): each head's rows of o_proj
+// are added to acc [m, H].
 struct AttentionCall {
   const Config& config;
   std::span<const float> angles;  // RopeTable
@@ -69,11 +69,11 @@ struct GroupedHeads {
   Status Run(const AttentionCall& call) const;
 };
 
-// Multi-head latent attention, in the form that never unfolds a latent: a query goes through the
-// keys' half of kv_b and meets latents as they are kept, and what it takes of them goes through the
+// Multi-head latent attention in the absorbed form, which never expands a latent: queries go
+// through the keys' half of kv_b, attend to the stored latents, and their result goes through the
 // values' half (DeepSeek-V2, arXiv:2405.04434, 2.1.2).
 struct LatentHeads {
-  Matrix q_a;                    // [q_rank, H], where queries have a low rank
+  Matrix q_a;                    // [q_rank, H], if queries have a low rank
   std::vector<float> q_a_norm;   // [q_rank]
   Matrix q;                      // [query_heads * (nope + rope), q_rank or H]
   Matrix kv_a;                   // [kv_rank + rope, H]
@@ -83,8 +83,8 @@ struct LatentHeads {
   Status Run(const AttentionCall& call) const;
 };
 
-// One query head of one token: what it takes of the keys and values up to its position.
-// q [row.key], out [row.value]; `pages` of its KV head.
+// Attention of one query head of one token over the keys and values up to its position. q
+// [row.key], out [row.value]; `pages` of its KV head.
 void AttendHead(const float* q, float scale, const KvRegion& kv, const uint32_t* pages,
                 uint32_t position, float* out);
 

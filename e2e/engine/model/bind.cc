@@ -10,7 +10,7 @@
 namespace tangram::model {
 namespace {
 
-// Hands out tensors by name and remembers the first thing that is wrong.
+// Returns tensors by name and remembers the first error.
 class Binder {
  public:
   explicit Binder(std::span<const DenseTensor> tensors) {
@@ -19,7 +19,7 @@ class Binder {
     }
   }
 
-  // With the scales of its blocks, if it is FP8.
+  // Includes the scales of its blocks, if it is FP8.
   Matrix Take(const std::string& name, uint32_t rows, uint32_t cols) {
     const DenseTensor* t = Remove(name, {rows, cols});
     if (t == nullptr) return {};
@@ -32,7 +32,7 @@ class Binder {
     return out;
   }
 
-  // Norm weights are few and read all the time: kept as fp32.
+  // Norm weights are few and read all the time, so they are kept as fp32.
   std::vector<float> TakeVector(const std::string& name, uint32_t size) {
     std::vector<float> out(size);
     if (const DenseTensor* t = RemovePlain(name, {size}))
@@ -72,7 +72,7 @@ class Binder {
     }
     return t;
   }
-  // Not FP8: nothing scales it.
+  // Rejects FP8, because such tensors have no scales.
   const DenseTensor* RemovePlain(const std::string& name, const std::vector<uint64_t>& shape) {
     const DenseTensor* t = Remove(name, shape);
     if (t == nullptr || t->dtype != DType::kFp8) return t;

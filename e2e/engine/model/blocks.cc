@@ -1,4 +1,4 @@
-// Rows of weights as fp32, whatever they are kept in.
+// Converts rows of weights of any dtype to fp32.
 #include <algorithm>
 #include <array>
 #include <bit>

@@ -3,7 +3,7 @@
 namespace tangram::model {
 namespace {
 
-constexpr uint64_t kAnyPage = 4096;  // nothing is mapped here
+constexpr uint64_t kAnyPage = 4096;  // any value works: nothing is mapped here
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// A checkpoint read whole into this process, for the oracle and tests: the same loader as
-// the agents', so the golden files speak for it too.
+// A checkpoint that is read completely into this process, for the oracle and tests. It uses the
+// agents' loader, so the golden files also verify that loader.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace tangram::model {
 
 class Checkpoint {
  public:
-  // Every routed expert comes granule-major, `granule_rows` rows a granule (must divide
+  // Every routed expert is stored granule-major, with `granule_rows` rows per granule (must divide
   // moe_intermediate_size).
   static Result<std::unique_ptr<Checkpoint>> Open(const std::string& dir, uint32_t granule_rows);
 
@@ -24,7 +24,7 @@ class Checkpoint {
   const std::string& config_json() const { return files_->config_json(); }
   uint32_t granule_rows() const { return files_->geometry().proto().granule_rows(); }
   uint64_t granule_bytes() const { return files_->geometry().granule_bytes(); }
-  // Of the experts.
+  // The dtype of the experts.
   DType dtype() const { return static_cast<DType>(files_->geometry().proto().dtype()); }
   uint32_t granules() const { return files_->geometry().granules(); }
   // All tensors outside the routed experts, by name.

@@ -73,7 +73,7 @@ void ReadLatentHeads(Fields& fields, Config* c) {
   c->score_scale = static_cast<float>(mscale / std::sqrt(1.0 * l.nope + c->rope.width));
 }
 
-// Every decoder_sparse_step-th layer has experts, but for mlp_only_layers.
+// Every decoder_sparse_step-th layer has experts, except mlp_only_layers.
 void ReadLayersBySteps(Fields& fields, uint32_t, Config* c) {
   const uint32_t step = fields.PositiveOr("decoder_sparse_step", 1);
   for (uint32_t i = 0; i < c->layers; ++i) c->moe_layer[i] = (i + 1) % step == 0;
@@ -82,7 +82,7 @@ void ReadLayersBySteps(Fields& fields, uint32_t, Config* c) {
   }
 }
 
-// From first_k_dense_replace on, every moe_layer_freq-th; and experts that all tokens pass.
+// Every moe_layer_freq-th layer from first_k_dense_replace on has experts, and shared experts.
 void ReadLayersBehind(Fields& fields, uint32_t dense, Config* c) {
   const uint32_t first = fields.Count("first_k_dense_replace", dense);
   const uint32_t step = fields.PositiveOr("moe_layer_freq", 1);
@@ -111,7 +111,7 @@ void ReadV2Router(Fields& fields, Router* out) {
   out->scale = static_cast<float>(fields.Number("routed_scaling_factor", 1));
   fields.Want("scoring_func", fields.Text({"scoring_func"}, "softmax"), std::string("softmax"));
   if (fields.Flag("norm_topk_prob", false)) {
-    // DeepSeek's code divides and does not scale then, transformers scales and does not divide.
+    // DeepSeek's code then divides and does not scale; transformers scales and does not divide.
     fields.Fail("norm_topk_prob is not computed: what it means for deepseek_v2 is not agreed on");
   }
 }
@@ -129,7 +129,7 @@ void ReadV3Router(Fields& fields, Router* out) {
 struct Family {
   const char* model;  // model_type in config.json
   const char* experts;
-  uint32_t dense;  // layers before those with experts, where config.json does not say it
+  uint32_t dense;  // layers before those with experts, if config.json omits it
   void (*heads)(Fields&, Config*);
   void (*layers)(Fields&, uint32_t dense, Config*);
   void (*router)(Fields&, Router*);
@@ -191,7 +191,7 @@ Result<Config> ParseConfig(std::string_view config_json) {
   c.moe_layer.resize(c.layers);
   (*family)->heads(fields, &c);
   (*family)->layers(fields, (*family)->dense, &c);
-  // What it is computed by follows the checkpoint's tensors, and activations are not rounded.
+  // The arithmetic follows the dtypes of the checkpoint's tensors; activations are not rounded.
   (void)ReadBlockFp8(fields);
   c.vocab = fields.Positive({"vocab_size"});
   c.dense_inner = fields.Positive({"intermediate_size"});

@@ -1,4 +1,4 @@
-// config.json as all its readers must read it: tests/golden/config.json.
+// All readers of config.json must agree on it: tests/golden/config.json.
 #include <gtest/gtest.h>
 
 #include "agent/base/testing/config_cases.h"

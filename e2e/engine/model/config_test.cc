@@ -18,7 +18,7 @@ constexpr char kQwen3[] = R"({"model_type": "qwen3_moe", "num_hidden_layers": 4,
   "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
   "norm_topk_prob": true, "decoder_sparse_step": 2, "mlp_only_layers": [3]})";
 
-// As on the hub, but for the sizes.
+// As on the hub, except the sizes.
 constexpr char kV3[] = R"({"model_type": "deepseek_v3", "num_hidden_layers": 5, "vocab_size": 256,
   "hidden_size": 64, "num_attention_heads": 6, "num_key_value_heads": 6, "n_routed_experts": 8,
   "num_experts_per_tok": 3, "moe_intermediate_size": 48, "intermediate_size": 128,

@@ -12,21 +12,21 @@
 namespace tangram::model {
 namespace {
 
-// Bytes of the scales of one of the three matrices; 0: it has none, or they are of no such type.
+// Bytes of the scales of one of the three matrices; 0: no scales of this dtype.
 uint64_t ScaleBytes(DType dtype, uint32_t rows, uint32_t hidden, DType scales) {
   if (dtype != DType::kFp8) return 0;
   return uint64_t{ScaleBlocks(rows)} * ScaleBlocks(hidden) * SizeOf(scales);
 }
 
-// Of a run that CheckExperts takes: what its granules have beside the matrices tells the type.
+// Dtype of the scales of a run that passed CheckExperts, derived from the size of a granule.
 DType ScalesOf(const ExpertRun& run, uint32_t hidden) {
   const uint64_t matrices = uint64_t{3} * run.granule_rows * hidden;
   const uint64_t wide = ScaleBytes(DType::kFp8, run.granule_rows, hidden, DType::kF32);
   return run.granule_bytes == matrices + 3 * wide ? DType::kF32 : DType::kBf16;
 }
 
-// Columns [from, from + rows) of a matrix of `lines` lines, `pitch` bytes each, as rows [rows,
-// lines].
+// Transposes columns [from, from + rows) of a matrix of `lines` lines, `pitch` bytes each, into
+// rows [rows, lines].
 void Turn(const std::byte* columns, size_t lines, size_t pitch, size_t rows, size_t element,
           std::vector<std::byte>* out) {
   out->resize(rows * lines * element);
@@ -73,7 +73,7 @@ Granule GranuleReader::At(const ExpertRun& run, uint32_t g, uint32_t hidden) {
   const DType scales = ScalesOf(run, hidden);
   const size_t element = SizeOf(run.dtype), matrix = size_t{rows} * hidden * element;
   const size_t scale = ScaleBytes(run.dtype, rows, hidden, scales);
-  // Part p of the six of a granule: gate, up, down, and their scales.
+  // Part p of a granule's six parts: gate, up, down, and their scales.
   const auto* data = static_cast<const std::byte*>(run.data);
   const size_t units = run.row_major ? run.granules : 1;
   if (!run.row_major) data += g * run.granule_bytes;

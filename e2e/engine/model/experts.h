@@ -1,4 +1,4 @@
-// Experts as they lie in slabs (docs/architecture.md, section 8).
+// Experts as stored in slabs (docs/architecture.md, section 8).
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace tangram::model {
 // One token for one expert.
 struct ExpertRow {
   const float* x = nullptr;  // [H], after MlpNorm
-  float weight = 0;          // of the router
+  float weight = 0;          // from the router
   int64_t* acc = nullptr;    // [H]; rows of one call must not share an accumulator
 };
 
-// A run of granules of one expert: granule-major, or a whole slab that is row-major. The result is
-// the same to the bit.
+// A run of granules of one expert: granule-major, or a whole row-major slab. Both give the same
+// result to the bit.
 struct ExpertRun {
   const void* data = nullptr;  // first granule of the run
   uint32_t granules = 0;
@@ -33,7 +33,7 @@ struct ExpertBytes {
   uint32_t granule_rows = 0, hidden = 0;
   uint64_t granule_bytes = 0, tail_bytes = 0;
 };
-// kInvalid: they are not what Model::ExpertPartial takes: three matrices of F32 or BF16, or of
+// kInvalid: Model::ExpertPartial cannot compute them. It needs three matrices of F32 or BF16, or of
 // block FP8 with their scales, and nothing else (no biases).
 Status CheckExperts(const ExpertBytes& experts);
 
@@ -45,8 +45,8 @@ struct Granule {
 
 class GranuleReader {
  public:
-  // Granule g of a run. Columns of `down` that are no rows yet are turned into memory of the
-  // reader: what was given before is gone.
+  // Granule g of a run. Columns of `down` in a row-major slab are transposed into thread-local
+  // memory, which the next call overwrites.
   Granule At(const ExpertRun& run, uint32_t g, uint32_t hidden);
 
  private:

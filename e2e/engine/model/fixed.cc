@@ -12,7 +12,7 @@ constexpr double kScale = static_cast<double>(int64_t{1} << kFixedBits);
 }  // namespace
 
 Status AccumulateFixed(std::span<const float> partial, std::span<int64_t> acc, const char* what) {
-  // One pass without branches; the search for the culprit is left to the failure.
+  // One pass without branches; only a failure searches for the bad element.
   bool bad = false;
   for (size_t i = 0; i < partial.size(); ++i) {
     const float v = partial[i];

@@ -11,8 +11,8 @@
 namespace tangram::model {
 
 constexpr int kFixedBits = 40;
-// |value| of one partial must stay below 2^18: 2^58 in fixed point, so that five bits
-// of partials of one sign at the very limit still add up without a wrap.
+// |value| of one partial must stay below 2^18 (2^58 in fixed point), so that up to 2^5 partials of
+// one sign at the limit add up without a wrap.
 constexpr float kFixedLimit = 262144.0f;
 
 // acc[i] += round_to_even(partial[i] * 2^40). kInternal on a partial that is not finite,

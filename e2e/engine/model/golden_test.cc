@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Largest |logit - logit of transformers| admitted; README.md of e2e/model says why.
+// Maximum |logit - logit of transformers|; README.md of e2e/model explains it.
 constexpr float kTolerance = 5e-4f;
 
 std::string Sha256(const std::string& path) {

@@ -41,7 +41,7 @@ Status GroupedHeads::Run(const AttentionCall& call) const {
     for (uint32_t head = 0; head < heads; ++head) {
       float* query = &queries[(i * heads + head) * dim];
       RmsNorm(query, q_norm.data(), c.rms_eps, dim, query);
-      Rotate(c.rope, call.AnglesOf(row.position), query, query);  // of halves: in place
+      Rotate(c.rope, call.AnglesOf(row.position), query, query);  // pairs are halves: in place
       const uint32_t g = c.KvHeadOf(call.head_begin + head) - kv_begin;
       AttendHead(query, c.score_scale, kv, row.pages[g], row.position,
                  &mixed[(i * heads + head) * dim]);

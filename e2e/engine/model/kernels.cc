@@ -9,8 +9,8 @@ namespace tangram::model {
 namespace {
 
 constexpr size_t kLanes = 16;
-// Two halves of the width that the instruction set has: one vector of 16 would be split by
-// way of memory.
+// Two halves of the width of the instruction set: the compiler would split one vector of 16 through
+// memory.
 using Half = float __attribute__((vector_size(32)));
 using HalfBits = uint32_t __attribute__((vector_size(32)));
 using HalfBf16 = uint16_t __attribute__((vector_size(16)));
@@ -53,7 +53,7 @@ TANGRAM_INLINE void AddScaled(const Lanes& a, float s, Lanes& acc) {
   acc.high += a.high * s;
 }
 
-// The first n < kLanes elements, zeros after them.
+// Loads the first n < kLanes elements, and zeros after them.
 template <typename T>
 TANGRAM_INLINE void LoadTail(const typename T::Element* p, size_t n, Lanes& out) {
   typename T::Element padded[kLanes] = {};
@@ -99,7 +99,7 @@ TANGRAM_INLINE void DotBlock(const typename T::Element* w, size_t w_stride, cons
   }
 }
 
-// A block of weight rows is read once for all x rows, X at a time.
+// Each block of weight rows is read once for all x rows, X at a time.
 template <typename T>
 void MatMulOf(const Matrix& m, const float* x, size_t x_stride, size_t count, float* out,
               size_t out_stride) {
@@ -161,10 +161,10 @@ void TransposedOf(const Matrix& m, const float* x, size_t x_stride, size_t count
   }
 }
 
-// Rows of an FP8 matrix that are made fp32 at once: they stay in the cache.
+// Rows of an FP8 matrix that are converted to fp32 together, so that they stay in the cache.
 constexpr uint32_t kPanelRows = 32;
 
-// In memory of the thread, until the next one.
+// Uses thread-local memory, which the next call overwrites.
 Matrix InFp32(const Matrix& w) {
   thread_local std::vector<float> panel;
   panel.resize(size_t{w.rows} * w.cols);
@@ -182,7 +182,7 @@ void MatMul(const Matrix& w, const float* x, size_t x_stride, size_t count, floa
     case DType::kBf16:
       return MatMulOf<Bf16>(w, x, x_stride, count, out, out_stride);
     case DType::kFp8:
-      if (count == 0) return;  // `out` may be nowhere
+      if (count == 0) return;  // `out` may be null
       for (uint32_t r = 0; r < w.rows; r += kPanelRows) {
         const uint32_t rows = std::min(kPanelRows, w.rows - r);
         MatMulOf<F32>(InFp32(w.Rows(r, rows)), x, x_stride, count, out + r, out_stride);
@@ -197,7 +197,7 @@ void TransposedMatMul(const Matrix& w, const float* x, size_t x_stride, size_t c
       return TransposedOf<F32>(w, x, x_stride, count, out, out_stride);
     case DType::kBf16:
       return TransposedOf<Bf16>(w, x, x_stride, count, out, out_stride);
-    case DType::kFp8:  // whole: every column is a sum over all rows
+    case DType::kFp8:  // converted as a whole: every column is a sum over all rows
       TransposedOf<F32>(InFp32(w), x, x_stride, count, out, out_stride);
   }
 }

@@ -1,11 +1,11 @@
 // The arithmetic of the reference model, below the names of the network.
 //
-// Determinism: a dot product has 16 fp32 lanes, lane l sums the products of elements l, l + 16,
-// ... in that order (a missing tail counts as zeros), and the lanes are added by a fixed tree: l
-// and l + 8, then + 4, + 2, + 1. Nothing is contracted into fused operations
-// (-ffp-contract=off). So one result depends on its two vectors alone, not on alignment,
-// on how many rows are computed together, or on which instructions the compiler picks. Numbers of
-// an FP8 matrix are taken as the fp32 that ToFloat makes of them.
+// Determinism: a dot product has 16 fp32 lanes, lane l sums the products of elements l, l + 16, ...
+// in that order (a missing tail counts as zeros), and the lanes are added by a fixed tree: l and l
+// + 8, then + 4, + 2, + 1. Nothing is contracted into fused operations (-ffp-contract=off). So a
+// result depends only on its two vectors, not on alignment, the number of rows per call, or the
+// compiler's choice of instructions. An FP8 matrix is computed with the fp32 numbers that ToFloat
+// returns.
 #pragma once
 
 #include <bit>
@@ -36,9 +36,9 @@ void Scale(float s, float* y, size_t n);
 // out = weight * (x / sqrt(mean(x^2) + eps)), n floats. out may be x.
 void RmsNorm(const float* x, const float* weight, float eps, size_t n, float* out);
 
-// n numbers of F32 or BF16 as fp32; bf16 is aligned.
+// Converts n numbers of F32 or BF16 to fp32; bf16 is aligned.
 void ToFloat(const void* data, DType dtype, size_t n, float* out);
-// out [m.rows, m.cols]; of FP8, code times scale, rounded once.
+// out [m.rows, m.cols]; for FP8, code times scale, rounded once.
 void ToFloat(const Matrix& m, float* out);
 
 // e^x, at most 2 units in the last place off; 0 below -87.3, +inf above 88.7. x - k ln 2 with ln 2

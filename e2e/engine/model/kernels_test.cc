@@ -40,7 +40,7 @@ TEST(Kernels, ExpIsWithinTwoUlp) {
   EXPECT_EQ(Silu(50), 50.0f);
 }
 
-// The documented order of a dot product, written down plainly.
+// The documented order of a dot product, written in plain code.
 float PlainDot(const float* a, const float* b, size_t n) {
   float lanes[16] = {};
   for (size_t i = 0; i < n; ++i) lanes[i % 16] += a[i] * b[i];
@@ -117,7 +117,7 @@ TEST(Kernels, Fp8CodesAreThoseOfE4M3) {
   EXPECT_TRUE(std::isnan(out[127]) && std::isnan(out[255]));
 }
 
-// Whatever part of a matrix is taken, each of its numbers is scaled by the block that it is in.
+// In any part of a matrix, each number is scaled by its block of the whole matrix.
 TEST(Kernels, PartsOfAnFp8MatrixEqualThoseOfTheMatrixInFp32) {
   constexpr uint32_t kRows = 300, kCols = 150, kBlocks = 2;
   std::mt19937 random(8);

@@ -7,8 +7,8 @@
 namespace tangram::model {
 namespace {
 
-// Of the norms of latents, whatever config.json says of the others: so it was published, and so
-// transformers computes it.
+// Epsilon of the norms of latents. It ignores config.json, like the published model and
+// transformers.
 constexpr float kLatentEps = 1e-6f;
 
 }  // namespace
@@ -22,7 +22,7 @@ Status LatentHeads::Run(const AttentionCall& call) const {
   const size_t m = call.rows.size();
   thread_local std::vector<float> low, queries, latents, query, taken, values, partial;
 
-  // What is kept of the rows: each rank that has a query head keeps all of it.
+  // Latents of the rows: each rank that has a query head keeps all of them.
   latents.resize(m * (rank + rope));
   MatMul(kv_a, call.n.data(), h, m, latents.data(), rank + rope);
   for (size_t i = 0; i < m; ++i) {

@@ -1,5 +1,5 @@
 // The reference model: a network of attention and experts in fp32, with bits that do not depend on
-// the layout. Families differ by what config.json says (config.h), not by code of their own.
+// the layout. Families differ by config.json (config.h), not by separate code.
 //
 // A step of one home, rows = tokens of any requests, H = hidden:
 //
@@ -7,7 +7,7 @@
 //   per layer:
 //     AttentionNorm            -> n [m, H]
 //     AttentionPartial         -> acc int64 [m, H]; on every rank of the attention group
-//                                 for its query heads; AddFixed the answers, AddToResidual
+//                                 for its query heads; AddFixed the replies, AddToResidual
 //     MlpNorm                  -> n [m, H]
 //     Route                    -> experts and weights [m, top_k]        (MoE layer)
 //     ExpertPartial            -> acc int64 [m, H]; on the owners of each granule run;
@@ -16,10 +16,10 @@
 //     DenseMlp                 -> added to x at home     (layer without experts, shared experts)
 //   Logits                     -> [rows, vocab]; LogitHash, Sample (sampler.h)
 //
-// Every function computes each row by itself with one fixed sequence of fp32 operations,
-// so the bits of a row are the same whatever the other rows, the split of heads and
-// granules, and the number of positions handed over at once. Functions are const and
-// keep no state between calls (scratch is per thread): one Model serves many threads.
+// Every function computes each row separately with one fixed sequence of fp32 operations. So the
+// bits of a row do not depend on the other rows, the split of heads and granules, or the number of
+// positions per call. Functions are const and keep no state between calls (scratch is per thread):
+// one Model serves many threads.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@
 
 namespace tangram::model {
 
-// SwiGLU that every token passes. Without rows: there is none.
+// SwiGLU applied to every token. No rows: the layer has none.
 struct Mlp {
   Matrix gate, up;  // [inner, H]
   Matrix down;      // [H, inner]
@@ -44,9 +44,9 @@ struct Mlp {
 
 class Model {
  public:
-  // The data must be there already (norm weights are copied). Finds every dense tensor by its
+  // The data must be loaded already (norm weights are copied). Finds every dense tensor by its
   // checkpoint name and checks dtype and shape against the config; kInvalid names the tensor.
-  // Tensors it does not know are an error too.
+  // Unknown tensors are an error, too.
   static Result<Model> Bind(Config config, std::span<const DenseTensor> tensors);
 
   const Config& config() const { return config_; }
@@ -58,10 +58,10 @@ class Model {
   void AttentionNorm(uint32_t layer, std::span<const float> x, std::span<float> out) const;
   void MlpNorm(uint32_t layer, std::span<const float> x, std::span<float> out) const;
 
-  // Attention of query heads [head_begin, head_end) for rows n [m, H] (after AttentionNorm):
-  // writes the KV of all rows into the pages first, then attends, so that rows of one
-  // request may come in one call (ascending or not), then adds each head's rows of o_proj
-  // to acc [m, H]. Rows of one request must not skip a position that no earlier call wrote.
+  // Attention of query heads [head_begin, head_end) for rows n [m, H] (after AttentionNorm). First
+  // writes the KV of all rows into the pages, then attends, so one call may have several rows of
+  // one request (in any order). Then adds each head's rows of o_proj to acc [m, H]. Rows of one
+  // request must not skip a position that no earlier call wrote.
   Status AttentionPartial(uint32_t layer, uint32_t head_begin, uint32_t head_end,
                           std::span<const float> n, std::span<const AttentionRow> rows,
                           const KvRegion& kv, std::span<int64_t> acc) const;
@@ -71,13 +71,12 @@ class Model {
   void Route(uint32_t layer, std::span<const float> n, std::span<uint32_t> experts,
              std::span<float> weights) const;
 
-  // Adds, for every row and granule of the run, SwiGLU through that granule times weight.
+  // For every row and granule of the run, adds SwiGLU through that granule times weight.
   Status ExpertPartial(const ExpertRun& run, std::span<const ExpertRow> rows) const;
 
-  // What all tokens pass: the MLP of a layer without experts, or the shared experts of one with
-  // experts.
+  // Whether the layer has an MLP for all tokens: of a layer without experts, or the shared experts.
   bool HasMlp(uint32_t layer) const { return layers_[layer].mlp.gate.rows > 0; }
-  // x [m, H] += mlp(n [m, H]), n after MlpNorm of what x was before the experts.
+  // x [m, H] += mlp(n [m, H]), where n is MlpNorm of x before the experts.
   void DenseMlp(uint32_t layer, std::span<const float> n, std::span<float> x) const;
 
   // Final norm and LM head: x [m, H] -> logits [m, vocab].

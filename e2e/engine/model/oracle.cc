@@ -32,7 +32,7 @@ std::vector<uint32_t> BoundsOr(const std::vector<uint32_t>& bounds, uint32_t siz
   return bounds.empty() ? std::vector<uint32_t>{0, size} : bounds;
 }
 
-// Index of the i-th of n shards in the order asked for.
+// Index of the i-th of n shards in the requested order.
 size_t Turn(size_t i, size_t n, bool reverse) { return reverse ? n - 1 - i : i; }
 
 }  // namespace
@@ -57,7 +57,7 @@ Status Oracle::Experts(uint32_t layer, std::span<const float> n, const OracleOpt
   std::vector<int64_t> total(m * h, 0);
   for (size_t s = 0; s + 1 < bounds.size(); ++s) {
     const size_t shard = Turn(s, bounds.size() - 1, options.reverse);
-    std::vector<int64_t> acc(m * h, 0);  // what one rank would send back
+    std::vector<int64_t> acc(m * h, 0);  // the reply of one rank
     for (uint32_t i = 0; i < c.experts; ++i) {
       const auto e = static_cast<uint32_t>(Turn(i, c.experts, options.reverse));
       std::vector<ExpertRow> rows;

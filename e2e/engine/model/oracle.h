@@ -1,5 +1,5 @@
-// The oracle: the reference model in one plain process, without ranks, agents or batching
-// policy. What a world of any layout must reproduce to the bit.
+// The oracle: the reference model in one plain process, without ranks, agents or batching policy. A
+// world of any layout must reproduce its results to the bit.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace tangram::model {
 
-// How the oracle cuts its work. Nothing here may change a bit of the result; tests say so.
+// How the oracle splits its work. No option may change a bit of the result (oracle_test.cc).
 struct OracleOptions {
   uint32_t block_tokens = 16;
-  uint32_t prefill_chunk = 0;            // tokens per step of a prompt; 0: all at once
+  uint32_t prefill_chunk = 0;            // prompt tokens per step; 0: the whole prompt
   std::vector<uint32_t> head_bounds;     // ranks of an attention group; empty: one
   std::vector<uint32_t> granule_bounds;  // shards of every expert; empty: one
-  bool reverse = false;                  // sum shards from the last to the first
+  bool reverse = false;                  // sum shards from last to first
 };
 
 struct Generated {
   std::vector<uint32_t> tokens;
   std::vector<uint64_t> hashes;            // LogitHash per generated token
-  std::vector<std::vector<float>> logits;  // only if asked for
+  std::vector<std::vector<float>> logits;  // only if requested
 };
 
 struct OracleRequest {
@@ -41,13 +41,13 @@ class Oracle {
   static Result<Oracle> Create(const Checkpoint& checkpoint);
 
   const Model& model() const { return model_; }
-  // All requests as one batch: every step computes the next chunk or token of each of them.
+  // Runs all requests as one batch: every step computes the next chunk or token of each of them.
   Result<std::vector<Generated>> Run(std::span<const OracleRequest> requests,
                                      const OracleOptions& options, bool keep_logits = false) const;
 
  private:
   struct Sequence;
-  // Rows of one step; fills x with the hidden states after the last layer.
+  // Computes the rows of one step; fills x with the hidden states after the last layer.
   Status Forward(std::span<const uint32_t> tokens, std::span<Sequence* const> owners,
                  std::span<const uint32_t> positions, const OracleOptions& options,
                  const KvRegion& kv, std::vector<float>& x) const;

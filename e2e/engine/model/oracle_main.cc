@@ -1,4 +1,4 @@
-// tangram-oracle: prompts in, tokens and logit hashes out. JSON lines on both sides.
+// tangram-oracle: reads prompts, prints tokens and logit hashes. JSON lines on both sides.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <iostream>
@@ -25,7 +25,7 @@ Result<OracleRequest> ParseRequest(const std::string& line) {
                   j.value("seed", uint64_t{0})};
     r.stop_tokens = j.value("stop_tokens", std::vector<uint32_t>{});
     return r;
-  } catch (const json::exception& e) {  // the library's only way to report a wrong type
+  } catch (const json::exception& e) {  // the library reports a wrong type only as an exception
     return Status(Code::kInvalid, std::string("request: ") + e.what());
   }
 }

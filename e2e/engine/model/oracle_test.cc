@@ -1,4 +1,4 @@
-// Nothing about how work is cut may change a bit.
+// No split of the work may change a bit.
 #include "e2e/engine/model/oracle.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class Bits : public testing::TestWithParam<const char*> {
   std::unique_ptr<Checkpoint> checkpoint_;
   Oracle oracle_;
   std::vector<OracleRequest> requests_;
-  std::vector<Generated> plain_;  // each request alone, prompt at once
+  std::vector<Generated> plain_;  // each request alone, with the whole prompt in one step
 };
 
 TEST_P(Bits, RequestsDiffer) {
@@ -73,7 +73,7 @@ TEST_P(Bits, PrefillChunksAndBatchesChangeNothing) {
 }
 
 TEST_P(Bits, PrefillEqualsDecode) {
-  // The generated tokens as a prompt give the hash that decoding gave at the end.
+  // A prompt that includes the generated tokens gives the last hash of decoding.
   const OracleRequest& r = requests_[2];
   OracleRequest again{r.prompt, 1, {}, {}};
   again.prompt.insert(again.prompt.end(), plain_[2].tokens.begin(), plain_[2].tokens.end() - 1);
@@ -89,14 +89,15 @@ TEST_P(Bits, BlockSizeChangesNothing) {
   }
 }
 
-// A part of a granule: numbers [rows, lines], in a slab that is row-major the rows of a matrix, or
-// (turned) its columns.
+// A part of a granule: numbers [rows, lines]; in a row-major slab the rows of a matrix, or (turned)
+// its columns.
 struct Part {
   size_t rows, lines, element;
   bool turned;
 };
 
-// The same granules as matrices: gate [n r, H], up [n r, H], down [H, n r], and their scales alike.
+// The same granules as matrices: gate [n r, H], up [n r, H], down [H, n r], and their scales
+// likewise.
 std::vector<std::byte> RowMajorOf(const ExpertRun& run, uint32_t hidden) {
   const size_t r = run.granule_rows, element = SizeOf(run.dtype), n = run.granules;
   std::vector<Part> parts;
@@ -157,7 +158,7 @@ TEST_P(Bits, HeadAndGranuleSplitsInAnyOrderChangeNothing) {
   const uint32_t heads = checkpoint_->config().query_heads, granules = checkpoint_->granules();
   auto cuts = [&rng](uint32_t size, uint32_t parts) {
     std::vector<uint32_t> out = {0, size};
-    while (out.size() <= parts) out.push_back(rng() % (size + 1));  // empty parts too
+    while (out.size() <= parts) out.push_back(rng() % (size + 1));  // parts may be empty
     std::sort(out.begin(), out.end());
     return out;
   };
@@ -178,7 +179,7 @@ TEST_P(Bits, HeadAndGranuleSplitsInAnyOrderChangeNothing) {
 }
 
 TEST_P(Bits, ADamagedByteChangesTheHash) {
-  // One bit of one expert of the last layer: the hashes are a proof of the bytes.
+  // Flips one bit of one expert of the last layer: the hashes prove the bytes.
   const auto& config = checkpoint_->config();
   uint32_t last = config.layers - 1;
   while (!config.moe_layer[last]) --last;
@@ -211,7 +212,7 @@ TEST(Oracle, StopTokenEndsGeneration) {
   EXPECT_EQ((*stopped)[0].tokens.back(), r.stop_tokens[0]);
 }
 
-// Folders that say the same thing in other words.
+// Folders with equivalent configurations in different forms.
 class Variants : public testing::TestWithParam<const char*> {};
 
 TEST_P(Variants, GiveTheLogitsOfTheCheckpoint) {

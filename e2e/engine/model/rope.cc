@@ -10,13 +10,13 @@ double Magnitude(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-// Which of the frequencies turns so many times within the positions of the training.
+// Index of the frequency that makes `turns` turns within the trained positions.
 double FrequencyOf(double turns, const Rope& rope) {
   return rope.width * std::log(rope.yarn->positions / (turns * 2 * M_PI)) /
          (2 * std::log(rope.theta));
 }
 
-// In fp32 as transformers has it: a frequency that is off by a bit turns late positions away.
+// In fp32, as in transformers: one wrong bit of a frequency changes the angles of late positions.
 std::vector<float> Frequencies(const Rope& rope) {
   const uint32_t half = rope.width / 2;
   std::vector<float> out(half);
@@ -50,7 +50,7 @@ double Yarn::ScoreScale() const {
   return of_each * of_each;
 }
 
-// The angle is rounded to fp32 as transformers has it; cos and sin are taken in double and rounded
+// The angle is rounded to fp32, as in transformers; cos and sin are computed in double and rounded
 // once.
 std::vector<float> RopeTable(const Rope& rope, uint32_t positions) {
   const std::vector<float> frequency = Frequencies(rope);

@@ -17,14 +17,14 @@ void Softmax(std::span<float> row) {
   for (float& v : row) v /= sum;
 }
 
-// The index of the largest, the first of equals, which is not there any more.
+// Index of the largest element (the first, if equal), which is then excluded from later calls.
 size_t TakeBest(std::span<float> row) {
   const auto best = std::max_element(row.begin(), row.end());
   *best = kNever;
   return static_cast<size_t>(best - row.begin());
 }
 
-// Leaves only the experts of the best groups to be chosen.
+// Excludes the experts outside the best groups.
 void LimitGroups(const Router& router, std::span<float> choice) {
   const size_t size = choice.size() / router.groups;
   std::vector<float> good(router.groups, 0), members;

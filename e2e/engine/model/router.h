@@ -1,4 +1,4 @@
-// Which experts a token goes to, and with what weights.
+// Selection of a token's experts and their weights.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 namespace tangram::model {
 
 struct Router {
-  bool sigmoid = false;  // of each logit; else softmax over all experts
-  bool bias = false;     // is added to a score to choose by, not to weigh by
-  // Experts in order are cut into groups; only those of the best groups are chosen from. A group is
-  // as good as the sum of its `group_best` best experts.
+  bool sigmoid = false;  // of each logit; otherwise softmax over all experts
+  bool bias = false;     // added to a score for the choice, not for the weight
+  // Experts are split, in order, into groups; only experts of the best groups are chosen. A group's
+  // score is the sum of its `group_best` best experts.
   uint32_t groups = 1, groups_kept = 1, group_best = 1;
-  bool normalise = false;  // weights of the chosen add up to 1 ...
-  float scale = 1;         // ... before they are multiplied by this
+  bool normalise = false;  // make the weights of the chosen experts add up to 1 ...
+  float scale = 1;         // ... before the multiplication by this
 };
 
-// Of the logits of one token [experts], which are overwritten: top_k = experts.size() experts and
-// their weights, best first, ties to the lowest expert. `bias` [experts], or empty without one.
+// Chooses top_k = experts.size() experts and their weights from the logits of one token [experts],
+// which it overwrites. Best first, ties to the lowest expert. `bias` [experts], or empty.
 void ChooseExperts(const Router& router, std::span<float> logits, std::span<const float> bias,
                    std::span<uint32_t> experts, std::span<float> weights);
 

@@ -37,7 +37,7 @@ TEST(Router, SoftmaxPicksTheBestAndTheLowestOfEquals) {
   EXPECT_EQ(scaled.weights, (std::vector<float>{1, 1}));
 }
 
-// The best expert of all decides for its group; of one without it none is taken, however good.
+// The best expert of all decides for its group; no expert of another group is chosen, however good.
 TEST(Router, OnlyTheBestGroupsAreChosenFrom) {
   Router router;
   router.groups = 3;
@@ -64,7 +64,7 @@ TEST(Router, ABiasChoosesButDoesNotWeigh) {
   EXPECT_NEAR(chosen.weights[1], high / (low + high), 1e-6);
 }
 
-// A group whose scores are all negative with their bias is no worse than it is.
+// A group whose scores are all negative with their bias is ordered by these scores.
 TEST(Router, NegativeScoresAreOrderedLikeOthers) {
   Router router;
   router.sigmoid = router.bias = true;
@@ -75,7 +75,7 @@ TEST(Router, NegativeScoresAreOrderedLikeOthers) {
   EXPECT_EQ(Choose(router, {0, 0, 0, 0}, 2, {-1, -2, -3, -4}).experts, (Experts{0, 1}));
 }
 
-// Fast angles stay, slow ones are divided, and the ramp between them is straight.
+// Fast angles stay, slow ones are divided, and the ramp between them is linear.
 TEST(Rope, YarnStretchesSlowAnglesOnly) {
   Rope rope;
   rope.width = 64;
@@ -98,7 +98,7 @@ TEST(Rope, YarnStretchesSlowAnglesOnly) {
   }
 }
 
-// The two ways that elements are paired are the same rotation of other places.
+// The two pairings of elements are the same rotation at other places.
 TEST(Rope, PairsAndHalvesAreTheSameRotation) {
   Rope halves;
   halves.width = 6;

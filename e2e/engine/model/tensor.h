@@ -15,7 +15,7 @@ inline size_t SizeOf(DType dtype) {
   return dtype == DType::kF32 ? 4 : dtype == DType::kBf16 ? 2 : 1;
 }
 
-// A tensor of the dense region, as tg_tensor gives it.
+// A tensor of the dense region, as in tg_tensor.
 struct DenseTensor {
   std::string name;  // as in the checkpoint
   DType dtype = DType::kBf16;
@@ -26,12 +26,12 @@ struct DenseTensor {
 constexpr uint32_t kScaleBlock = 128;
 constexpr uint32_t ScaleBlocks(uint32_t size) { return (size + kScaleBlock - 1) / kScaleBlock; }
 
-// What the numbers of an FP8 matrix are multiplied by: one for each block of the whole matrix.
+// Factors of an FP8 matrix: one for each block of the whole matrix.
 struct Scales {
   const void* data = nullptr;  // [ScaleBlocks(rows), stride] of the whole
   DType dtype = DType::kF32;   // kF32 or kBf16
   uint32_t stride = 0;
-  uint32_t row = 0, col = 0;  // where the matrix begins in the whole one
+  uint32_t row = 0, col = 0;  // offset of the matrix in the whole one
 };
 
 // A matrix [rows, cols], row-major, `stride` elements from row to row.

@@ -17,7 +17,7 @@ Result<std::string> TestCheckpoint(const std::string& preset) {
   const fs::path models = fs::path(TANGRAM_BINARY_DIR) / "models";
   std::error_code ignored;
   fs::create_directories(models, ignored);
-  // Tests run side by side: one writes, the others wait.
+  // Tests run concurrently: one writes, the others wait.
   const int lock = open((models / (preset + ".lock")).c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
   if (lock < 0 || flock(lock, LOCK_EX) != 0) {
     return Status(Code::kInternal, "cannot lock " + models.string());

@@ -7,8 +7,8 @@
 
 namespace tangram::model {
 
-// The folder of the preset's checkpoint with seed 1, made by the first process that asks. The
-// script runs in build/venv (made by the set-up), or in what TANGRAM_PYTHON names.
+// The folder of the preset's checkpoint with seed 1, made by the first process that requests it.
+// The script runs in build/venv (made by the set-up), or in TANGRAM_PYTHON.
 Result<std::string> TestCheckpoint(const std::string& preset);
 
 // granule_rows of the preset, as make_checkpoint.py prints it.

@@ -8,7 +8,7 @@
 namespace tangram::engine {
 namespace {
 
-// splitmix64 (Steele, Lea, Flood 2014): one draw of a seed.
+// splitmix64 (Steele, Lea, Flood 2014): one draw from a seed.
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -16,8 +16,8 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Ranks without a part of the layer do not count. Where a rank holds two shares of each expert,
-// since another died, the ranks that there are share it.
+// Ranks without a part of the layer do not count. If a rank holds two shares of each expert because
+// another rank died, the remaining ranks share the experts.
 PaceShape ShapeOf(const tg_layer_map& layer, const kv::LayerGroups& groups, uint32_t experts) {
   PaceShape out;
   std::set<uint32_t> ranks;
@@ -50,7 +50,7 @@ Result<PacedLayout> Pacer::LayoutOf(const tg_maps& maps, std::span<const kv::Lay
   size_t layers = 0;
   for (size_t l = 0; l < groups.size(); ++l) {
     const tg_layer_map& layer = maps.layers[l];
-    if (layer.moe_ordinal < 0) continue;  // tables have layers with experts only
+    if (layer.moe_ordinal < 0) continue;  // tables cover only layers with experts
     ++layers;
     PaceShape shape = ShapeOf(layer, groups[l], experts);
     const PaceStep* step = options_.table->Find(shape);
@@ -111,7 +111,7 @@ Pacer::Duration Pacer::Of(const PacedLayout& layout,
       std::chrono::duration<double>(std::min(seconds, most)));
 }
 
-// A factor of mean 1: the sum of four even numbers is close to normal.
+// A factor of mean 1: the sum of four uniform numbers is close to normal.
 double Pacer::Noise(uint64_t epoch, uint64_t step) const {
   if (options_.noise == 0) return 1;
   const uint64_t x = Mix(Mix(options_.seed ^ Mix(epoch)) ^ step);

@@ -48,7 +48,7 @@ PaceOptions Options() {
   return out;
 }
 
-// One expert in a layer: with g = 1 only one rank holds it, the attention's ranks count.
+// One expert in a layer: with g = 1 only one rank holds it, so the attention's ranks count.
 TEST(PacerTest, LayersOfAWalkCountForTheirShare) {
   World world;
   world.Layer({0}, {{0}, {1}});
@@ -85,7 +85,7 @@ TEST(PacerTest, WhatTheTableLacksIsRefusedUnlessItMustBe) {
   EXPECT_FALSE(pacer.LayoutOf(wider.maps, wider.groups, 1, true, &told).ok()) << "no such width";
 }
 
-// A rank that stands in for a dead one holds two shares of each expert.
+// A survivor holds two shares of each expert after a death.
 TEST(PacerTest, AfterARepairTheRanksThatThereAreShareTheExperts) {
   World world;
   world.Layer({0, 1, 0}, {{0, 1}});

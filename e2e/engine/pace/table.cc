@@ -24,8 +24,8 @@ double SizeAt(size_t point) {
                     static_cast<int>(point / kPerOctave));
 }
 
-// The point at or below n, and how far it is to the next. What lies beyond the grid has its last
-// place.
+// The grid point at or below n, and the fraction of the way to the next one. Beyond the grid: the
+// last place.
 std::pair<size_t, double> Place(uint64_t n) {
   const auto octave = static_cast<size_t>(std::bit_width(n) - 1);
   if (octave >= kOctaves) return {kGridSize - 2, 1};
@@ -35,7 +35,7 @@ std::pair<size_t, double> Place(uint64_t n) {
           static_cast<double>(within & ((uint64_t{1} << kRest) - 1)) / (uint64_t{1} << kRest)};
 }
 
-// 0 for nothing to do.
+// 0 if there is no work.
 double At(const PaceGrid& grid, uint64_t n) {
   if (n == 0) return 0;
   const auto [i, rest] = Place(n);
@@ -44,7 +44,7 @@ double At(const PaceGrid& grid, uint64_t n) {
 
 Status Wrong(const std::string& what) { return {Code::kInvalid, "pace table: " + what}; }
 
-// `points`: what a whole grid has; 0: at most that, and it goes on in proportion.
+// `points`: the size of a full grid; 0: any size up to the maximum, continued in proportion.
 Result<PaceGrid> ReadGrid(const json& in, const std::string& where, size_t points, double least) {
   if (!in.is_array()) return Wrong(where + " is no array");
   if (in.size() < 2 || in.size() > kGridSize || (points != 0 && in.size() != points)) {

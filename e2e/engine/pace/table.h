@@ -1,6 +1,6 @@
-// How long a step lasts on accelerators that were measured: the compiled table that `tangram
-// pace-table` writes (operator/pkg/kernels, compiled.go), evaluated as that package evaluates it.
-// tests/golden/pace.json holds both to the same seconds. Pure.
+// Duration of a step on measured accelerators: the compiled table of `tangram pace-table`
+// (operator/pkg/kernels, compiled.go), evaluated as in that package. tests/golden/pace.json checks
+// that both give the same seconds. Pure.
 #pragma once
 
 #include <compare>
@@ -16,7 +16,7 @@
 
 namespace tangram::engine {
 
-// Of a world whose layers are all alike (docs/architecture.md, section 2).
+// A world whose layers all have the same shape (docs/architecture.md, section 2).
 struct PaceShape {
   uint32_t ranks = 0;
   uint32_t expert_group = 0;     // g
@@ -25,29 +25,29 @@ struct PaceShape {
 };
 std::string ToString(const PaceShape& shape);
 
-// Of one attention group in a step.
+// Load of one attention group in a step.
 struct PaceLoad {
   uint64_t decode = 0;   // requests that get one token
-  uint64_t context = 0;  // tokens of context of these, added up
+  uint64_t context = 0;  // context tokens of these requests, summed
   uint64_t prefill = 0;  // prompt tokens
   double chunks = 0;     // seconds: the sum of PaceStep::Chunk of the prompts' chunks
 };
 
-// Values at the points of a grid over a whole number: 8 points in an octave, straight in between.
+// Values on a grid over a whole number: 8 points per octave, linear in between.
 using PaceGrid = std::vector<double>;
 
 class PaceStep {
  public:
   // Seconds of attention, over all layers, of a prompt's positions from .. to - 1.
   double Chunk(uint64_t from, uint64_t to) const;
-  // Seconds of a step. `imbalance`: how many times the mean the busiest rank's experts are asked
-  // for, beyond the skew of the table's routing.
+  // Seconds of a step. `imbalance`: load of the busiest rank's experts over the mean, beyond the
+  // skew of the table's routing.
   double Seconds(std::span<const PaceLoad> loads, double imbalance) const;
 
  private:
   friend class PaceTable;
   struct Group {
-    PaceGrid dense, context;           // by tokens of a group; of one prompt
+    PaceGrid dense, context;           // by tokens of a group; by context of one prompt
     std::vector<PaceGrid> generation;  // by requests, over the mean context
   };
   double Own(const PaceLoad& load) const;
@@ -61,15 +61,15 @@ class PaceStep {
 
 class PaceTable {
  public:
-  // kInvalid: it cannot be read, or what in it is wrong.
+  // kInvalid: the file cannot be read, or names the wrong field.
   static Result<PaceTable> Open(const std::string& path);
   static Result<PaceTable> Parse(const std::string& json);
 
   const std::string& name() const { return name_; }  // model, engine and routing, for people
   // nullptr: not in the table.
   const PaceStep* Find(const PaceShape& shape) const;
-  // The one of as many ranks whose groups differ least (of powers of two); nullptr: none of so
-  // many.
+  // The step with the same number of ranks and the closest groups (in powers of two); nullptr: the
+  // table has no step with this number of ranks.
   const PaceStep* Nearest(const PaceShape& shape, PaceShape* is) const;
 
  private:

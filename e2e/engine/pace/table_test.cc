@@ -1,5 +1,4 @@
-// The golden seconds of operator/pkg/kernels (compiled_test.go makes them), and tables that are
-// none.
+// The golden seconds of operator/pkg/kernels (written by compiled_test.go), and invalid tables.
 #include "e2e/engine/pace/table.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +39,7 @@ TEST(PaceTableTest, SecondsAreThoseOfTheGoTwin) {
         to.prefill += until - from;
         to.chunks += step->Chunk(from, until);
       }
-      beyond += to.decode > 4;  // the golden table is cut there
+      beyond += to.decode > 4;  // the golden table ends there
     }
     const double want = one["seconds"];
     EXPECT_NEAR(step->Seconds(loads, one["imbalance"]), want, 1e-12 * want) << one.dump();

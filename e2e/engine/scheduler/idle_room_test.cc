@@ -1,5 +1,5 @@
-// Homes that share ranks, step by step as the engine has them, with the pages of every rank: idle
-// blocks never keep a request from being admitted.
+// Homes that share ranks, step by step as in the engine, with the pages of every rank: idle blocks
+// never prevent the admission of a request.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr uint32_t kBlock = 4, kHeads = 2;
 
 class Homes {
  public:
-  // All in one group, or each by itself; one layer.
+  // One group of all, or one group per home; one layer.
   Homes(uint32_t ranks, bool together, uint32_t pages, bool caches) {
     kv::LayerGroups groups;
     if (together) {
@@ -47,7 +47,7 @@ class Homes {
     const auto refused = homes_[home].Submit("gw", submit, submitted_);
     EXPECT_FALSE(refused) << refused->ShortDebugString();
   }
-  // A flip that leaves attention alone.
+  // A flip without a change of attention.
   void KeepAll() {
     for (uint32_t r = 0; r < homes_.size(); ++r) homes_[r].SetLayout(&held_, r);
   }
@@ -87,7 +87,7 @@ class Homes {
           }
         }
       }
-      // Free to whoever is admitted next, and no page twice.
+      // Pages are free for the next admission, and no page is owned twice.
       EXPECT_EQ(pages_[r].Audit().message(), "");
     }
     for (uint32_t h = 0; h < homes_.size(); ++h) {
@@ -101,7 +101,7 @@ class Homes {
     }
     ++step_;
   }
-  // Until all requests are over.
+  // Runs until all requests have ended.
   void Run() {
     for (uint32_t i = 0; i < 20000 && finished_ < submitted_; ++i) {
       ASSERT_NO_FATAL_FAILURE(Step());
@@ -117,7 +117,7 @@ class Homes {
     }
     return out;
   }
-  // At rest, what was freed told: each page is free or idle.
+  // At rest, after the freed blocks were reported: each page is free or idle.
   void ExpectAtRest() {
     Step();
     Step();
@@ -138,8 +138,8 @@ class Homes {
 
 class IdleRoomWalk : public ::testing::TestWithParam<uint32_t> {};
 
-// Random chats in random worlds whose pages are few: with a cache every request is admitted as
-// without one, within the steps that it takes homes to tell each other, and no rank lacks a page.
+// Random chats in random worlds with few pages. With a cache every request is admitted as without
+// one, up to the steps that the homes' reports take, and no rank lacks a page.
 TEST_P(IdleRoomWalk, NeverRefusesWhatIsAdmittedWithoutIt) {
   std::mt19937 random(GetParam());
   const auto draw = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
@@ -190,7 +190,7 @@ TEST(IdleRoomTest, AllHomesLetRequestsInBetweenTwoFlips) {
   ASSERT_NO_FATAL_FAILURE(homes.Run());
 }
 
-// The home whose blocks are idle is not the one that wants the room.
+// The home with the idle blocks is not the home that needs the room.
 TEST(IdleRoomTest, AnotherHomesRequestGetsTheRoom) {
   Homes homes(2, true, 20, true);  // 1 page a block at each rank
   for (uint32_t n = 0; n < 5; ++n) {
@@ -206,9 +206,9 @@ TEST(IdleRoomTest, AnotherHomesRequestGetsTheRoom) {
   homes.ExpectAtRest();
 }
 
-// What is idle and found is reserved from then on: it is not there twice.
+// Idle blocks that a request reuses are reserved from then on: they do not count twice.
 TEST(IdleRoomTest, WhatIsFoundCounts) {
-  Homes homes(1, false, 80, true);  // 30 blocks, but for the headroom
+  Homes homes(1, false, 80, true);  // 30 blocks without the headroom
   homes.Submit(0, std::vector<uint32_t>(41, 1), 3);
   ASSERT_NO_FATAL_FAILURE(homes.Run());
   EXPECT_EQ(homes.homes()[0].idle_blocks(), 10u);
@@ -220,7 +220,7 @@ TEST(IdleRoomTest, WhatIsFoundCounts) {
   homes.ExpectAtRest();
 }
 
-// A home that needs nobody else's room waits for nobody.
+// A home that needs only its own room does not wait for other homes.
 TEST(IdleRoomTest, ItsOwnGoesAtOnce) {
   Homes homes(1, false, 54, true);  // 27 blocks
   for (uint32_t n = 0; n < 5; ++n) {
@@ -234,7 +234,7 @@ TEST(IdleRoomTest, ItsOwnGoesAtOnce) {
   EXPECT_EQ(homes.steps(), before + 1);
 }
 
-// A block that is in use again is not idle any more, however old.
+// A block that is used again is no longer idle, whatever its age.
 TEST(IdleRoomTest, WhatIsUsedStays) {
   Homes homes(1, false, 54, true);
   for (uint32_t n = 0; n < 4; ++n) {
@@ -249,9 +249,10 @@ TEST(IdleRoomTest, WhatIsUsedStays) {
   homes.ExpectAtRest();
 }
 
-// What was used least recently goes first, and a request that ended leaves what another finds.
+// The least recently used blocks are evicted first, and an ended request leaves blocks for the next
+// one.
 TEST(IdleRoomTest, TheLeastRecentlyUsedGoFirst) {
-  Homes homes(1, false, 54, true);  // 20 blocks, but for the headroom
+  Homes homes(1, false, 54, true);  // 20 blocks without the headroom
   const auto ask = [&](uint32_t kind) {
     const uint64_t before = homes.reused();
     homes.Submit(0, std::vector<uint32_t>(17, kind), 3);

@@ -8,7 +8,7 @@ namespace tangram::engine {
 namespace {
 
 constexpr size_t kMaxSaltBytes = 256;
-// Of one report, four times a second: 10 KiB.
+// Per report, four times a second: 10 KiB.
 
 v1::Refused Refuse(const std::string& request, v1::Refused::Code code, std::string message) {
   v1::Refused out;
@@ -18,7 +18,7 @@ v1::Refused Refuse(const std::string& request, v1::Refused::Code code, std::stri
   return out;
 }
 
-// Empty when the request makes sense by itself.
+// Returns an empty text if the request is valid by itself.
 std::string WhatIsWrong(const v1::Submit& submit, const SchedulerLimits& limits) {
   if (submit.request().empty() || submit.request().size() > kMaxIdBytes) {
     return "request: the id has " + std::to_string(submit.request().size()) +
@@ -66,8 +66,7 @@ std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Sub
                   held_ == nullptr ? "this rank has no active layout yet"
                                    : "this rank is in no attention group; try another rank");
   }
-  // What is drawn depends on seed and position alone: a token of the answer is as one of the
-  // prompt.
+  // Sampling depends only on seed and position, so tokens of the answer may join the prompt.
   submit.set_max_tokens(submit.max_tokens() - std::min(submit.generated(), submit.max_tokens()));
   submit.clear_generated();
   if (std::string wrong = WhatIsWrong(submit, limits_); !wrong.empty()) {
@@ -154,7 +153,7 @@ bool Scheduler::SharesRanks() const {
 std::vector<uint32_t> Scheduler::SharedPrefix(const Sequence& sequence) const {
   std::vector<uint32_t> out;
   uint32_t parent = HomeBlocks::kRoot;
-  // The last position of the prompt is always computed: its logits are needed.
+  // The last position of the prompt is always computed, because its logits are needed.
   const uint32_t most = (sequence.prompt_tokens() - 1) / limits_.block_tokens;
   for (uint32_t b = 0; b < most; ++b) {
     const std::optional<uint32_t> block = blocks_.Find(
@@ -198,7 +197,7 @@ uint32_t Scheduler::IdleToGo(uint32_t home, const std::vector<int64_t>& lacking)
 void Scheduler::MakeRoom() {
   if (blocks_.idle() == 0) return;
   std::vector<int64_t> lacking = Lacking(1 - limits_.headroom);
-  // All homes find the same. Who has most gives first.
+  // All homes compute the same order: the home with the most idle blocks evicts first.
   std::vector<uint32_t> homes(held_->ranks());
   std::iota(homes.begin(), homes.end(), 0);
   std::stable_sort(homes.begin(), homes.end(), [&](uint32_t a, uint32_t b) {
@@ -309,7 +308,7 @@ void Scheduler::Admit() {
 std::vector<Chunk> Scheduler::Next() {
   if (held_ != nullptr && figures_.size() == held_->ranks()) {
     MakeRoom();
-    // All homes know of who was admitted before, and make room now.
+    // All homes know the requests that were admitted before, and evict for them now.
     for (Sequence& sequence : running_) sequence.held = false;
   }
   Admit();
@@ -321,7 +320,7 @@ std::vector<Chunk> Scheduler::Next() {
     }
   }
   const uint32_t decodes = static_cast<uint32_t>(out.size());
-  // Decodes never push prefill aside for good.
+  // A minimum for prefill, so that decodes never starve it.
   const uint32_t least = std::max(1u, limits_.max_batch_tokens / 4);
   uint32_t left =
       limits_.max_batch_tokens > decodes + least ? limits_.max_batch_tokens - decodes : least;

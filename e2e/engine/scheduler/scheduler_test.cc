@@ -9,7 +9,7 @@
 namespace tangram::engine {
 namespace {
 
-// One layer, 2 KV heads; `ranks` in one group of all, or each by itself.
+// One layer, 2 KV heads; `ranks` ranks in one group, or one group per rank.
 struct Fixture {
   explicit Fixture(uint32_t ranks = 1, bool together = false, SchedulerLimits limits = Limits(),
                    uint32_t pages = 80)
@@ -48,7 +48,7 @@ struct Fixture {
     submit.set_cache_salt(salt);
     return scheduler.Submit("gw", submit, ++arrival);
   }
-  // One step; every finished position samples token 7.
+  // Runs one step; every finished position samples token 7.
   void Step() {
     for (const Chunk& chunk : scheduler.Next()) {
       const bool samples = chunk.Samples();
@@ -131,7 +131,7 @@ TEST(SchedulerTest, LiveRequestsShareFullBlocksOfTheirPrefix) {
   Fixture f(1, false, limits);
   ASSERT_FALSE(f.Submit("a", {1, 2, 3, 4, 5, 6, 7, 8}, 8));
   f.Step();
-  ASSERT_FALSE(f.Submit("b", {1, 2, 3, 4, 5, 6, 7, 8}, 8));  // its last position is computed
+  ASSERT_FALSE(f.Submit("b", {1, 2, 3, 4, 5, 6, 7, 8}, 8));  // the last position is computed again
   ASSERT_FALSE(f.Submit("c", {1, 2, 3, 9, 5, 6, 7, 8}, 8));  // other tokens
   const auto chunks = f.scheduler.Next();
   ASSERT_EQ(chunks.size(), 3u);
@@ -148,7 +148,7 @@ TEST(SchedulerTest, LiveRequestsShareFullBlocksOfTheirPrefix) {
   EXPECT_EQ(std::count(freed.begin(), freed.end(), shared), 1);
 }
 
-// Neither while both run nor after the other ended, and gateways hear of hashes that differ.
+// Neither while both run nor after one ended, and gateways receive different hashes.
 TEST(SchedulerTest, SaltsAreApart) {
   Fixture f;
   const std::vector<uint32_t> prompt{1, 2, 3, 4, 5, 6, 7, 8};
@@ -172,7 +172,7 @@ TEST(SchedulerTest, SaltsAreApart) {
   EXPECT_TRUE(f.Submit("e", prompt, 2, std::string(257, 's')).has_value());
 }
 
-// All homes of a group, as they hear of each other.
+// The control exchange between the homes of a group.
 void Exchange(Fixture* f) {
   f->figures[0] = f->scheduler.Figures();
   f->figures[0].total_pages = f->figures[1].total_pages;
@@ -207,7 +207,7 @@ TEST(SchedulerTest, AHeadThatNeedsMoreThanTheOthersHeardOfWaits) {
   ASSERT_FALSE(f.Submit("a", {1}, 3));
   Exchange(&f);
   EXPECT_TRUE(f.scheduler.Cancel("a"));
-  ASSERT_FALSE(f.Submit("b", {1}, 7));  // 2 blocks, the other home counts on 1
+  ASSERT_FALSE(f.Submit("b", {1}, 7));  // 2 blocks, of which the other home counts 1
   EXPECT_TRUE(f.scheduler.Next().empty());
   Exchange(&f);
   EXPECT_EQ(f.scheduler.Next().size(), 1u);
@@ -261,7 +261,7 @@ TEST(PageStoreTest, LayersLieSideBySideWherePagesAreFree) {
     ASSERT_EQ(strips->size(), 1u);
     EXPECT_EQ((*strips)[0].layers, 4u);
   }
-  // Holes of four, two of them, and six layers.
+  // Two holes of four pages, and six layers.
   store.Drop(0, 0);
   store.Drop(0, 2);
   const auto strips = store.Ensure(0, 7, Alone(6, 1), 0);
@@ -273,7 +273,7 @@ TEST(PageStoreTest, LayersLieSideBySideWherePagesAreFree) {
   EXPECT_TRUE(store.Audit().ok()) << store.Audit().message();
 }
 
-// Of four layers the second and third change hands; a strip of all four stays where it is.
+// The second and third of four layers change ranks; a strip of all four stays in place.
 TEST(PageStoreTest, WhatAManifestDoesNotListStays) {
   const HeldMap held = Alone(4, 1);
   PageStore store(12);

@@ -55,7 +55,7 @@ Result<Announced> Announced::Decode(const Bytes& bytes, uint32_t block_tokens) {
     item.count = reader.Get<uint32_t>();
     item.blocks = reader.GetVector<uint32_t>();
     rows += item.count;
-    // Page lists are read at these positions.
+    // Readers index page lists by these positions.
     if (uint64_t{item.start} + item.count > item.blocks.size() * uint64_t{block_tokens} ||
         rows > kMostRows) {
       return Status{Code::kInternal, "announced step: item " + std::to_string(i) +

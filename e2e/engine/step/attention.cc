@@ -34,7 +34,7 @@ class RowTables {
       std::vector<const uint32_t*>& heads = heads_.emplace_back();
       for (std::vector<uint32_t>& list : by_head) {
         lists_.push_back(std::move(list));
-        heads.push_back(lists_.back().data());  // a vector's storage stays when it is moved
+        heads.push_back(lists_.back().data());  // moving a vector keeps its storage
       }
       for (uint32_t i = 0; i < item.count; ++i) {
         rows_.push_back({item.start + i, std::span<const uint32_t* const>(heads)});
@@ -73,7 +73,7 @@ Status AttentionStage(StepContext& context, uint32_t layer, std::span<float> x) 
       position = p;
     }
   }
-  if (group == nullptr) return OkStatus();  // home of nothing, holds no heads
+  if (group == nullptr) return OkStatus();  // home of no request, holds no heads
   const std::span<const uint32_t> ranks(group->ranks, group->size);
   std::vector<uint32_t> first_row(group->size + 1, 0);
   for (uint32_t p = 0; p < group->size; ++p) {

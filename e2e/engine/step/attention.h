@@ -1,5 +1,5 @@
-// The attention stage of a layer: rows go to the ranks that share the heads, int64 partials
-// come back to the home.
+// The attention stage of a layer: rows are sent to the ranks that share the heads, and their int64
+// partials return to the home.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// What one home computes in a step, as all ranks of its groups know it.
+// The batch of one home in a step, as all ranks of its groups know it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The epoch that is in force, as the parts of a step need it.
+// The active epoch, as the stages of a step need it.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct StepContext {
   uint32_t rank() const { return comm.rank(); }
 };
 
-// Sequence numbers of a step's exchanges, behind the control exchange.
+// Sequence numbers of a step's exchanges, after the control exchange.
 enum class Stage : uint64_t { kRows = 0, kHeads = 1, kDispatch = 2, kCombine = 3 };
 constexpr uint64_t SequenceOf(uint32_t layer, Stage stage) {
   return kFirstSequence + uint64_t{layer} * 4 + static_cast<uint64_t>(stage);

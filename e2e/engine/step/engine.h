@@ -1,4 +1,4 @@
-// One rank of the reference engine: its backend under the turn of all engines.
+// One rank of the reference engine: its backend under the step loop of all engines.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace tangram::engine {
 
-// One thread calls everything. The pointers given to Make outlive the engine.
+// One thread makes all calls. The pointers passed to Make must outlive the engine.
 class Engine {
  public:
   struct Options {
@@ -17,10 +17,10 @@ class Engine {
     Turn::Options turn;
   };
 
-  // Errors as Reference::Make.
+  // Errors as in Reference::Make.
   static Result<std::unique_ptr<Engine>> Make(Options options, WorldView* world, Mesh* mesh,
                                               Inbox* inbox, Sink* sink);
-  // As Turn::Run.
+  // See Turn::Run.
   Status Run(const std::atomic<bool>& stop);
 
   const Turn& turn() const { return turn_; }

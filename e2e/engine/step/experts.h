@@ -1,5 +1,5 @@
-// The expert stage of a layer: rows and router weights go to who has the granules of the chosen
-// experts, int64 partials come back to the home (agent/engine/rows).
+// The expert stage of a layer: rows and router weights are sent to the owners of the chosen
+// experts' granules, and int64 partials return to the home (agent/engine/rows).
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace tangram::engine {
 
 class ExpertStage {
  public:
-  // `pieces` reads those of the epoch in force; both outlive this.
+  // `pieces` reads the pieces of the active epoch; both arguments must outlive this.
   ExpertStage(const tg_model& geometry, Reader* pieces)
       : geometry_(geometry),
         pieces_(pieces),
@@ -26,15 +26,15 @@ class ExpertStage {
                    .wire = dispatch::Element::kF32,
                    .sums = dispatch::Element::kFixed}) {}
 
-  // The layout from here on; none: out of every world.
+  // Sets the active layout; nullptr: outside of every world.
   void Enter(std::shared_ptr<const dispatch::Routes> routes) { exchange_.Enter(std::move(routes)); }
   // x [rows of this home, H] += experts of layer `layer`.
   Status Run(StepContext& context, uint32_t layer, std::span<float> x);
-  // Rows times granules that this rank computed since it was asked last, over all layers.
+  // Rows times granules that this rank computed since the last call, over all layers.
   uint32_t TakeExecuted() { return std::exchange(executed_, 0); }
 
  private:
-  // Of what all homes asked for: [rows, H], in fixed point.
+  // Results for the rows of all homes: [rows, H], in fixed point.
   Result<std::vector<int64_t>> Compute(StepContext& context, const dispatch::LayerRoutes& layer,
                                        const dispatch::Arrived& arrived);
 

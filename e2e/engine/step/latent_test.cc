@@ -1,5 +1,5 @@
 // Worlds whose KV are latents, of both DeepSeek families: every rank of an attention group keeps
-// all of a request's, heads are split, and bits are the oracle's.
+// all KV of a request, heads are split, and the bits equal the oracle's.
 #include <gtest/gtest.h>
 
 #include "e2e/engine/model/test_checkpoint.h"
@@ -40,7 +40,7 @@ class Latents : public ::testing::TestWithParam<const char*> {
   LayoutSpec Of(uint32_t ranks, uint32_t g, uint32_t t) {
     return Uniform(world_->Names(ranks), kLayers, ranks, g, t);
   }
-  // Lengths of all kinds, so that blocks are partly filled, and prompts of several chunks.
+  // Various lengths, so that blocks are partly filled, and prompts of several chunks.
   void Submit(uint32_t count, uint32_t homes, uint32_t tokens) {
     for (uint32_t n = 0; n < count; ++n) {
       submits_.push_back(MakeRequest(n, 5 + n * 11, tokens));
@@ -53,7 +53,7 @@ class Latents : public ::testing::TestWithParam<const char*> {
   std::vector<v1::Submit> submits_;
 };
 
-// While a request runs, each rank that has a head of it has a page for every layer and block.
+// While a request runs, each rank that has one of its heads has a page for every layer and block.
 TEST_P(Latents, EveryRankOfAGroupKeepsThemWhole) {
   Flip(Of(3, 3, 3), "tensor");
   Submit(1, 1, 300);
@@ -100,7 +100,7 @@ TEST_P(LatentTour, ResizesAndSwitchesChangeNoBit) {
 
 TEST_P(Latents, SurvivorsOfATensorWorldGoOn) {
   Flip(Of(3, 3, 3), "tensor");
-  Submit(6, 2, 60);  // none of the rank that dies
+  Submit(6, 2, 60);  // none on the rank that dies
   ASSERT_TRUE(world_->sink.WaitTokens("r5", 5)) << world_->Failure();
   world_->Kill(2);
   ASSERT_TRUE(world_->net.WaitStopped(world_->Names(2))) << world_->Failure();
@@ -111,7 +111,7 @@ TEST_P(Latents, SurvivorsOfATensorWorldGoOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, Latents, ::testing::Values("deepseek-v2", "deepseek-v3"));
-// Steps of blocks of FP8 take four times as long; TestDeepSeek has them, too.
+// FP8 blocks make steps four times as long; TestDeepSeek covers them.
 INSTANTIATE_TEST_SUITE_P(Presets, LatentTour, ::testing::Values("deepseek-v2"));
 
 }  // namespace

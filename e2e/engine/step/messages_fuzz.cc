@@ -1,5 +1,5 @@
-// What another engine may send in a step: decoded, or an error; what is decoded holds what its
-// readers rely on and survives a round trip.
+// Fuzz target of the messages of a step: any bytes are decoded or rejected. A decoded message
+// satisfies its readers' assumptions and survives a round trip.
 #include <cstdlib>
 
 #include "e2e/engine/step/announced.h"

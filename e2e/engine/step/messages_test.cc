@@ -1,4 +1,4 @@
-// Messages of a step that no sound engine sends: refused, before anything is read at what they say.
+// Invalid messages of a step are rejected before their contents are used.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -20,7 +20,7 @@ TEST(AnnouncedStep, PositionsLieInBlocks) {
   const Result<Announced> sound = Sent({{5, 27, {3, 4}}, {0, 0, {}}, {31, 1, {0, kMax}}});
   ASSERT_TRUE(sound.ok()) << sound.status().message();
   EXPECT_EQ(sound->batch.items[2].blocks, (std::vector<uint32_t>{0, kMax}));
-  // Page lists are read at a position's block: these would be read beyond their end.
+  // Page lists are indexed by a position's block: these would be read beyond their end.
   EXPECT_FALSE(Sent({{5, 28, {3, 4}}}).ok());
   EXPECT_FALSE(Sent({{0, 1, {}}}).ok());
   EXPECT_FALSE(Sent({{kMax, 2, {1}}}).ok()) << "wraps to 1";
@@ -45,7 +45,7 @@ TEST(AnnouncedStep, TellsWhatIsFilledAheadOfAFlip) {
   Announced uneven = told;
   uneven.filled.homes.pop_back();
   EXPECT_FALSE(Announced::Decode(uneven.Encode(), kBlock).ok());
-  // Pages are counted on from there.
+  // Pages are counted from there.
   for (const kv::Strip& strip : {kv::Strip{0, 1, 1, 0, 0, 40, 1}, kv::Strip{0, 1, 1, 0, 2, kMax, 1},
                                  kv::Strip{0, 1, 1, kMax, 2, 4, 1}}) {
     told.filled.strips = {strip};

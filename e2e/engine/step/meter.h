@@ -1,4 +1,4 @@
-// What steps were measured to take, by what they did: sums that a cost model is corrected with.
+// Measured durations of steps, by the work they did: sums that correct a cost model.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 
 namespace tangram::engine {
 
-// One thread. Steps are counted by the binary order of their tokens, with and without prompts.
+// Not thread-safe. Steps are counted by the binary order of their tokens, with and without prompts.
 class StepMeter {
  public:
-  // Another epoch: what its steps take says nothing about those before.
+  // Starts a new epoch: durations of its steps say nothing about earlier ones.
   void Enter(uint64_t epoch);
-  // A step of the world, of the batches of all homes. Not `whole`: it was cut short, and says
-  // nothing about how long such steps take.
+  // Adds a step of the world, given the batches of all homes. Not `whole`: the step was cut short,
+  // so its duration does not count.
   void Note(std::span<const Announced> homes, std::chrono::nanoseconds took, bool whole);
   void Fill(v1::RankTelemetry* out) const;
 

@@ -1,5 +1,5 @@
-// A rank with a clock: the step lasts as long as the table says, and nobody who asks for something
-// else waits for it.
+// A rank with a clock: a step lasts as long as the table says, and no permit, fence or query waits
+// for its end.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Between two looks for what must not wait.
+// Interval between checks for such events.
 constexpr auto kLook = std::chrono::milliseconds(5);
-// Steps over which the imbalance of the experts is taken.
+// Smoothing factor of the experts' imbalance (about 16 steps).
 constexpr double kSmooth = 1. / 16;
 
 }  // namespace

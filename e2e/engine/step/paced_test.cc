@@ -1,4 +1,4 @@
-// Ranks with a clock: steps last as the table says, bits are as ever, and neither a permit nor a
+// Paced ranks: steps last as the table says, the bits are unchanged, and neither a permit nor a
 // fence nor a death waits for the end of a step.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -69,7 +69,7 @@ void ExpectTheOracles(TestWorld& world, const v1::Submit& submit) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].logit_hash(), (*want)[0].hashes[i]);
 }
 
-// A step of an hour: who waits for its end waits for longer than any limit here.
+// A step of an hour: waiting for its end exceeds every limit here.
 Engine::Options PacedForEver() {
   constexpr double kHourMs = 3'600'000;
   Engine::Options out = Paced(kHourMs);
@@ -77,7 +77,7 @@ Engine::Options PacedForEver() {
   return out;
 }
 
-// Whether all ranks come to be in the middle of a step.
+// Waits until all ranks are in the middle of a step.
 bool Begin(const TestWorld& world) {
   return tangram::testing::Eventually([&] {
     return std::ranges::all_of(
@@ -109,7 +109,7 @@ TEST(PacedWorldRealTime, StepsLastAsTheTableSays) {
   ExpectTheOracles(world, submit);
 }
 
-// Work that takes longer than the step that it stands for is told.
+// Work that takes longer than its paced step is reported.
 TEST(PacedWorldTest, OverrunsAreCounted) {
   TestWorld world(&TestCheckpoint(), {.members = 2, .engine = Paced(1e-4)});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 2, 1, 1)).ok()) << world.Failure();
@@ -162,7 +162,7 @@ TEST(PacedWorldTest, ADeathIsSeenWithinTheStep) {
   EXPECT_TRUE(world.net.WaitStopped({world.names[0], world.names[1]})) << world.Failure();
 }
 
-// A repair goes on at the pace of the layout that it brings, and bits are the oracle's.
+// After a repair, steps have the pace of the new layout, and the bits equal the oracle's.
 TEST(PacedWorldTest, SurvivorsGoOnAtTheirPace) {
   Engine::Options options;
   options.reference.pace.table = FixedTable({{{3, 1, 1}, 100}, {{2, 1, 1}, 10}});
@@ -181,13 +181,13 @@ TEST(PacedWorldTest, SurvivorsGoOnAtTheirPace) {
   ASSERT_TRUE(world.sink.WaitFinished(1)) << world.Failure();
   EXPECT_GE(Since(begun), (29 - static_cast<double>(after)) * .01);
   world.Stop();
-  const double slow = static_cast<double>(before) + 1;  // a step that was counted and said no token
+  const double slow = static_cast<double>(before) + 1;  // a step that was counted without a token
   EXPECT_LT(world.ranks[0]->engine->reference().pace_counts().seconds, slow * .1 + 30 * .01)
       << "no longer at the pace of three";
   ExpectTheOracles(world, submit);
 }
 
-// All ranks find the same skew in what each says its experts computed.
+// All ranks compute the same skew from each rank's count of executed experts.
 TEST(PacedWorldTest, TheImbalanceOfTheExpertsIsMeasured) {
   Engine::Options options = Paced(1);
   options.reference.pace.imbalance = true;
@@ -205,7 +205,7 @@ TEST(PacedWorldTest, TheImbalanceOfTheExpertsIsMeasured) {
       << "but for a last step that one of them lost";
 }
 
-// What the table does not have is refused before anything is changed; a repair is not.
+// A layout that is not in the table is rejected before anything changes; a repair is not.
 TEST(PacedWorldTest, ALayoutWithoutAPaceIsRefused) {
   TestWorld world(&TestCheckpoint(), {.members = 3, .engine = Paced(5)});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 1, 1)).ok()) << world.Failure();

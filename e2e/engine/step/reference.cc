@@ -69,7 +69,7 @@ std::map<std::string, v1::Roster> Reference::Rosters() const {
 }
 
 Backend::Announcement Reference::Announce(uint64_t /*step*/) {
-  // A step that follows one that ended in time begins when that one should have ended.
+  // If the previous step ended in time, this one begins at its scheduled end.
   const Paced::Ended before = std::exchange(paced_.ended, Paced::Ended::kUnpaced);
   paced_.begun = before == Paced::Ended::kInTime ? paced_.until : std::chrono::steady_clock::now();
   chunks_ = scheduler_.Next();
@@ -116,7 +116,7 @@ Status Reference::BringPages(const std::vector<Batch>& batches) {
   std::vector<KvMemory::Pages> all, written;
   for (uint32_t home = 0; home < batches.size(); ++home) {
     for (const BatchItem& item : batches[home].items) {
-      const uint32_t first = item.start / shape_.block_tokens;  // that gets tokens
+      const uint32_t first = item.start / shape_.block_tokens;  // the first block that gets tokens
       for (uint32_t i = 0; i < item.blocks.size(); ++i) {
         for (const kv::Strip& strip : pages_.Find(home, item.blocks[i])) {
           all.push_back({strip.page, strip.layers});
@@ -214,8 +214,8 @@ Status Reference::Emit(std::span<const float> x, Between& between) {
     token.set_epoch(epoch_->number());
   }
   TANGRAM_RETURN_IF_ERROR(AwaitPace(between));
-  // Who was left out stands still before its memory goes: what was computed from memory that went
-  // is seen here, and never emitted.
+  // A removed member stops before its memory is freed. So MayEmit detects results computed from
+  // freed memory, and they are never emitted.
   TANGRAM_RETURN_IF_ERROR(between.MayEmit());
   auto token = tokens.begin();
   for (const Chunk& chunk : chunks_) {
@@ -249,7 +249,7 @@ v1::RankTelemetry Reference::told() const {
 void Reference::Measure(v1::Load* load, tg_engine_stats* stats) {
   load->set_running(static_cast<uint32_t>(scheduler_.running()));
   load->set_waiting(static_cast<uint32_t>(scheduler_.waiting()));
-  // Figures of other homes are a step old.
+  // Figures of other homes are one step old.
   load->set_kv_idle_pages(
       std::min<uint64_t>(scheduler_.IdlePages(), pages_.total() - pages_.free()));
   load->set_kv_free_pages(pages_.free() + load->kv_idle_pages());

@@ -1,4 +1,4 @@
-// The reference engine's part of a turn: requests, KV and numerics of one rank.
+// The reference engine's part of the step loop: requests, KV and numerics of one rank.
 #pragma once
 
 #include <atomic>
@@ -30,18 +30,18 @@ namespace tangram::engine {
 class Reference final : public Backend {
  public:
   struct Options {
-    SchedulerLimits limits;  // vocabulary is taken from the model
+    SchedulerLimits limits;  // the vocabulary comes from the model
     PaceOptions pace;        // steps last as on other machines
   };
 
-  // kInvalid when config.json is not a model this engine computes. The pointers outlive it.
+  // kInvalid if this engine cannot compute the model of config.json. The pointers must outlive it.
   static Result<std::unique_ptr<Reference>> Make(Options options, WorldView* world, Sink* sink);
 
   const Scheduler& scheduler() const { return scheduler_; }
   const PageStore& pages() const { return pages_; }
-  // Of the requests here.
+  // Telemetry of the requests here.
   v1::RankTelemetry told() const;
-  // Steps whose end this rank has begun to wait for. Any thread.
+  // Number of steps whose end this rank has begun to wait for. Any thread may call it.
   uint64_t pace_waits() const { return pace_waits_; }
   const PaceCounts& pace_counts() const { return paced_.counts; }
   const auto& carried() const { return carried_; }
@@ -84,35 +84,35 @@ class Reference final : public Backend {
         pacer_(options_.pace),
         copies_(world) {}
 
-  // Has the pages of a step's rows where they are computed with.
+  // Loads the pages of a step's rows to the memory in which they are computed.
   Status BringPages(const std::vector<Batch>& batches);
   Status Emit(std::span<const float> x, Between& between);
 
-  // Ranks with a clock (paced.cc). Whether there is a pace for a layout; what is not in the table
-  // is an error unless a repair needs it.
+  // Paced ranks (paced.cc). The pace of a layout; a shape that is not in the table is an error
+  // unless `repair`.
   Result<PacedLayout> PaceFor(const tg_maps& maps, bool repair) const;
-  // When this step is to end.
+  // Sets the end time of this step.
   void SetPace(const StepInput& input);
-  // Waits until then, but answers meanwhile, and for no fence and no permit.
+  // Waits until then and answers control calls meanwhile; a fence or a permit ends the wait.
   Status AwaitPace(Between& between);
-  // The step is done: what became of its time.
+  // Records the duration of the step that ended.
   void NotePace();
 
-  // What a layout begins with here.
+  // The state of this rank at the beginning of a layout.
   struct Held {
     PageStore pages;
     Adopted adopted;
     uint32_t next_block = 0;
   };
-  // Takes up what was being copied ahead; waits for it, and tells the others that this rank lives.
+  // Collects the result of the copies ahead. With `waits` it waits, and sends heartbeats meanwhile.
   void TakeUp(Between* waits);
-  // Until the agent writes to no page any more. kUnavailable: that did not end.
+  // Waits until the agent writes to no page. kUnavailable: the copies did not end in time.
   Status AwaitCopies(Between& between);
-  // False: what is to be copied now was not begun.
+  // False: the next copies could not be started.
   bool BeginCopies();
-  // `pages` take the place of those in force.
+  // `pages` replace the active ones.
   Status Replace(PageStore pages);
-  // What is left after a repair; all requests are kept, and KV where it is this rank's alone.
+  // The state after a repair: all requests are kept; KV is kept if it is on this rank only.
   Result<Held> Repaired(const Epoch& epoch);
   Status BindModel();
 
@@ -126,19 +126,19 @@ class Reference final : public Backend {
   PageStore pages_;
   std::optional<KvMemory> kv_;
   Scheduler scheduler_;
-  Reader dense_, pieces_;  // of the model that is bound; of the epoch
+  Reader dense_, pieces_;  // of the bound model; of the epoch
   ExpertStage experts_;
   StepMeter meter_;
   const Pacer pacer_;
   std::atomic<uint64_t> pace_waits_{0};
   uint64_t last_arrival_ = 0;
 
-  const Epoch* epoch_ = nullptr;  // in force; nullptr outside of a world
+  const Epoch* epoch_ = nullptr;  // active; nullptr outside of a world
   HeldMap held_;
-  // Of the step.
+  // State of the step.
   std::vector<Chunk> chunks_;
   std::vector<Announced> homes_;
-  // Of the flip: the plan, and what was brought for it.
+  // State of the flip: the plan, and the fetched KV.
   struct Transition {
     Carrying carrying;
     std::vector<RankManifest> manifests;
@@ -150,15 +150,16 @@ class Reference final : public Backend {
   std::optional<Ahead> ahead_;  // while an attempt is staged
   Copies copies_;
   FilledBlocks filled_;
-  // KV that flips carried: bytes copied ahead that counted, bytes copied ahead in all, in flips.
+  // KV that flips migrated: bytes copied ahead and used, all bytes copied ahead, bytes copied in
+  // flips.
   struct CarriedBytes {
     uint64_t used = 0, ahead = 0, flip = 0;
   } carried_;
 
   struct Paced {
     PacedLayout layout;
-    double imbalance = 1;  // of the experts, in the mean of some steps
-    std::chrono::steady_clock::time_point begun, until;                           // of the step
+    double imbalance = 1;                                // of the experts, smoothed over some steps
+    std::chrono::steady_clock::time_point begun, until;  // of the step
     enum class Ended { kUnpaced, kInTime, kLate, kCut } ended = Ended::kUnpaced;  // the last step
     PaceCounts counts;
   } paced_;

@@ -1,5 +1,5 @@
-// Worlds of engines against the oracle: tokens and logit hashes of every request must be
-// those of one plain process, in any layout and through any chain of flips.
+// Worlds of engines against the oracle: tokens and logit hashes of every request must equal those
+// of one plain process, in any layout and through any chain of flips.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -92,8 +92,8 @@ TEST(WorldTest, LayersOfAllKindsAndRedundantExpertsTogether) {
   ExpectAllFree(world);
 }
 
-// Of two copies of an expert a rank that has one takes what it asks for itself, and the rank that
-// has none asks both in turn, in every layer, whatever else is asked for in between.
+// Of two replicas of an expert, a rank with a replica serves its own rows. The rank without one
+// alternates between both, in every layer, whatever other requests come in between.
 TEST(WorldTest, CopiesServeTheirOwnRankAndOthersInTurn) {
   constexpr size_t kRanks = 3;
   TestWorld world(&TestCheckpoint(), {.members = kRanks});
@@ -117,7 +117,7 @@ TEST(WorldTest, CopiesServeTheirOwnRankAndOthersInTurn) {
         return it == counts.end() ? uint64_t{0} : it->second;
       };
       uint64_t on[kRanks], asked[kRanks];
-      size_t without = kRanks;  // the rank that has no copy
+      size_t without = kRanks;  // the rank without a replica
       for (size_t r = 0; r < kRanks; ++r) {
         on[r] = of(world.ranks[r]->world->executed());
         asked[r] = of(world.ranks[r]->world->routed_by());
@@ -169,7 +169,7 @@ TEST(WorldTest, ATourOfFlipsChangesNoBit) {
   }
   flip(Uniform(world.names, 3, 4, 1, 1), "expert 6 -> 4");
   flip(Uniform(four, 3, 4, 1, 1), "leave");
-  // Another order of ranks: every rank changes its number, and the last two come back.
+  // Another order of ranks: every rank changes its number, and the last two join again.
   std::vector<std::string> back = {four[2], four[0], four[3], four[1]};
   flip(Uniform(back, 3, 4, 2, 2), "renumber");
   back.push_back(world.names[5]);
@@ -185,7 +185,7 @@ TEST(WorldTest, ATourOfFlipsChangesNoBit) {
   ExpectAllFree(world);
 }
 
-// Experts move, attention stays: nobody gathers what KV there is, plans where it goes or pulls any.
+// Experts move, attention stays: no rank gathers KV manifests, plans a migration or fetches KV.
 TEST(WorldTest, AFlipThatLeavesAttentionAloneLeavesKvAlone) {
   TestWorld world(&TestCheckpoint(), {.members = 4, .kv_bytes = 4 << 20});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 4, 1, 2)).ok());
@@ -194,7 +194,7 @@ TEST(WorldTest, AFlipThatLeavesAttentionAloneLeavesKvAlone) {
     submits.push_back(MakeRequest(n, 5 + n * 9, 200));
     world.Submit(n % 4, submits.back());
   }
-  // Others come to an end while it goes on, so that blocks are given back around the flips.
+  // Other requests end during the flips, so that blocks are freed around them.
   for (uint32_t n = 8; n < 40; ++n) {
     submits.push_back(MakeRequest(n, 20, 1 + n));
     world.Submit(n % 4, submits.back());
@@ -227,7 +227,7 @@ TEST(WorldTest, CancelFreesKvInEveryRankOfTheGroup) {
   ASSERT_TRUE(world.sink.WaitFinished(1)) << world.Failure();
   EXPECT_LT(world.sink.Stream("r1").size(), 400u);
   ExpectLikeOracle(world, {other});
-  // One more request, so that the freed blocks of the last one were told to all.
+  // One more request, so that the freed blocks of the last one are reported to all homes.
   const v1::Submit last = MakeRequest(4, 3, 2);
   world.Submit(2, last);
   ASSERT_TRUE(world.sink.WaitFinished(2)) << world.Failure();
@@ -245,7 +245,7 @@ TEST(WorldTest, AFlipThatKvDoesNotAllowIsDeclinedUntilItDoes) {
   }
   ASSERT_TRUE(world.sink.WaitTokens("r0", 2));
   ASSERT_TRUE(world.sink.WaitTokens("r1", 2));
-  // Both on one rank would need 60 blocks.
+  // Both requests on one rank would need 60 blocks.
   const Status status = world.net.Flip(Uniform(world.names, 3, 1, 1, 1), 60);
   EXPECT_TRUE(status.ok()) << status.message() << world.Failure();
   ASSERT_TRUE(world.sink.WaitFinished(2)) << world.Failure();
@@ -263,7 +263,7 @@ TEST(WorldTest, RefusalsNameTheReason) {
   ASSERT_TRUE(world.sink.WaitRefused(1));
   EXPECT_EQ(world.sink.refused()[0].code(), v1::Refused::CODE_NOT_READY);
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 1, 1, 1)).ok());
-  world.Submit(1, MakeRequest(2, 4, 4));  // member, but in no attention group
+  world.Submit(1, MakeRequest(2, 4, 4));  // a member without an attention group
   ASSERT_TRUE(world.sink.WaitRefused(2));
   EXPECT_EQ(world.sink.refused()[1].code(), v1::Refused::CODE_NOT_READY);
   world.Submit(0, MakeRequest(3, 200, 100));
@@ -272,7 +272,7 @@ TEST(WorldTest, RefusalsNameTheReason) {
   EXPECT_NE(world.sink.refused()[2].message().find("300"), std::string::npos);
 }
 
-// What a rank tells of its load is what was asked of it.
+// A rank's telemetry matches its requests.
 TEST(WorldTest, TelemetryAddsUp) {
   TestWorld world(&TestCheckpoint(), {.members = 1, .kv_bytes = 4 << 20});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 1, 1, 1)).ok());
@@ -315,8 +315,8 @@ TEST(WorldTest, TelemetryAddsUp) {
   EXPECT_NEAR(seconds, told.step_seconds(), 1e-9);
   EXPECT_GT(seconds, 0);
 
-  // The same prompt again finds its full blocks while the first one still runs; the steps of
-  // another epoch are counted anew, and what else was counted goes on.
+  // The same prompt reuses its full blocks while the first request still runs. The new epoch's
+  // steps are counted from zero, and all other counters continue.
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 1, 1, 1)).ok());
   world.Submit(0, MakeRequest(10, 40, 300));
   ASSERT_TRUE(world.sink.WaitTokens("r10", 2)) << world.Failure();
@@ -335,8 +335,8 @@ TEST(WorldTest, TelemetryAddsUp) {
   ExpectAllFree(world);
 }
 
-// A fence has left it out while it hung: it finds that out by itself, says no more, and ends the
-// others' wait for it.
+// A fence removed it while it hung: it detects that by itself, emits no more, and ends the others'
+// wait for it.
 TEST(WorldTest, AnEngineThatItsAgentStopsGivesTheStepUp) {
   TestWorld world(&TestCheckpoint(), {.members = 3});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 1, 1)).ok());
@@ -387,7 +387,7 @@ TEST_P(RepairTest, SurvivorsGoOnAndTokensAreTheOracles) {
   }
   const Status repaired = world.net.Repair(after);
   ASSERT_TRUE(repaired.ok()) << repaired.message() << world.Failure();
-  // What the dead rank was home of is submitted again, with the tokens so far.
+  // Requests of the dead rank's home are submitted again, with the tokens so far.
   for (uint32_t n = c.dead; n < submits.size(); n += c.ranks) {
     const std::vector<v1::Token> given = world.sink.Stream(submits[n].request());
     if (!given.empty() && given.back().finish() != v1::FINISH_UNSPECIFIED) continue;

@@ -1,4 +1,4 @@
-// A small Qwen3-MoE checkpoint on disk, random from a seed: what the world tests compute on.
+// A small Qwen3-MoE checkpoint on disk, random from a seed, for the world tests.
 #pragma once
 
 #include <filesystem>

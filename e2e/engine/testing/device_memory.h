@@ -1,4 +1,4 @@
-// Memory of a platform that an engine has mapped, and what is needed to look into it.
+// Memory of a platform that an engine has mapped, and access to it.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace tangram::engine::testing {
 
-// What such tests run on: `cuda` where the build has the recording driver.
+// Platforms of such tests: `cuda` if the build has the recording driver.
 inline std::vector<std::string> Platforms() {
 #ifdef TANGRAM_FAKE_CUDA
   return {"host", "cuda"};
@@ -40,7 +40,7 @@ class DeviceMemory {
     importer_ = platform_->Importers().kv;
   }
 
-  // As an engine has it: a device without memory of its own, and an address.
+  // As in an engine: a device without its own memory, and an address.
   device::Device* device() { return importer_.get(); }
   std::byte* address() const { return reinterpret_cast<std::byte*>(whole_.first->address()); }
 
@@ -64,7 +64,7 @@ class DeviceMemory {
   std::unique_ptr<device::Platform> platform_;
   device::RankDevices owner_;
   std::unique_ptr<device::Device> importer_;
-  std::pair<device::SpacePtr, device::Mapping> whole_;  // last: it goes first
+  std::pair<device::SpacePtr, device::Mapping> whole_;  // last member: it is destroyed first
 };
 
 }  // namespace tangram::engine::testing

@@ -200,7 +200,7 @@ Status MemoryNet::Take(const LayoutSpec& spec, bool repair, int seconds,
         event.repair = repair;
         member.events.push_back(event);
       }
-      // Until every engine took the event: then requests find it ready.
+      // Wait until every engine has processed the event: later requests find it ready.
       if (!wait(&Member::flipped)) trouble = "the layout was not taken by all";
     } else {
       armed_ = true;

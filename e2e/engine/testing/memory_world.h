@@ -1,6 +1,6 @@
-// Worlds in plain memory: what the agents would be to engines of one process. Weights are
-// read from one copy of the checkpoint, KV is a buffer per member, flips follow the rules of
-// client.h (prepare, equal words, commit; joiners after they saw the epoch begin).
+// Worlds in plain memory: a replacement for the agents of engines in one process. Weights are read
+// from one copy of the checkpoint, each member's KV is a buffer, and flips follow the rules of
+// client.h (prepare, equal votes, commit; joiners enter after they saw the epoch begin).
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ using Ranks = std::vector<uint32_t>;
 
 struct LayerSpec {
   std::vector<Ranks> experts;  // groups; expert e is in group e % groups
-  bool redundant = false;      // every third expert also in the next group
+  bool redundant = false;      // every third expert has a replica in the next group
   std::vector<Ranks> attention;
 };
 
@@ -47,25 +47,24 @@ class MemoryNet {
 
   // A member's view; `mesh` is where its engine listens.
   std::unique_ptr<MemoryWorld> Attach(const std::string& member, const std::string& mesh);
-  // Takes the world to this layout. Waits until every member has prepared and flipped; an
-  // error names who did not in `seconds`, and the attempt is aborted when nobody flipped.
+  // Flips the world to this layout. Waits until every member has prepared and flipped. An error
+  // names the members that did not within `seconds`; the attempt is aborted if no member flipped.
   Status Flip(const LayoutSpec& spec, int seconds = tangram::testing::kHang.count());
-  // Has a member stand still, as its agent does when a fence leaves it out.
+  // Stops a member, as its agent does when a fence removes it.
   void Stop(const std::string& member);
-  // How pulls ahead go: told to be over at the n-th look, each n-th fails (0: none does). And of
-  // those in flips so many fail before one does not.
+  // Behaviour of fetches ahead: each completes at the `looks`-th poll, and every `fails`-th one
+  // fails (0: none). The first `flips_fail` fetches in flips fail.
   struct Staging {
     uint32_t looks = 1, fails = 0, flips_fail = 0;
   };
   void SetStaging(const Staging& staging);
-  // Whether attempts from now on want no step computed.
+  // Whether attempts from now on pause steps.
   void SetPause(bool pauses);
-  // Prepares for this layout, as a flip does, and ends the attempt without one when `until` says
-  // so.
+  // Prepares for this layout, as a flip does, and aborts the attempt when `until` returns true.
   Status Abort(const LayoutSpec& spec, const std::function<bool()>& until);
-  // Takes the members of `spec`, all stopped, on without the others.
+  // Continues with the members of `spec`, all stopped, without the others.
   Status Repair(const LayoutSpec& spec, int seconds = tangram::testing::kHang.count());
-  // Waits until each of these stands still.
+  // Waits until each of these members is stopped.
   bool WaitStopped(const std::vector<std::string>& members,
                    int seconds = tangram::testing::kHang.count());
   uint64_t epoch() const { return epoch_; }
@@ -129,9 +128,9 @@ class MemoryWorld final : public WorldView {
     ++reports_;
   }
   uint64_t reports() const { return reports_; }
-  bool all_free() const { return all_free_; }  // as the last report had it
+  bool all_free() const { return all_free_; }  // as of the last report
   uint64_t routed() const { return routed_; }
-  // By (MoE ordinal, expert); read it when the engine has stopped.
+  // By (MoE ordinal, expert); read it after the engine has stopped.
   const std::map<std::pair<uint32_t, uint32_t>, uint64_t>& executed() const { return executed_; }
   const std::map<std::pair<uint32_t, uint32_t>, uint64_t>& routed_by() const { return routed_by_; }
 
@@ -140,11 +139,11 @@ class MemoryWorld final : public WorldView {
   std::atomic<bool> all_free_{false};
   MemoryNet* net_;
   std::string member_;
-  std::unique_ptr<device::Device> device_;  // of the host: plain memory is in its reach
+  std::unique_ptr<device::Device> device_;  // the host device: it can reach plain memory
   tg_model model_{};
   std::vector<tg_tensor> dense_;
-  std::optional<Result<uint64_t>> staged_;  // what KvStaged will say
-  uint32_t stagings_ = 0, looks_ = 0;       // pulls ahead so far; looks at the one under way
+  std::optional<Result<uint64_t>> staged_;  // the next result of KvStaged
+  uint32_t stagings_ = 0, looks_ = 0;       // fetches ahead so far; polls of the current one
   uint64_t routed_ = 0;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> routed_by_, executed_;
 };

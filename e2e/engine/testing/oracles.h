@@ -1,4 +1,4 @@
-// Requests to a world of engine threads, and what must have come of them.
+// Requests to a world of engine threads, and checks of their results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace tangram::engine::testing {
 
-// Every other one is sampled. Tokens are below 97.
+// Every other request is sampled. Tokens are below 97.
 inline v1::Submit MakeRequest(uint32_t n, uint32_t prompt, uint32_t tokens) {
   std::mt19937 random(n);
   v1::Submit out;
@@ -29,7 +29,7 @@ inline v1::Submit MakeRequest(uint32_t n, uint32_t prompt, uint32_t tokens) {
   return out;
 }
 
-// Tokens and logit hashes are those of the oracle.
+// Expects the oracle's tokens and logit hashes.
 inline void ExpectOracles(TestWorld& world, const model::Checkpoint& checkpoint,
                           const std::vector<v1::Submit>& submits) {
   const auto oracle = model::Oracle::Create(checkpoint);
@@ -56,7 +56,7 @@ inline void ExpectOracles(TestWorld& world, const model::Checkpoint& checkpoint,
   }
 }
 
-// At rest no request is left, and no page is lost.
+// Expects that at rest no request is left, and no page is lost.
 inline void ExpectAllFree(TestWorld& world) {
   world.Stop();
   EXPECT_EQ(world.Failure(), "");
@@ -69,15 +69,18 @@ inline void ExpectAllFree(TestWorld& world) {
   }
 }
 
-// And when what was freed last was told to all, in a step without work, what is not free is idle.
+// The same, with caches: after a step without work has reported the last freed blocks, all pages
+// that are not free are idle.
 inline void ExpectNothingHeld(TestWorld& world) {
   const auto given_up = std::chrono::steady_clock::now() + tangram::testing::kHang;
   for (const auto& rank : world.ranks) {
     const tg_maps* maps = rank->world->maps();
-    if (rank->stop || maps == nullptr || maps->rank < 0) continue;  // it was killed, or left
+    if (rank->stop || maps == nullptr || maps->rank < 0)
+      continue;  // the member was killed, or left
     const uint64_t before = rank->world->reports();
     while (rank->world->reports() < before + 2 || !rank->world->all_free()) {
-      if (std::chrono::steady_clock::now() > given_up) break;  // what follows tells
+      if (std::chrono::steady_clock::now() > given_up)
+        break;  // the checks below report the failure
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }

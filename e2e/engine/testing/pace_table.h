@@ -1,4 +1,4 @@
-// Compiled tables of steps that last the same whatever they do.
+// Compiled tables of steps with a fixed duration.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 
 namespace tangram::engine::testing {
 
-// By shape, milliseconds of a step; one attention group more or less costs nothing.
+// Milliseconds of a step by shape; the load of attention groups has no cost.
 inline std::shared_ptr<const PaceTable> FixedTable(const std::map<PaceShape, double>& shapes) {
   const std::vector<double> nothing(193, 0), little(2, 1e-9);
   nlohmann::json table = {{"format", "tangram-pace-1"},

@@ -1,5 +1,5 @@
-// A world of engine threads over a loopback mesh and MemoryNet: the very engine that the
-// program runs, step for step.
+// A world of engine threads over a loopback mesh and MemoryNet: the production engine, step by
+// step.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@
 
 namespace tangram::engine::testing {
 
-// Takes what all ranks emit and checks what holds of every stream: positions follow one
-// another without gap or repeat, whoever emits them.
+// Receives all tokens and checks every stream: positions follow one another without gap or repeat,
+// whichever rank emits them.
 class CaptureSink final : public Sink {
  public:
   void Emit(const std::string& gateway, v1::Token token) override {
@@ -60,7 +60,7 @@ class CaptureSink final : public Sink {
   bool WaitTokens(const std::string& request, size_t count) {
     return Wait([&] { return streams_[request].size() >= count; });
   }
-  // Of a world of one rank: until it says that so many requests are finished.
+  // For a world of one rank: waits until it reports `finished` finished requests.
   v1::RankTelemetry WaitTelemetry(uint64_t finished) {
     (void)Wait([&] { return load_.telemetry().finished() >= finished; });
     std::lock_guard lock(mu_);
@@ -128,7 +128,7 @@ class TestWorld {
           std::lock_guard lock(mu_);
           failure += rank.world->member() + ": " + status.message() + "\n";
         }
-        rank.mesh->KeepOnly({});  // frees those who wait for this rank
+        rank.mesh->KeepOnly({});  // releases the ranks that wait for this one
       });
     }
   }
@@ -140,7 +140,7 @@ class TestWorld {
       if (rank->thread.joinable()) rank->thread.join();
     }
   }
-  // The engine goes, without a word to the others.
+  // Ends the engine without notice to the others.
   void Kill(size_t member) {
     ranks[member]->stop = true;
     ranks[member]->thread.join();

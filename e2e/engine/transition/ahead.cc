@@ -58,7 +58,7 @@ void Ahead::IsFull(uint32_t block, uint32_t first, uint32_t most) {
   uint32_t home = 0;
   if (StaysAt(rank_) < 0) {
     const auto [it, added] = promised_.try_emplace(first);
-    // Homes that leave together begin at different ranks.
+    // Homes that leave in the same flip start their search at different ranks.
     for (uint32_t i = 0; added && i < load_.size(); ++i) {
       const uint32_t r = (rank_ + i) % load_.size();
       const bool takes = target_.Accepts(r);
@@ -96,7 +96,7 @@ Filled Ahead::Tell(const PageStore& pages) {
 const std::vector<HeldMap::Lane>& Ahead::Wanted(uint32_t home, const FilledBlocks::Block& block) {
   static const std::vector<HeldMap::Lane> kNothing;
   const int32_t me = new_of_old_[rank_];
-  // A request stays where it is, if it can (kv::MakePlan).
+  // A request stays on its rank if possible (kv::MakePlan).
   const int32_t goes = StaysAt(home) >= 0 ? StaysAt(home) : block.home;
   if (me < 0 || goes < 0 || !target_.Accepts(static_cast<uint32_t>(goes))) return kNothing;
   const auto [it, added] = wanted_.try_emplace(static_cast<uint32_t>(goes));
@@ -123,11 +123,11 @@ Ahead::Copied Ahead::Copy(const HeldMap& held, const BlockName& name,
   std::vector<Piece> pieces;
   for (const HeldMap::Lane& lane : Wanted(home, block)) {
     for (uint32_t layer = lane.layer, end = lane.layer + lane.layers; layer < end;) {
-      if (kv::Has(held.At(home, rank_, layer), lane.kv_head)) {  // it is here
+      if (kv::Has(held.At(home, rank_, layer), lane.kv_head)) {  // already on this rank
         ++layer;
         continue;
       }
-      // Ranks that wait for one replicated head begin at different replicas.
+      // Ranks that need the same replicated head start at different replicas.
       std::vector<uint32_t> holders;
       for (uint32_t r = 0; r < held.ranks(); ++r) {
         if (kv::Has(held.At(home, r, layer), lane.kv_head)) holders.push_back(r);
@@ -158,7 +158,7 @@ Ahead::Copied Ahead::Copy(const HeldMap& held, const BlockName& name,
   for (const Piece& piece : pieces) {
     const kv::Strip& from = piece.strip;
     const std::vector<kv::Strip> to = pages->TakeAhead(home, id, from, block_tokens_);
-    if (to.empty()) {  // those that were taken are given back when they came
+    if (to.empty()) {  // Came frees the pages taken so far
       copies->resize(before);
       return Copied::kNoRoom;
     }
@@ -190,12 +190,12 @@ std::vector<kv::PageCopy> Ahead::Next(const HeldMap& held, const FilledBlocks& f
     const Copied copied = Copy(held, name, *block, pages, &copies);
     if (copied == Copied::kNoRoom) {
       ++short_of_room;
-      queue_.clear();  // it comes in the flip, as all that follows
+      queue_.clear();  // the flip fetches it, and all later blocks
       pages->ForgetAhead(name.first, name.second);
       break;
     }
     queue_.pop_front();
-    if (copied != Copied::kAll) continue;  // what is told of it later brings it here again
+    if (copied != Copied::kAll) continue;  // a later report queues it again
     for (size_t i = before; i < copies.size(); ++i) asked += copies[i].pages;
     done_.insert(name);
     going_.push_back(name);

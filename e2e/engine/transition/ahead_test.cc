@@ -1,5 +1,5 @@
-// KV ahead of the flip: what is left for it, and that whatever goes wrong with a copy changes no
-// token and loses no page.
+// KV ahead of the flip: the rest that the flip moves; and no failure of a copy changes a token or
+// loses a page.
 #include "e2e/engine/transition/ahead.h"
 
 #include <gtest/gtest.h>
@@ -73,13 +73,13 @@ class AheadTest : public ::testing::Test {
   bool HasTokens(const v1::Submit& submit, size_t count) {
     return world_->sink.Stream(submit.request()).size() >= count;
   }
-  // When all is over: every token is the oracle's, and every page is free.
+  // At the end every token is the oracle's, and every page is free.
   void ExpectNothingHappened() {
     ASSERT_TRUE(world_->sink.WaitFinished(submits_.size())) << world_->Failure();
     ExpectOracles(*world_, TestCheckpoint(), submits_);
     ExpectAllFree(*world_);
   }
-  // Read it when the world has stopped.
+  // Read it after the world has stopped.
   Sum Carried() const {
     Sum out;
     for (const auto& rank : world_->ranks) {
@@ -114,8 +114,8 @@ TEST_F(AheadTest, OfLongContextsTheFlipMovesNoMoreThanTwoPercent) {
       << "65 blocks each, and half of them twice at least";
 }
 
-// Two of four ranks give their homes up: where their requests go is promised while they run, so
-// that all but blocks half full is there before the flip; and prefixes that nobody has go along.
+// Two of four ranks stop being homes. Their requests' targets are promised while they run, so that
+// all but partly filled blocks are copied before the flip. Idle prefixes migrate, too.
 TEST_F(AheadTest, RequestsOfHomesThatLeaveGoAhead) {
   ASSERT_NO_FATAL_FAILURE(Begin(48 << 20));
   submits_.push_back(MakeRequest(90, 200, 4));
@@ -139,7 +139,7 @@ TEST_F(AheadTest, RequestsOfHomesThatLeaveGoAhead) {
 }
 
 // Two ranks, 6 layers, of which the last two change: a rank does not report a KV head that it holds
-// in other layers only. If a rank leaves, homes change, and it reports all.
+// in other layers only. If a rank leaves, homes change, and all is reported.
 TEST(AheadNews, IsOfTheLayersThatChange) {
   const kv::Shape shape{
       .query_heads = 4, .kv_heads = 2, .block_tokens = 16, .head_token_bytes = 64};
@@ -161,8 +161,8 @@ TEST(AheadNews, IsOfTheLayersThatChange) {
   EXPECT_EQ(heads(left), (std::vector<uint32_t>{0, 1}));
 }
 
-// Blocks are filled, freed, cancelled and begun while copies of them are under way, copies are late
-// and fail, attempts are aborted: 12 walks, each with its own order of things.
+// Blocks are filled, freed, cancelled and begun while they are copied, copies are late and fail,
+// attempts are aborted: 12 walks, each with a different order of events.
 class AheadWalk : public AheadTest, public ::testing::WithParamInterface<uint32_t> {};
 
 TEST_P(AheadWalk, ChangesNoBit) {
@@ -174,7 +174,7 @@ TEST_P(AheadWalk, ChangesNoBit) {
   uint32_t next = 0;
   for (uint32_t round = 0; round < 6; ++round) {
     for (uint32_t i = 0; i < 6; ++i) Submit(next++, 1 + draw(150), 20 + draw(120));
-    for (uint32_t i = 0; i < 2; ++i) {  // these end at once, or somewhere in the round
+    for (uint32_t i = 0; i < 2; ++i) {  // these end immediately, or somewhere in the round
       cancelled.push_back(MakeRequest(next++, 30 + draw(150), 300));
       world_->Submit(next % kRanks, cancelled.back());
     }
@@ -200,14 +200,14 @@ TEST_P(AheadWalk, ChangesNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, AheadWalk, ::testing::Range(0u, 12u));
 
-// An attempt stays staged while requests come that need every page: they get them.
+// While an attempt stays staged, requests that need every page arrive and get the pages.
 TEST_F(AheadTest, CopiesMakeRoom) {
   ASSERT_NO_FATAL_FAILURE(Begin(40 * kBlockBytes));
   for (uint32_t n = 0; n < kRanks; ++n) Submit(n, 200, 90);
   for (uint32_t n = 0; n < kRanks; ++n) {
     ASSERT_TRUE(world_->sink.WaitTokens("r" + std::to_string(n), 2));
   }
-  // As large as a rank: it is let in when it is alone, which copies are not to change.
+  // As large as a rank: admitted only when alone, which copies must not change.
   for (uint32_t n = kRanks; n < 2 * kRanks; ++n) Submit(n, 400, 80);
   const Status aborted = world_->net.Abort(Of(kRanks), [&] {
     return std::all_of(submits_.begin(), submits_.end(), [&](const v1::Submit& submit) {
@@ -220,8 +220,8 @@ TEST_F(AheadTest, CopiesMakeRoom) {
   EXPECT_EQ(Carried().used, 0u);
 }
 
-// Strategy Fast: from the attempt's begin to its end nobody computes a step, copies go on, and what
-// is left for the flip is nothing.
+// Strategy Fast: no rank computes a step from the attempt's begin to its end, copies continue, and
+// nothing is left for the flip.
 TEST_F(AheadTest, AnAttemptThatPausesStepsHasNoneComputed) {
   ASSERT_NO_FATAL_FAILURE(Begin(24 << 20));
   for (uint32_t n = 0; n < kRanks; ++n) Submit(n, 300, 400);
@@ -234,7 +234,7 @@ TEST_F(AheadTest, AnAttemptThatPausesStepsHasNoneComputed) {
     return out;
   };
   world_->net.SetPause(true);
-  // A step that had begun when the attempt came ends first.
+  // A step that began before the attempt ends first.
   size_t seen = 0, still = 0;
   const Status aborted = world_->net.Abort(Of(kRanks), [&] {
     still = seen == tokens() ? still + 1 : 0;
@@ -257,7 +257,7 @@ TEST_F(AheadTest, AnAttemptThatPausesStepsHasNoneComputed) {
   for (const auto& rank : world_->ranks) EXPECT_GT(rank->engine->turn().paused(), 0u);
 }
 
-// Nobody drives the attempt any more: the world serves on beside it.
+// No driver continues the attempt: the world keeps serving.
 TEST_F(AheadTest, StepsPauseForAWhileOnly) {
   ASSERT_NO_FATAL_FAILURE(Begin(24 << 20, std::chrono::seconds(20), std::chrono::milliseconds(50)));
   for (uint32_t n = 0; n < kRanks; ++n) Submit(n, 20, 100);
@@ -271,7 +271,7 @@ TEST_F(AheadTest, StepsPauseForAWhileOnly) {
   ASSERT_NO_FATAL_FAILURE(ExpectNothingHappened());
 }
 
-// What has to wait for requests to end does not keep them from it.
+// An attempt that must wait for requests to end does not stop these requests.
 TEST_F(AheadTest, AFlipThatKvDoesNotAllowPausesNoMore) {
   ASSERT_NO_FATAL_FAILURE(
       Begin(40 * kBlockBytes, std::chrono::milliseconds(0), std::chrono::hours(1)));
@@ -307,7 +307,7 @@ TEST_F(AheadTest, AnAbortGivesAllBackAndTheNextAttemptBeginsAnew) {
 TEST_F(AheadTest, SurvivorsOfADeathWhileCopiesAreUnderWayGoOn) {
   ASSERT_NO_FATAL_FAILURE(Begin(4 << 20));
   world_->net.SetStaging({.looks = 5, .fails = 0});
-  // None of the rank that dies.
+  // No requests on the rank that dies.
   for (const uint32_t n : {0u, 1u, 2u, 4u, 5u, 6u}) Submit(n, 100, 150);
   for (const v1::Submit& submit : submits_) {
     ASSERT_TRUE(world_->sink.WaitTokens(submit.request(), 2));

@@ -1,5 +1,5 @@
-// Prefixes that outlive their requests, in worlds of engines that flip: what is found changes no
-// bit, holds no page for good and is in no flip's way.
+// Prefixes that outlive their requests, in worlds of engines that flip: reuse changes no bit, keeps
+// no page forever and blocks no flip.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ const model::Checkpoint& TestCheckpoint() {
   return *checkpoint;
 }
 
-// A request whose prompt begins with a prefix that others have, too.
+// A request whose prompt begins with a prefix that other requests share.
 v1::Submit Chat(uint32_t n, uint32_t prefix, uint32_t own, uint32_t tokens) {
   v1::Submit out = MakeRequest(n, own, tokens);
   const std::vector<uint32_t> end(out.prompt().begin(), out.prompt().end());
@@ -79,21 +79,21 @@ class CacheTest : public ::testing::Test {
           << world_->Failure();
     }
   }
-  // All tokens are the oracle's, and of all pages those are not free that are idle.
+  // All tokens are the oracle's, and all pages that are not free are idle.
   void ExpectNothingHappened() {
     ASSERT_NO_FATAL_FAILURE(WaitAll());
     testing::ExpectOracles(*world_, TestCheckpoint(), submits_);
     testing::ExpectNothingHeld(*world_);
   }
-  // Of prompts, read when the world has stopped.
+  // Reused prompt tokens; read it after the world has stopped.
   uint64_t Reused() const {
     uint64_t out = 0;
     for (const auto& rank : world_->ranks) out += rank->engine->reference().told().reused_tokens();
     return out;
   }
 
-  // Of two homes one is full of idle blocks, as far as they may go: 30 of 40. At the other one a
-  // request has 22.
+  // One of two homes is full of idle blocks, up to the limit: 30 of 40. A request at the other home
+  // has 22.
   void Fill() {
     Begin(2, 40 * kBlockBytes);
     for (uint32_t i = 0; i < 6; ++i) {
@@ -105,14 +105,14 @@ class CacheTest : public ::testing::Test {
   }
 
   std::chrono::milliseconds kv_ahead_{-1};
-  std::string salt_;  // of the requests that come
+  std::string salt_;  // of new requests
   std::unique_ptr<TestWorld> world_;
   std::vector<v1::Submit> submits_;
   uint32_t next_ = 0;
 };
 
-// Requests end, and only then others with the same beginning come: in the same layout, after it
-// became another, and after it came back. KV comes in the flip, or ahead of it.
+// Requests end, and only then others with the same beginning start: in the same layout, after a
+// switch, and after the switch back. KV migrates in the flip, or ahead of it.
 TEST_F(CacheTest, IsKeptFromExpertToTensorAndBack) {
   for (const int ahead_ms : {-1, 20000}) {
     kv_ahead_ = std::chrono::milliseconds(ahead_ms);
@@ -122,7 +122,7 @@ TEST_F(CacheTest, IsKeptFromExpertToTensorAndBack) {
       WaitAll();
     };
     ASSERT_NO_FATAL_FAILURE(all());
-    ASSERT_NO_FATAL_FAILURE(all());  // finds it here
+    ASSERT_NO_FATAL_FAILURE(all());  // reuses the KV on the same rank
     ASSERT_NO_FATAL_FAILURE(Flip(Uniform(world_->names, kLayers, 4, 4, 4)));
     ASSERT_NO_FATAL_FAILURE(all());
     ASSERT_NO_FATAL_FAILURE(Flip(Uniform(world_->names, kLayers, 4, 2, 2)));
@@ -136,7 +136,7 @@ TEST_F(CacheTest, IsKeptFromExpertToTensorAndBack) {
   }
 }
 
-// Live requests have a part of what is idle, and are in the middle of their answers.
+// Live requests share a part of the idle blocks, and are in the middle of their answers.
 TEST_F(CacheTest, IsTrueBesideRequestsThatMove) {
   ASSERT_NO_FATAL_FAILURE(Begin(4));
   for (uint32_t home = 0; home < 4; ++home) {
@@ -159,7 +159,7 @@ TEST_F(CacheTest, IsTrueBesideRequestsThatMove) {
   EXPECT_GE(Reused(), 4u * 4 * kPrefix);
 }
 
-// What a home has that leaves goes to one that stays, once.
+// The idle blocks of a leaving home migrate to a staying one, once.
 TEST_F(CacheTest, AHomeThatLeavesHandsItOver) {
   ASSERT_NO_FATAL_FAILURE(Begin(3));
   for (uint32_t home = 0; home < 3; ++home) Submit(home, home);
@@ -171,7 +171,7 @@ TEST_F(CacheTest, AHomeThatLeavesHandsItOver) {
   EXPECT_EQ(Reused(), kPrefix) << "one of two finds it";
 }
 
-// What a salt has cached is its own in the next layout, too.
+// Cached blocks belong to their salt in the next layout, too.
 TEST_F(CacheTest, SaltsStayApartThroughFlips) {
   ASSERT_NO_FATAL_FAILURE(Begin(2));
   salt_ = "mine";
@@ -190,7 +190,7 @@ TEST_F(CacheTest, SaltsStayApartThroughFlips) {
   EXPECT_EQ(Reused(), 2 * kPrefix) << "each of the two prefixes is at one home, and of one salt";
 }
 
-// A chat that two homes know is one when they become one.
+// A chat cached at two homes becomes one when the homes become one.
 TEST_F(CacheTest, TheSameTokensOfTwoHomesBecomeOne) {
   ASSERT_NO_FATAL_FAILURE(Begin(2));
   Submit(0, 7, 1);
@@ -204,8 +204,8 @@ TEST_F(CacheTest, TheSameTokensOfTwoHomesBecomeOne) {
       << "four that are shared, and the last one's own";
 }
 
-// Every page is in use or idle, and both homes become one: what has no room is left, what was used
-// last comes along, and the flip is not declined for it.
+// Every page is in use or idle, and both homes become one: blocks without room are dropped, the
+// last used ones migrate, and the flip is not declined.
 TEST_F(CacheTest, WhatHasNoRoomIsLeftAndNoFlipIsDeclined) {
   ASSERT_NO_FATAL_FAILURE(Begin(2, 40 * kBlockBytes));
   for (uint32_t i = 0; i < 24; ++i) {
@@ -222,7 +222,7 @@ TEST_F(CacheTest, WhatHasNoRoomIsLeftAndNoFlipIsDeclined) {
   EXPECT_EQ(Reused(), kPrefix) << "of the last one at the home that is none any more";
 }
 
-// What comes to a rank that is full of idle pages gets their room, at the first attempt.
+// KV that migrates to a rank full of idle pages gets their room, at the first attempt.
 TEST_F(CacheTest, IdlePagesAreRoomForWhatMoves) {
   ASSERT_NO_FATAL_FAILURE(Fill());
   ASSERT_NO_FATAL_FAILURE(Flip(Uniform(world_->names, kLayers, 1, 1, 1)));
@@ -231,8 +231,8 @@ TEST_F(CacheTest, IdlePagesAreRoomForWhatMoves) {
   EXPECT_EQ(world_->ranks[0]->engine->turn().declined(), 0u);
 }
 
-// The pages are given to what comes, and the pull fails, again and again, while steps go on in the
-// old layout: what was there before is not found there any more.
+// The pages are allocated to migrating KV, and the fetch fails repeatedly while steps continue in
+// the old layout: the pages' previous content is no longer found.
 TEST_F(CacheTest, WhatAFlipTookThatIsDeclinedIsNotFound) {
   ASSERT_NO_FATAL_FAILURE(Fill());
   world_->net.SetStaging({.flips_fail = 30});
@@ -240,18 +240,19 @@ TEST_F(CacheTest, WhatAFlipTookThatIsDeclinedIsNotFound) {
     const Status status = world_->net.Flip(Uniform(world_->names, kLayers, 1, 1, 1), 60);
     EXPECT_TRUE(status.ok()) << status.message() << world_->Failure();
   });
-  // Some steps later, or when the answer is whole: this thread may come late.
+  // Some steps later, or at the end of the answer: this thread may be late.
   const size_t begun = world_->sink.Stream(submits_.back().request()).size();
   EXPECT_TRUE(world_->sink.WaitTokens(submits_.back().request(),
                                       std::min<size_t>(begun + 5, submits_.back().max_tokens())));
-  Submit(0, 5);  // of six chains the last one used is the first that comes along
+  Submit(0, 5);  // of six chains the last used one migrates first
   Submit(0, 0);
   flip.join();
   ASSERT_NO_FATAL_FAILURE(ExpectNothingHappened());
   EXPECT_GE(world_->ranks[0]->engine->turn().declined(), 20u);
 }
 
-// Survivors whose KV is all theirs keep what is idle; of one that shares heads all of it goes.
+// Survivors with unshared KV keep their idle blocks; a survivor that shares heads loses all of
+// them.
 TEST_F(CacheTest, AfterADeathWhatIsFoundIsTrue) {
   for (const uint32_t t : {1u, 3u}) {
     ASSERT_NO_FATAL_FAILURE(Begin(3));
@@ -274,8 +275,8 @@ TEST_F(CacheTest, AfterADeathWhatIsFoundIsTrue) {
   }
 }
 
-// Chats come, go on and are cancelled in pages that are few, while the world flips, grows, shrinks,
-// gives attempts up and copies fail.
+// Chats start, continue and are cancelled with few pages, while the world flips, grows, shrinks,
+// aborts attempts, and copies fail.
 class CacheWalk : public CacheTest, public ::testing::WithParamInterface<uint32_t> {};
 
 TEST_P(CacheWalk, ChangesNoBit) {
@@ -316,7 +317,7 @@ TEST_P(CacheWalk, ChangesNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, CacheWalk, ::testing::Range(0u, 16u));
 
-// Turns of chats at their homes with a switch after each second turn: what a cache saves.
+// Turns of chats at their homes, with a switch after every second turn: the savings of a cache.
 TEST_F(CacheTest, ChatsAcrossSwitchesComputeTheirPromptsOnce) {
   constexpr uint32_t kChats = 8, kTurns = 6;
   uint64_t reused[2] = {}, prompts = 0;

@@ -11,7 +11,7 @@ namespace {
 
 using BlockNames = std::set<std::pair<uint32_t, uint32_t>>;  // home, block
 
-// The idle chains of all homes in turn, the most recently used ones first.
+// The idle chains of all homes, round robin, the most recently used first.
 std::vector<std::pair<uint32_t, uint32_t>> InTurn(const std::vector<RankManifest>& manifests) {
   std::vector<std::pair<uint32_t, uint32_t>> out;
   size_t most = 0;
@@ -25,12 +25,12 @@ std::vector<std::pair<uint32_t, uint32_t>> InTurn(const std::vector<RankManifest
   return out;
 }
 
-// Of what a rank has: those that run, then its chains.
+// Promises of a rank's running requests, then of its chains.
 int32_t PromiseOf(const RankManifest& manifest, size_t i) {
   return i < manifest.promised.size() ? manifest.promised[i] : -1;
 }
 
-// Of a rank's pages, those of the blocks are free.
+// The rank's pages, with those of the blocks counted as free.
 kv::RankState Without(const BlockNames& blocks, const HeldMap& held, uint32_t rank,
                       const kv::RankState& state) {
   kv::RankState out;
@@ -55,7 +55,7 @@ Result<Carrying> PlanWith(const kv::Input& only, const HeldMap& held,
   for (const auto& [home, chain] : out.idle) {
     const std::vector<uint32_t>& blocks = manifests[home].idle[chain].blocks;
     kv::Request& request = out.input.requests.emplace_back();
-    // No request has an id so long.
+    // No request has an id of this length.
     request.id = std::string(kMaxIdBytes, '/') + std::to_string(home) + "/" + std::to_string(chain);
     request.home = home;
     request.length = request.reserved =
@@ -82,7 +82,7 @@ Result<Carrying> PlanWith(const kv::Input& only, const HeldMap& held,
   return out;
 }
 
-// Do the requests of `without` go to the same homes?
+// Whether the requests of `without` get the same homes.
 bool SameHomes(const kv::Plan& with, const kv::Plan& without) {
   return std::equal(without.requests.begin(), without.requests.end(), with.requests.begin(),
                     [](const auto& a, const auto& b) { return a.home == b.home; });
@@ -125,7 +125,7 @@ Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
       add(manifest.running[i], manifest.running[i].reserved_tokens());
       input.requests.back().promised = PromiseOf(manifest, i);
     }
-    // Who waits has nothing and reserves nothing yet, but needs a home.
+    // A waiting request has no KV and reserves nothing yet, but needs a home.
     for (const Sequence& sequence : manifest.waiting) add(sequence, 0);
     input.ranks.push_back(std::move(manifest.pages));
   }
@@ -134,7 +134,7 @@ Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
   Result<Carrying> out = PlanWith(input, held, *manifests, idle, 0);
   if (!out.ok() || idle.empty()) return out;
   const kv::Plan without = out->plan;
-  // As many as fit: all of them, most often.
+  // As many as fit: usually all of them.
   for (size_t fits = 0, most = idle.size(), count = most; fits < most;
        count = fits + (most - fits + 1) / 2) {
     Result<Carrying> more = PlanWith(input, held, *manifests, idle, count);

@@ -1,4 +1,4 @@
-// Carrying KV and requests through a flip: the plan that all ranks make alike, and this
+// Migration of KV and requests through a flip: the plan that all ranks compute alike, and this
 // rank's part of it.
 #pragma once
 
@@ -18,36 +18,36 @@ namespace tangram::engine {
 struct Carrying {
   kv::Input input;
   kv::Plan plan;
-  // Which idle chains come along, (old home, chain of its manifest), in the order of the plan's
-  // requests after all that somebody waits for: the most recently used ones first.
+  // Idle chains that migrate, (old home, chain of its manifest), in the order of the plan's
+  // requests after all client requests: the most recently used first.
   std::vector<std::pair<uint32_t, uint32_t>> idle;
-  // Idle blocks that do not, (old home, block): the plan counts their pages as free.
+  // Idle blocks that do not migrate, (old home, block): the plan counts their pages as free.
   std::vector<std::pair<uint32_t, uint32_t>> evicted;
 };
-// Takes the pages of the manifests. Of what is idle as much comes along as has room beside the
-// requests, which go where they would go without. kNoMemory: these do not fit now, and every rank
-// finds so; kNotHeld: the manifests must be whole.
+// Plans from the manifests, whose pages it takes. Idle chains migrate if there is room next to the
+// requests, whose targets do not depend on idle chains. kNoMemory: the requests do not fit now, and
+// every rank finds the same; kNotHeld: the manifests must be whole.
 Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to, bool whole,
                            std::vector<RankManifest>* manifests);
-// Layers of which manifests list pages; empty: all. Where all ranks stay, under their numbers, and
-// all homes, ranks first tell of layers that change alone: that is enough if requests can stay.
+// Layers whose pages the manifests list; empty: all. If all ranks keep their numbers and all homes
+// stay, the first manifests list only changed layers: enough if the requests can stay.
 std::vector<bool> ListedLayers(const Side& from, const Side& to, bool whole);
-// How a rank of this engine keeps its KV.
+// Format of a rank's KV in this engine.
 inline kv::Format PoolOf(const kv::Shape& shape, const model::KvRow& row, uint32_t pages) {
   return (row.latent ? kv::LatentPoolOf : kv::PoolOf)(shape, kv::Element::kF32, pages);
 }
 
-// Brings pages into the region, of which the mirror knows nothing: copies within it, and pulls from
-// other ranks, as Copies::Pull. Returns bytes brought. `sources` by old rank.
+// Copies pages into the region, bypassing the mirror: copies within the region, and fetches from
+// other ranks, as in Copies::Pull. Returns the copied bytes. `sources` by old rank.
 Result<uint64_t> PullPages(Copies& pulls, KvMemory& kv, const std::vector<kv::Format>& sources,
                            const kv::Format& mine, uint32_t old_rank,
                            const std::vector<kv::PageCopy>& copies, Between& between);
 
-// The sequences and idle chains that the plan gives to `rank` of the new layout.
+// The sequences and idle chains that the plan assigns to `rank` of the new layout.
 struct Adopted {
   std::vector<Sequence> running;
   std::vector<Sequence> waiting;
-  std::vector<Chain> idle;  // the least recently used one first
+  std::vector<Chain> idle;  // the least recently used first
 };
 Adopted AdoptOf(const Carrying& carrying, std::vector<RankManifest> manifests, uint32_t rank);
 

@@ -1,10 +1,10 @@
-// tangram-critical-path: what a flip adds to the step in which it happens. Four ranks in threads of
-// one process on a small model, four requests with contexts of 1,040 tokens and more, Expert ->
-// Tensor -> Expert; with KV copied ahead, and with all of it moved in the flip. Per flip and rank:
-// bytes that move in the flip, and CPU of the step's thread from the words to the epoch entered
-// (here that thread copies by itself; a real engine's agent does it, and the thread waits). Both
-// are played in turns, as one play has two flips only, and its processor time is up to a third off.
-// One JSON line each, then the summary: bytes in the flip over KV moved; medians.
+// tangram-critical-path: the cost that a flip adds to its step. Four ranks in threads of one
+// process on a small model, four requests with contexts of 1,040 tokens and more, Expert -> Tensor
+// -> Expert; with KV copied ahead, and with all KV moved in the flip. Per flip and rank: bytes
+// moved in the flip, and CPU time of the step's thread from the votes to the new epoch (here that
+// thread copies; with a real engine its agent copies while the thread waits). The two cases
+// alternate in several runs, because one run has only two flips, and its CPU time is up to a third
+// off. One JSON line per case, then the summary: bytes in the flip over KV moved; medians.
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -24,8 +24,8 @@ constexpr uint32_t kRanks = 4, kContext = 1040, kAnswer = 200, kPlays = 7;
 
 struct Found {
   double flip = 0, used = 0, copied = 0, unique = 0;  // bytes of all ranks and flips
-  double cpu = 0;                                     // microseconds of a rank a flip
-  uint64_t flips = 0;                                 // of a rank, that carried KV
+  double cpu = 0;                                     // microseconds per rank and flip
+  uint64_t flips = 0;                                 // of a rank, with KV to migrate
 };
 
 [[noreturn]] void Fail(const std::string& why) {
@@ -83,7 +83,7 @@ Found Play(const model::Checkpoint& checkpoint, std::chrono::milliseconds ahead)
   return out;
 }
 
-// The median play by `value`.
+// The run with the median `value`.
 template <typename Value>
 double Median(const std::vector<Found>& plays, Value value) {
   std::vector<double> all;
@@ -105,7 +105,7 @@ void Tell(const char* what, const Found& found) {
 }
 
 int Main() {
-  spdlog::set_level(spdlog::level::off);  // stdout is for figures
+  spdlog::set_level(spdlog::level::off);  // stdout is for figures only
   const std::filesystem::path dir = std::filesystem::temp_directory_path() /
                                     ("tangram-critical-path-" + std::to_string(getpid()));
   ModelSpec spec;

@@ -22,8 +22,8 @@ bool Decode(ByteReader* reader, Sequence* sequence) {
   return parsed && reader->ok();
 }
 
-// What the scheduler and the plan rely on: a prompt, tokens within what is reserved, and KV of
-// known positions, of which those who wait have none.
+// Preconditions of the scheduler and the plan: a prompt, tokens within the reservation, and KV of
+// known positions only; waiting requests have no KV.
 bool IsSound(const Sequence& sequence, bool runs) {
   const uint64_t reserved = uint64_t{sequence.prompt_tokens()} + sequence.submit.max_tokens();
   return sequence.prompt_tokens() > 0 && sequence.tokens.size() >= sequence.prompt_tokens() &&

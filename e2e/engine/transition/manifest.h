@@ -1,5 +1,5 @@
-// What every rank tells the others at a flip: its requests with all their state, its idle blocks,
-// and the KV pages it holds. All ranks gather the same and plan alike.
+// Every rank's report at a flip: its requests with all their state, its idle blocks, and its KV
+// pages. All ranks gather the same manifests and compute the same plan.
 #pragma once
 
 #include <functional>
@@ -16,21 +16,22 @@ namespace tangram::engine {
 struct RankManifest {
   std::vector<Sequence> running;
   std::vector<Sequence> waiting;
-  std::vector<Chain> idle;  // the least recently used one first
+  std::vector<Chain> idle;  // the least recently used first
   kv::RankState pages;
-  // Where KV of those that run, then of the chains, was promised to go: ranks of the target, -1 for
-  // none. Empty: none of them.
+  // Promised targets of the running requests, then of the chains: ranks of the target, -1 for none.
+  // Empty: no promises.
   std::vector<int32_t> promised;
 };
 
-// `promised`: of what has these blocks, as above. Pages of these layers, of all if there are none.
+// `promised`: the promised target of the request with these blocks, as above. Lists pages of these
+// layers; empty: of all.
 Bytes EncodeManifest(const Scheduler& scheduler, const PageStore& pages,
                      const std::vector<bool>& layers,
                      const std::function<int32_t(std::span<const uint32_t>)>& promised);
 Bytes EncodeManifest(const RankManifest& manifest);
-// kInternal: not a manifest, or with a request that no scheduler could have: without a prompt, with
-// more tokens than it reserves, with KV of positions that it does not know; or with an idle chain
-// of no blocks, or of another number of tokens. The pages and the blocks are the plan's to judge.
+// kInternal: not a manifest, or an impossible request: without a prompt, with more tokens than it
+// reserves, with KV of unknown positions; or an idle chain without blocks or with a wrong number of
+// tokens. The plan checks the pages and the blocks.
 Result<RankManifest> DecodeManifest(const Bytes& bytes, uint32_t block_tokens);
 
 }  // namespace tangram::engine

@@ -1,6 +1,6 @@
-// What engines tell each other at a flip, of anything at all or a sound world's, damaged: refused,
-// or all that is planned from it is proven, fits the pages of its rank, and the requests that it
-// brings are such that a scheduler and its steps can rely on them.
+// Fuzz target of the manifests of a flip: arbitrary bytes, or a sound world's manifests, damaged.
+// They are rejected, or the plan is proven, fits the pages of its rank, and its requests satisfy
+// the assumptions of a scheduler and its steps.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void Want(bool holds, const std::string& what) {
   std::abort();
 }
 
-// `ranks` ranks, layer by layer each for itself or all in one group.
+// `ranks` ranks; each layer has one group per rank, or one group of all.
 Side MakeSide(uint32_t ranks, uint32_t shared_layers) {
   Side out;
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
@@ -41,7 +41,7 @@ Side MakeSide(uint32_t ranks, uint32_t shared_layers) {
   return out;
 }
 
-// Chains that begin as a request or another chain does, or anew.
+// Chains that begin like a request or another chain, or without a common prefix.
 void Idle(FuzzedDataProvider& in, const HeldMap& held, uint32_t home, RankManifest* manifest,
           std::vector<PageStore>* pages) {
   uint32_t next = 100;
@@ -65,7 +65,7 @@ void Idle(FuzzedDataProvider& in, const HeldMap& held, uint32_t home, RankManife
   }
 }
 
-// Requests at every home, and their blocks' pages on all ranks that hold heads of theirs.
+// Requests at every home, and their blocks' pages on all ranks that hold heads of them.
 std::vector<RankManifest> Sound(FuzzedDataProvider& in, const Side& side,
                                 const std::vector<bool>& layers) {
   std::vector<RankManifest> out(side.members.size());
@@ -160,7 +160,7 @@ void Damage(FuzzedDataProvider& in, RankManifest* manifest) {
   }
 }
 
-// What one rank makes of the plan: refused, or proven, and it fits the rank's pages.
+// One rank's result: the plan is rejected, or proven, and fits the rank's pages.
 void Part(const Carrying& carrying, const Side& from, const Side& to, uint32_t rank) {
   const Result<kv::RankPlan> part = kv::ProvenPart(carrying.input, carrying.plan, rank);
   if (!part.ok()) {
@@ -233,7 +233,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool whole = in.ConsumeBool();
   std::vector<RankManifest> manifests = Sound(in, from, ListedLayers(from, to, whole));
   while (in.remaining_bytes() > 0) Damage(in, One(in, &manifests));
-  // As the others read them: what no scheduler could have does not come so far.
+  // Decode as the receiving ranks do: they reject impossible manifests here.
   for (RankManifest& manifest : manifests) {
     auto read = DecodeManifest(EncodeManifest(manifest), kBlock);
     if (!read.ok()) return 0;

@@ -1,4 +1,4 @@
-// Manifests that no sound engine sends: refused, before a scheduler works with what they say.
+// Invalid manifests are rejected before a scheduler uses their contents.
 #include "e2e/engine/transition/manifest.h"
 
 #include <gtest/gtest.h>
@@ -53,8 +53,7 @@ TEST(Manifest, ComesAsItWent) {
   }
 }
 
-// The scheduler takes tokens at the positions that are computed, and the blocks of a prompt, as
-// they are said to be.
+// The scheduler relies on the tokens at computed positions, and on the blocks of a prompt.
 TEST(Manifest, RequestsAreSuchAsASchedulerHas) {
   const std::map<std::string, std::function<void(Sequence&, Sequence&)>> damages = {
       {"KV of a position without a token", [](Sequence& runs, Sequence&) { runs.computed = 3; }},

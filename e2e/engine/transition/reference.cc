@@ -1,4 +1,4 @@
-// What the reference engine carries through a flip, and what a repair leaves of it.
+// The reference engine's migration through a flip, and its state after a repair.
 #include "e2e/engine/step/reference.h"
 
 #include <spdlog/spdlog.h>
@@ -12,7 +12,7 @@
 namespace tangram::engine {
 namespace {
 
-// Is all KV of a request of home `rank` on that rank?
+// Whether all KV of requests of home `rank` is on that rank.
 bool HomeOnly(const std::vector<kv::LayerGroups>& groups, uint32_t rank) {
   return std::all_of(groups.begin(), groups.end(), [&](const kv::LayerGroups& layer) {
     return std::any_of(layer.begin(), layer.end(), [&](const kv::Group& group) {
@@ -45,7 +45,7 @@ Status Reference::Plan(const Side& from, const Side& to, bool whole,
   next.carrying = std::move(*carrying);
   next.to = to;
   next.listed = ListedLayers(from, to, whole);
-  // All ranks find the same, and nothing comes of what goes: not even if all stay.
+  // All ranks drop the same blocks; these are dropped even if all requests stay.
   for (const auto& [home, block] : next.carrying.evicted) {
     if (home == epoch_->rank) scheduler_.Evict(block);
     pages_.Drop(home, block);
@@ -56,7 +56,7 @@ Status Reference::Plan(const Side& from, const Side& to, bool whole,
   return OkStatus();
 }
 
-// This rank's part, carried out beside what is in force.
+// Executes this rank's part of the plan; the active state does not change.
 Result<uint64_t> Reference::Bring(uint32_t rank, Between& between) {
   Transition& t = *transition_;
   const Result<kv::RankPlan> part = kv::ProvenPart(t.carrying.input, t.carrying.plan, rank);
@@ -133,7 +133,7 @@ bool Reference::BeginCopies() {
   if (copies.empty()) return true;
   std::vector<tg_kv_move> moves;
   const kv::Format mine = PoolOf(shape_, config_->kv_row(), pages_.total());
-  // Ranks of an engine have regions of one size or another, all of this format.
+  // Regions of an engine's ranks differ in size only.
   const kv::Format any = PoolOf(shape_, config_->kv_row(), UINT32_MAX);
   const Status told =
       kv::TellMoves([&](uint32_t) { return &any; }, mine, copies,
@@ -188,7 +188,7 @@ Result<Reference::Held> Reference::Repaired(const Epoch& epoch) {
       out.adopted.running.push_back(std::move(sequence));
       continue;
     }
-    // Its KV is lost, in part at least, but its tokens are all here: it is computed again.
+    // Its KV is lost, at least in part, but all its tokens are here: it is computed again.
     sequence.computed = 0;
     sequence.blocks.clear();
     out.adopted.waiting.push_back(std::move(sequence));
@@ -208,7 +208,7 @@ Result<Reference::Held> Reference::Repaired(const Epoch& epoch) {
 }
 
 Status Reference::Enter(const Epoch& epoch, Entry entry) {
-  std::optional<Held> held;  // nothing: all stays as it is
+  std::optional<Held> held;  // nullopt: the state does not change
   switch (entry) {
     case Entry::kEmpty:
       held.emplace(Held{PageStore(pages_.total()), {}, 0});
@@ -226,7 +226,7 @@ Status Reference::Enter(const Epoch& epoch, Entry entry) {
   }
   transition_.reset();
   Result<PacedLayout> paced =
-      PaceFor(*epoch.maps, true);  // what may be refused was, when it was prepared
+      PaceFor(*epoch.maps, true);  // a rejection was possible only in prepare
   if (!paced.ok()) return paced.status();
   Result<dispatch::Routes> routes = dispatch::Routes::Of(*epoch.maps, world_->model());
   if (!routes.ok()) return routes.status();
@@ -254,13 +254,13 @@ Status Reference::Enter(const Epoch& epoch, Entry entry) {
 void Reference::Leave() {
   epoch_ = nullptr;
   transition_.reset();
-  model_.reset();  // the dense weights go; a later join brings them again
+  model_.reset();  // frees the dense weights; a later join loads them again
   dense_.Forget();
   pieces_.Forget();
   experts_.Enter(nullptr);
   kv_->Forget();
   Unstage();
-  (void)Replace(PageStore(pages_.total()));  // all of it is free: nothing is in the way
+  (void)Replace(PageStore(pages_.total()));  // all pages are free, so TakeOver cannot fail
   scheduler_.SetLayout(nullptr, 0);
   scheduler_.Replace({}, {}, 0);
 }

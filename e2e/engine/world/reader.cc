@@ -27,7 +27,7 @@ Result<std::vector<const void*>> Reader::Read(std::span<const Range> ranges) {
     out.push_back(it->second.data());
   }
   if (!copies.empty()) TANGRAM_RETURN_IF_ERROR(device_->Copy(copies).Wait());
-  kept_.merge(std::move(fresh));  // nodes: what they hold stays where it is
+  kept_.merge(std::move(fresh));  // moves nodes, so addresses stay valid
   return out;
 }
 

@@ -1,5 +1,5 @@
-// Bytes that the CPU computes with, wherever their memory is: where it reaches them they stay
-// there, else they are copied to the host once, and kept.
+// Bytes for CPU computation: in place if the CPU can reach the memory, else copied to the host
+// once, and kept.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,20 @@ namespace tangram::engine {
 
 class Reader {
  public:
-  // Mapped memory of the device, by its addresses (tg_piece.data, tg_tensor.data).
+  // Mapped memory of the device, by address (tg_piece.data, tg_tensor.data).
   struct Range {
     const void* at = nullptr;
     uint64_t bytes = 0;
     auto operator<=>(const Range&) const = default;
   };
 
-  // `device` outlives the reader.
+  // `device` must outlive the reader.
   explicit Reader(device::Device* device) : device_(device) {}
 
-  // Where each of the ranges can be read, in their order, until Forget. What is not kept yet is
-  // copied by one batch. An error is the device's: nothing of the batch is kept then.
+  // A readable address for each of the ranges, in order, valid until Forget. Ranges without a copy
+  // are copied in one batch. An error comes from the device; then nothing of the batch is kept.
   Result<std::vector<const void*>> Read(std::span<const Range> ranges);
-  // The memory has other bytes now, or none.
+  // Call it when the memory has changed or is unmapped.
   void Forget() { kept_.clear(); }
   uint64_t kept_bytes() const;
 

@@ -1,4 +1,4 @@
-// Package cluster brings up a Kubernetes cluster with Tangram installed, and takes it down.
+// Package cluster starts a Kubernetes cluster with Tangram installed, and removes it.
 package cluster
 
 import (
@@ -11,10 +11,10 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// SystemNamespace that the chart is installed in.
+// SystemNamespace is the namespace of the chart.
 const SystemNamespace = "tangram-system"
 
-// stepLimit of each step of Up and Down: many times what they take.
+// stepLimit is the timeout of each step of Up and Down: many times the usual duration.
 const stepLimit = 5 * time.Minute
 
 const stillEvery = 30 * time.Second // between lines of progress of a step
@@ -22,24 +22,24 @@ const stillEvery = 30 * time.Second // between lines of progress of a step
 // Options of a cluster. Root and Dir must be set.
 type Options struct {
 	Root string // of the repository
-	Dir  string // of the cluster's state; two clusters do not run at once
-	// MemoryPerNode that pods can have, e.g. "6Gi"; empty: what tangram-cluster thinks best.
+	Dir  string // of the cluster's state; only one cluster runs at a time
+	// MemoryPerNode limits the memory of a node's pods, e.g. "6Gi"; empty: tangram-cluster's default.
 	MemoryPerNode string
-	// Archives of images that nodes get beside ours, paths below Root.
+	// Archives are additional images for the nodes, paths below Root.
 	Archives []string
-	// Values of the chart, e.g. "replicas=2".
+	// Values are values of the chart, e.g. "replicas=2".
 	Values []string
 	Say    func(format string, args ...any)
 }
 
-// Cluster that is up.
+// Cluster is a running cluster.
 type Cluster struct {
 	o Options
-	// Kube sees all namespaces by Kube.In.
+	// Kube reaches all namespaces with Kube.In.
 	Kube *kube.Client
 }
 
-// absolute paths, for programs that run elsewhere.
+// absolute makes paths absolute, for programs that run in other folders.
 func (o *Options) absolute() error {
 	for _, path := range []*string{&o.Root, &o.Dir} {
 		abs, err := filepath.Abs(*path)
@@ -56,7 +56,7 @@ func (o *Options) absolute() error {
 
 func (o *Options) tool(name string) string { return filepath.Join(o.Root, "build/bin", name) }
 
-// timed runs a step, for a few minutes at most, and says how long it took.
+// timed runs a step with a timeout of stepLimit, and reports its duration.
 func (o *Options) timed(ctx context.Context, what string, step func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
@@ -84,8 +84,8 @@ func (o *Options) timed(ctx context.Context, what string, step func(context.Cont
 	return nil
 }
 
-// Up assembles the images, starts the cluster, loads the images into its nodes and installs
-// the chart. What an error leaves is for Down.
+// Up assembles the images, starts the cluster, loads the images into its nodes and installs the chart. After an error,
+// call Down to clean up.
 func Up(ctx context.Context, o Options) (*Cluster, error) {
 	if err := o.absolute(); err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	return c, o.timed(ctx, "chart", c.install)
 }
 
-// install the chart, or its newest version over an older one.
+// install installs or upgrades the chart.
 func (c *Cluster) install(ctx context.Context) error {
 	args := []string{"upgrade", "--install", "tangram", filepath.Join(c.o.Root, "charts/tangram"), "--kubeconfig", c.Kube.Kubeconfig,
 		"-n", SystemNamespace, "--create-namespace", "--wait", "--timeout", "3m"}
@@ -129,7 +129,7 @@ func (c *Cluster) install(ctx context.Context) error {
 	return c.o.run(ctx, c.o.tool("helm"), args...)
 }
 
-// Down takes down the cluster of a folder, also one that is half up, or not there.
+// Down removes the cluster of a folder, also one that is half started or does not exist.
 func Down(ctx context.Context, o Options) error {
 	if err := o.absolute(); err != nil {
 		return err
@@ -137,8 +137,8 @@ func Down(ctx context.Context, o Options) error {
 	return o.timed(ctx, "cluster down", func(ctx context.Context) error { return o.run(ctx, o.tool("tangram-cluster"), "down", "--dir", o.Dir) })
 }
 
-// Models makes a PersistentVolume of the checkpoints (build/models) for a claim "models" of a
-// namespace that may not exist yet, and lets a user without rights read them.
+// Models makes a PersistentVolume of the checkpoints (build/models) for a claim "models" of a namespace that may not
+// exist yet, and makes them readable by unprivileged users.
 func (c *Cluster) Models(ctx context.Context, namespace string) error {
 	models := filepath.Join(c.o.Root, "build/models")
 	if err := readable(models); err != nil {
@@ -147,7 +147,7 @@ func (c *Cluster) Models(ctx context.Context, namespace string) error {
 	return c.Kube.Apply(ctx, volume(namespace, models))
 }
 
-// readable for everyone: pods do not run as root, and a hostPath volume keeps its owner.
+// readable makes files readable for all users: pods do not run as root, and a hostPath volume keeps its owner.
 func readable(dir string) error {
 	return filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 		if err != nil {

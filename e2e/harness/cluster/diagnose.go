@@ -8,8 +8,8 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// Diagnose gathers what explains a failure in a namespace: the operator's last words, pods,
-// the MoEDeployments and their transitions, warnings, and the logs of pods that do not run.
+// Diagnose collects the state after a failure in a namespace: the end of the operator's log, pods, the MoEDeployments
+// and their transitions, warnings, and the logs of pods that do not run.
 func (c *Cluster) Diagnose(ctx context.Context, namespace string) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -15,25 +15,25 @@ import (
 
 const imageTag = "dev"
 
-// image of programs, each at /bin/<its name>; the first is the entry point.
+// image describes an image of programs, each at /bin/<its name>; the first is the entry point.
 type image struct {
 	name     string   // agent: tangram.dev/agent:dev
 	programs []string // paths under the repository
 	files    []string // likewise, each at /share/<its name>
 }
 
-// paceTable says how long steps last on accelerators, for engines that are to have a clock (docs/telemetry.md).
+// paceTable has the duration of steps on accelerators, for paced engines (docs/telemetry.md).
 const paceTable = "build/images/pace.json"
 
 var images = []image{
-	// The hook is copied into containers of any image, so it is a static program beside the agent.
+	// The hook is copied into containers of any image, so it is a static program in the agent's image.
 	{name: "agent", programs: []string{"build/cxx/agent/server/tangram-agent", "build/cxx/agent/server/tangram-hook"}},
 	{name: "engine", programs: []string{"build/cxx/e2e/engine/tangram-engine"}, files: []string{paceTable}},
 	{name: "operator", programs: []string{"build/images/bin/tangram-operator"}},
 	{name: "gateway", programs: []string{"build/images/bin/tangram-gateway"}},
 }
 
-// Images gives the archives of all images under build/images, assembled anew where a program changed.
+// Images returns the archives of all images under build/images, and assembles those whose programs changed.
 func Images(ctx context.Context, o Options) ([]string, error) {
 	if err := o.absolute(); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func Images(ctx context.Context, o Options) ([]string, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o750); err != nil {
 		return nil, err
 	}
-	// Static, so that their images hold nothing but them.
+	// Static programs, so that their images contain nothing else.
 	if err := o.runIn(ctx, filepath.Join(o.Root, "operator"), []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-ldflags=-s -w",
 		"-o", filepath.Join(dir, "bin")+"/", "./cmd/tangram-operator", "./cmd/tangram-gateway"); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func Images(ctx context.Context, o Options) ([]string, error) {
 		archives = append(archives, archive)
 		args := []string{"build-image", "--name", "tangram.dev/" + i.name + ":" + imageTag, "--out", archive, "--user", "65532",
 			"--entrypoint", "/bin/" + filepath.Base(i.programs[0])}
-		inputs := []string{o.tool("tangram-cluster")} // which assembles them
+		inputs := []string{o.tool("tangram-cluster")} // the program that assembles them
 		for _, p := range i.programs {
 			program := filepath.Join(o.Root, p)
 			inputs, args = append(inputs, program), append(args, program+":/bin/"+filepath.Base(p))
@@ -76,7 +76,7 @@ func Images(ctx context.Context, o Options) ([]string, error) {
 		if err := o.run(ctx, o.tool("tangram-cluster"), args...); err != nil {
 			return nil, err
 		}
-		// Last, so that what was interrupted is made again.
+		// Written last, so that an interrupted archive is assembled again.
 		if err := os.WriteFile(archive+".inputs", []byte(sum), 0o600); err != nil {
 			return nil, err
 		}
@@ -84,7 +84,7 @@ func Images(ctx context.Context, o Options) ([]string, error) {
 	return archives, nil
 }
 
-// writePaceTable as a user would.
+// writePaceTable writes the table with the CLI, like a user.
 func writePaceTable(ctx context.Context, o Options) error {
 	table, err := exec.CommandContext(ctx, o.tool("tangram"), "pace-table", "-", "--model", "Qwen3-30B-A3B", "--engine", "trtllm", "--ranks", "6").Output()
 	if err != nil {
@@ -93,7 +93,7 @@ func writePaceTable(ctx context.Context, o Options) error {
 	return os.WriteFile(filepath.Join(o.Root, paceTable), table, 0o644) //nolint:gosec // pods do not run as root
 }
 
-// current says whether the archive is there and was made of these inputs.
+// current reports whether the archive exists and was made from these inputs.
 func current(archive, inputs string) bool {
 	made, err := os.ReadFile(archive + ".inputs")
 	if err != nil || string(made) != inputs {
@@ -103,7 +103,7 @@ func current(archive, inputs string) bool {
 	return err == nil
 }
 
-// fingerprint of files' contents.
+// fingerprint hashes the contents of the files.
 func fingerprint(paths ...string) (string, error) {
 	var sums []string
 	for _, path := range paths {

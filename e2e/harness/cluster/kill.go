@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// KillForked sends SIGKILL to every process but the first of one container of a pod, by the id that the pod's status tells (containerd://ID).
+// KillForked sends SIGKILL to every process except the first of one container of a pod; containerID is from the pod's
+// status (containerd://ID).
 func KillForked(podUID, containerID string) (int, error) {
 	_, id, found := strings.Cut(containerID, "://")
 	if !found || id == "" {
@@ -18,7 +19,7 @@ func KillForked(podUID, containerID string) (int, error) {
 	return kill(podUID, id)
 }
 
-// isFirst of its namespace of processes, as a container's first one is.
+// isFirst reports whether the process is the first of its PID namespace, like a container's first process.
 func isFirst(dir string) bool {
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil {
@@ -33,12 +34,12 @@ func isFirst(dir string) bool {
 	return false
 }
 
-// KillContainers sends SIGKILL to every process of a pod's containers at once, as the kernel
-// does when memory runs out; the pod itself stays. It gives the number of processes. The
-// nodes are of this machine, so that their processes are seen here.
+// KillContainers sends SIGKILL to every process of a pod's containers together, like the kernel when memory runs out;
+// the pod itself stays. It returns the number of processes. The nodes run on this machine, so their processes are
+// visible here.
 func KillContainers(podUID string) (int, error) { return kill(podUID, "") }
 
-// kill processes of a pod's containers; of one alone, if it is named, those that did not come first.
+// kill kills processes of a pod's containers. If a container is named: only its processes except the first.
 func kill(podUID, container string) (int, error) {
 	if podUID == "" {
 		return 0, fmt.Errorf("kill containers: a pod without UID")
@@ -49,12 +50,12 @@ func kill(podUID, container string) (int, error) {
 	}
 	killed := 0
 	for _, file := range cgroups {
-		content, err := os.ReadFile(file) // it may have ended meanwhile
+		content, err := os.ReadFile(file) // the process may have ended
 		if err != nil || !strings.Contains(string(content), "pod"+podUID) || !strings.Contains(string(content), container) {
 			continue
 		}
 		dir := filepath.Dir(file)
-		// The sandbox's own process is no container.
+		// The sandbox's process belongs to no container.
 		if comm, err := os.ReadFile(filepath.Join(dir, "comm")); err != nil || strings.TrimSpace(string(comm)) == "pause" {
 			continue
 		}

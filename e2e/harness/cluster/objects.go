@@ -11,7 +11,7 @@ import (
 // ModelsClaim is the name of the claim of the checkpoints (e2e/demo/manifests).
 const ModelsClaim = "models"
 
-// volume of a folder that every node sees, for one claim.
+// volume returns a volume of a folder that every node sees, for one claim.
 func volume(namespace, path string) *corev1.PersistentVolume {
 	directory := corev1.HostPathDirectory
 	return &corev1.PersistentVolume{
@@ -27,7 +27,7 @@ func volume(namespace, path string) *corev1.PersistentVolume {
 	}
 }
 
-// Namespace makes one under restricted Pod Security, with its volume of checkpoints.
+// Namespace makes a namespace under restricted Pod Security, with its volume of checkpoints.
 func (c *Cluster) Namespace(ctx context.Context, name string) error {
 	if err := c.Kube.Apply(ctx, &corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
@@ -38,8 +38,8 @@ func (c *Cluster) Namespace(ctx context.Context, name string) error {
 	return c.Models(ctx, name)
 }
 
-// DeleteNamespace and its volume, without waiting: a namespace takes half of the longest grace period of its pods.
-// Its worlds go first, so that nobody drains them.
+// DeleteNamespace deletes a namespace and its volume, without waiting: deletion takes half of the longest grace period
+// of its pods. Its worlds are deleted first, so that they are not drained.
 func (c *Cluster) DeleteNamespace(ctx context.Context, name string) error {
 	if _, err := c.Kube.In(name).Run(ctx, nil, "delete", "moedeployments", "--all", "--wait=false"); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (c *Cluster) DeleteNamespace(ctx context.Context, name string) error {
 	return c.Kube.Delete(ctx, "persistentvolume/models-"+name, false)
 }
 
-// AwaitNamespaceGone waits until a namespace that was deleted is gone, and its volume.
+// AwaitNamespaceGone waits until a deleted namespace and its volume are gone.
 func (c *Cluster) AwaitNamespaceGone(ctx context.Context, name string) error {
 	if err := c.Kube.Delete(ctx, "namespace/"+name, true); err != nil {
 		return err

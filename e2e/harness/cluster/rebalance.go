@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// follow asks for copies of hot experts, two on each of four ranks, and for a look every so many seconds.
+	// follow requests replicas of hot experts, two on each of four ranks, and a check every %d seconds.
 	follow = `{"spec":{"experts":{"redundant":{"count":8},"rebalance":{"mode":"Apply","intervalSeconds":%d}}}}`
-	// stay leaves experts where they are: who dies next dies with copies around.
+	// stay stops the rebalance: the experts stay in place, so a later death happens with replicas present.
 	stay = `{"spec":{"experts":null}}`
 	look = 50 * time.Millisecond
 
@@ -20,8 +20,9 @@ const (
 	RebalanceInterval = 3 * time.Second
 )
 
-// Rebalance a world whose prompts ask for the same few experts, until the operator has moved experts and measured what
-// that brought. interval, in whole seconds: the operator decides and measures by the tokens of one. why: its words on the decision, also with an error.
+// Rebalance waits until the operator has moved experts of a world whose prompts need the same few experts, and has
+// measured the gain. interval, in whole seconds: the operator decides and measures on the tokens of one. why: its
+// message about the decision, also with an error.
 func Rebalance(ctx context.Context, k *kube.Client, deployment string, interval time.Duration) (done *v1alpha2.CompletedRebalance, why string, err error) {
 	object := "moedeployment/" + deployment
 	if err := k.Patch(ctx, object, fmt.Sprintf(follow, int(interval.Seconds()))); err != nil {

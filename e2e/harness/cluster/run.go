@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// lines that a program prints, said one by one and kept for its error.
+// lines passes a program's output on line by line, and keeps it for an error.
 type lines struct {
 	say  func(format string, args ...any)
 	name string
@@ -35,7 +35,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 }
 
-// end of what was printed.
+// end returns the last lines of the output.
 func (l *lines) end() string {
 	all := strings.Split(strings.TrimSpace(l.all.String()), "\n")
 	return strings.Join(all[max(0, len(all)-15):], "\n")
@@ -45,8 +45,8 @@ func (o *Options) run(ctx context.Context, program string, args ...string) error
 	return o.runIn(ctx, o.Root, nil, program, args...)
 }
 
-// runIn a folder, with env added. The program is in a process group of its own: Ctrl-C on the
-// terminal ends ctx, and ctx asks the program to end, so that it can clean up.
+// runIn runs a program in a folder, with env added. The program has a separate process group: Ctrl-C on the terminal
+// ends ctx, and ctx terminates the program, so that it can clean up.
 func (o *Options) runIn(ctx context.Context, dir string, env []string, program string, args ...string) error {
 	out := &lines{say: o.Say, name: filepath.Base(program)}
 	cmd := exec.CommandContext(ctx, program, args...)

@@ -77,13 +77,13 @@ func applyCommand() *cobra.Command {
 	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "maximum time from the permit to the flip; after it, the attempt is aborted")
 	for _, name := range []string{"world-file", "ranks"} {
 		if err := c.MarkFlagRequired(name); err != nil {
-			panic(err) // a name that is not a flag: a bug of this file
+			panic(err) // no flag has this name: a bug in this file
 		}
 	}
 	return c
 }
 
-// calls to agents so far.
+// calls returns the number of calls to agents so far.
 func calls(d *driver.Driver) (n uint64) {
 	for _, agent := range d.Agents {
 		if counts, ok := agent.(interface{ Calls() uint64 }); ok {
@@ -144,7 +144,7 @@ func parseShape(s string, into map[uint32]layout.LayerShape) error {
 	return nil
 }
 
-// printer of events: JSON lines, or a line at each new phase.
+// printer prints events: as JSON lines, or one line per phase.
 type printer struct {
 	out  io.Writer
 	json bool
@@ -153,7 +153,7 @@ type printer struct {
 
 func (p *printer) event(e driver.Event) {
 	if p.json {
-		_ = json.NewEncoder(p.out).Encode(map[string]any{"event": e}) // a reader that left does not stop a transition
+		_ = json.NewEncoder(p.out).Encode(map[string]any{"event": e}) // a closed output does not stop a transition
 		return
 	}
 	if now := fmt.Sprint(e.Flip, e.Phase); now != p.last {

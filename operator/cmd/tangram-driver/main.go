@@ -16,12 +16,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// usageError is an error of the caller.
+// usageError is a wrong command line or world file.
 type usageError struct{ error }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run gives the exit code.
+// run returns the exit code.
 func run(args []string, out, errs io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -43,7 +43,7 @@ func run(args []string, out, errs io.Writer) int {
 	if err := root.ExecuteContext(ctx); err != nil {
 		_, _ = fmt.Fprintln(errs, "tangram-driver:", err)
 		var usage usageError
-		if errors.As(err, &usage) || !begun { // what cobra refuses by itself: a missing flag, an unknown command
+		if errors.As(err, &usage) || !begun { // cobra's own errors: a missing flag, an unknown command
 			return 2
 		}
 		return 1

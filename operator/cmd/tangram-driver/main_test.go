@@ -77,7 +77,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// A keeper goes on whatever happens, and ends well when it is told to.
+// A keeper continues after all errors, and a signal ends it with success.
 func TestKeepUntilItIsToldToEnd(t *testing.T) {
 	dir := t.TempDir()
 	certs := filepath.Join(dir, "certs")
@@ -99,7 +99,7 @@ func TestKeepUntilItIsToldToEnd(t *testing.T) {
 	time.Sleep(200 * time.Millisecond) // there is no such file yet
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "agents"), []byte("127.0.0.1:1\n"), 0o600))
 	for code := -1; code < 0; {
-		require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM)) // again, as it may not listen yet
+		require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM)) // again, because it may not listen yet
 		select {
 		case code = <-ended:
 			require.Zero(t, code, logs.String())

@@ -13,8 +13,8 @@ import (
 const placementHelp = "JSON file with the placement of whole experts and their replicas, as [layer][rank][experts]: one list per MoE layer and rank, " +
 	"in any order"
 
-// readPlacement reads a file of --placement as far as it can be judged without the model; the rest is the planner's
-// to say, see blame.
+// readPlacement reads a --placement file and checks it as far as possible without the model. The planner checks the
+// rest; see blame.
 func readPlacement(path string, ranks int, m layout.Mode) (out [][][]uint32, err error) {
 	defer func() {
 		if err != nil {
@@ -33,7 +33,7 @@ func readPlacement(path string, ranks int, m layout.Mode) (out [][][]uint32, err
 	if err != nil {
 		return nil, err
 	}
-	if n := len(lists[0]); n != ranks { // all layers have as many
+	if n := len(lists[0]); n != ranks { // all layers have the same number
 		return nil, fmt.Errorf("placement has %d ranks; want %d, the value of --ranks", n, ranks)
 	}
 	out = make([][][]uint32, len(lists))
@@ -49,7 +49,7 @@ func readPlacement(path string, ranks int, m layout.Mode) (out [][][]uint32, err
 	return out, nil
 }
 
-// blame the file for a placement that does not suit the model; nothing was done then.
+// blame names the file in the error for a placement that does not suit the model. Nothing has changed at that time.
 func blame(path string, err error) error {
 	var bad *layout.BadPlacement
 	if errors.As(err, &bad) {

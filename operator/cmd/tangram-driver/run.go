@@ -74,13 +74,13 @@ func runCommand() *cobra.Command {
 	f.DurationVar(&limits.Reattach, "reattach-timeout", limits.Reattach, "maximum time for an engine to reattach while its agent runs; after it, the engine counts as lost")
 	for _, name := range []string{"world-file", "ranks"} {
 		if err := c.MarkFlagRequired(name); err != nil {
-			panic(err) // a name that is not a flag: a bug of this file
+			panic(err) // no flag has this name: a bug in this file
 		}
 	}
 	return c
 }
 
-// did is a line of output.
+// did is a line of output, for one repair or apply.
 type did struct {
 	Did    string         `json:"did"`
 	At     time.Time      `json:"at"`
@@ -98,11 +98,11 @@ func reporter(out io.Writer) func(string, *driver.Record, error) {
 		}
 		one.Lock()
 		defer one.Unlock()
-		_ = lines.Encode(line) // a reader that left does not stop a keeper
+		_ = lines.Encode(line) // a closed output does not stop a keeper
 	}
 }
 
-// lines lead to agents, which may come and go.
+// lines are connections to agents, which may come and go.
 type lines struct {
 	world  *worldFile
 	file   string
@@ -126,7 +126,7 @@ func (l *lines) dial(address string) (world.Agent, error) {
 	return agentclient.Dial(address, l.config)
 }
 
-// agents of now, and whether there are no others.
+// agents returns the current addresses, and whether there are no others.
 func (l *lines) agents() ([]string, bool, error) {
 	if l.file == "" {
 		return l.world.Agents, false, nil
@@ -135,7 +135,7 @@ func (l *lines) agents() ([]string, bool, error) {
 	return addresses, true, err
 }
 
-// readAgents gives the addresses of a file, each once; empty lines and those that begin with # say nothing.
+// readAgents returns the addresses in a file, without duplicates. It skips empty lines and lines that begin with #.
 func readAgents(path string) ([]string, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -37,7 +37,7 @@ func statusCommand() *cobra.Command {
 			for _, agent := range d.Agents {
 				s, err := agent.Status(cmd.Context(), w.World)
 				if err != nil {
-					failures = append(failures, err) // the others are shown all the same
+					failures = append(failures, err) // the other agents are printed anyway
 					continue
 				}
 				if asJSON {
@@ -59,12 +59,12 @@ func statusCommand() *cobra.Command {
 	c.Flags().StringVar(&file, "world-file", "", "JSON file with the keys world, agents, store and tls")
 	c.Flags().BoolVar(&asJSON, "json", false, "print one StatusResponse per line as JSON")
 	if err := c.MarkFlagRequired("world-file"); err != nil {
-		panic(err) // a name that is not a flag: a bug of this file
+		panic(err) // no flag has this name: a bug in this file
 	}
 	return c
 }
 
-// row goes into the table; what went wrong while writing comes with its Flush.
+// row prints a row of the table; Flush returns write errors.
 func row(table *tabwriter.Writer, s *tangramv1.StatusResponse, r *tangramv1.RankStatus) {
 	rank, engine, t := "-", "none", r.GetTransition()
 	if r.InWorld {
@@ -107,7 +107,7 @@ func certificatesCommand() *cobra.Command {
 	c.Flags().StringSliceVar(&hosts, "hosts", []string{"127.0.0.1", "localhost"}, "host names and IP addresses in the certificates")
 	for _, name := range []string{"dir", "world"} {
 		if err := c.MarkFlagRequired(name); err != nil {
-			panic(err) // a name that is not a flag: a bug of this file
+			panic(err) // no flag has this name: a bug in this file
 		}
 	}
 	return c

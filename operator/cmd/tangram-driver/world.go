@@ -38,7 +38,7 @@ func readWorld(path string) (*worldFile, error) {
 	return w, nil
 }
 
-// open connects a driver; close its agents with the function returned.
+// open connects a driver. The returned function closes its agents.
 func (w *worldFile) open(log *slog.Logger) (*driver.Driver, func(), error) {
 	config, err := pki.Client(w.TLS, w.World, "agent/")
 	if err != nil {
@@ -60,7 +60,7 @@ func (w *worldFile) open(log *slog.Logger) (*driver.Driver, func(), error) {
 	}
 	return d, func() {
 		for _, c := range closers {
-			_ = c() // nothing can be done about a connection that does not close
+			_ = c() // a failed close needs no action
 		}
 	}, nil
 }

@@ -37,10 +37,10 @@ type flags struct {
 
 func main() { os.Exit(run()) }
 
-// run gives the exit code.
+// run returns the exit code.
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends it at once
+	context.AfterFunc(ctx, stop) // a second signal ends it immediately
 	defer stop()
 	var f flags
 	root := &cobra.Command{Use: "tangram-gateway", Short: "Serve the OpenAI-compatible API of a world", Args: cobra.NoArgs,
@@ -78,7 +78,7 @@ func run() int {
 	root.MarkFlagsRequiredTogether("text-socket", "tokens-socket")
 	for _, name := range []string{"world", "tls-ca", "tls-cert", "tls-key"} {
 		if err := root.MarkFlagRequired(name); err != nil {
-			panic(err) // a name that is not a flag: a bug of this file
+			panic(err) // not a flag: a bug of this file
 		}
 	}
 	root.MarkFlagsOneRequired("seed", "discover")
@@ -140,12 +140,12 @@ func serve(ctx context.Context, f flags) error {
 	return server.Serve(ctx, clients, operations, registry, f.drain)
 }
 
-// useText gives a text server its tokens, until stop: a gateway that drains has clients yet.
+// useText serves tokens to a text server until stop, because a draining gateway still has clients.
 func useText(ctx context.Context, f flags, server *gateway.Server, log *slog.Logger) (stop func(), err error) {
 	if f.text == "" {
 		return func() {}, nil
 	}
-	if err := os.Remove(f.tokens); err != nil && !errors.Is(err, os.ErrNotExist) { // of a gateway that was killed
+	if err := os.Remove(f.tokens); err != nil && !errors.Is(err, os.ErrNotExist) { // left by a killed gateway
 		return nil, fmt.Errorf("--tokens-socket: %w", err)
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", f.tokens)
@@ -163,13 +163,13 @@ func useText(ctx context.Context, f flags, server *gateway.Server, log *slog.Log
 	return func() { cancel(); wait.Wait() }, nil
 }
 
-// telling is the service that the operator asks.
+// telling is the service that the operator queries.
 type telling struct {
-	listener net.Listener // nil: there is none
+	listener net.Listener // nil: no service
 	stop     func()
 }
 
-// tell the operator, until stop: a gateway that drains has clients yet.
+// tell serves the operator until stop, because a draining gateway still has clients.
 func tell(ctx context.Context, f flags, pool *gateway.Pool, log *slog.Logger) (*telling, error) {
 	if f.telemetry == "" {
 		return &telling{stop: func() {}}, nil
@@ -192,7 +192,7 @@ func tell(ctx context.Context, f flags, pool *gateway.Pool, log *slog.Logger) (*
 	return &telling{l, func() { cancel(); wait.Wait() }}, nil
 }
 
-// writeReady so that a reader sees all of it or nothing.
+// writeReady writes the file atomically: a reader sees all of it or none.
 func writeReady(path string, listeners map[string]net.Listener) error {
 	if path == "" {
 		return nil

@@ -17,9 +17,9 @@ import (
 	"tangram.dev/operator/internal/pki"
 )
 
-const wait = 4 * time.Minute // only what hangs takes so long
+const wait = 4 * time.Minute // only a hang takes this long
 
-// started is a gateway that runs in this process, with the addresses of its clients and its operations, and its exit code.
+// started is a gateway in this process, with the addresses of its clients and its operations, and its exit code.
 func started(t *testing.T, flags ...string) (clients, operations string, code <-chan int) {
 	t.Helper()
 	folder, err := pki.OpenFolder(t.TempDir(), "w")
@@ -41,7 +41,7 @@ func started(t *testing.T, flags ...string) (clients, operations string, code <-
 	return at.Address, at.Metrics, ended
 }
 
-// get a page, or its beginning.
+// get reads a page, or its beginning.
 func get(t *testing.T, url string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+url, http.NoBody)
@@ -54,7 +54,7 @@ func get(t *testing.T, url string) (int, string) {
 	return reply.StatusCode, string(text[:n])
 }
 
-// untilItEnds waits until the gateway is told to be unready because it ends.
+// untilItEnds waits until the gateway is unready because it is ending.
 func untilItEnds(t *testing.T, operations string, code <-chan int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -67,7 +67,7 @@ func untilItEnds(t *testing.T, operations string, code <-chan int) {
 	require.Empty(t, code, "it has ended")
 }
 
-// SIGTERM makes it unready; it answers what is under way, and ends well.
+// SIGTERM makes the gateway unready. It answers the requests in progress, and exits with code 0.
 func TestSIGTERMDrains(t *testing.T) {
 	clients, operations, code := started(t, "--grace=1h", "--read-timeout=1h")
 	_, text := get(t, operations+"/readyz")
@@ -76,7 +76,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
 	answers := bufio.NewReader(c)
-	// A request whose body is not here yet: until then, it is under way.
+	// A request without its body: until the body arrives, it is in progress.
 	_, err = io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: w\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
 	require.NoError(t, err)
 	reply, err := http.ReadResponse(answers, nil)
@@ -94,7 +94,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	require.Zero(t, <-code)
 }
 
-// While it is a lame duck, the gateway answers new connections, too.
+// A lame-duck gateway also answers new connections.
 func TestRealTime_LameDuckAnswers(t *testing.T) {
 	clients, operations, code := started(t, "--lame-duck=5s")
 	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))

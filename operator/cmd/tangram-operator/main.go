@@ -1,4 +1,4 @@
-// tangram-operator runs MoEDeployments: see internal/controller.
+// tangram-operator reconciles MoEDeployments: see internal/controller.
 package main
 
 import (
@@ -38,18 +38,18 @@ type flags struct {
 	custom                                  customMetrics
 }
 
-// customMetrics that this operator serves.
+// customMetrics are the flags of the custom metrics server.
 type customMetrics struct{ address, service, secret string }
 
-// closeWithin is what running flips get at the end of the process.
+// closeWithin limits how long running flips may take when the process ends.
 const closeWithin = 20 * time.Second
 
-// ownMetrics are registered once in a process, where controller-runtime's are.
+// ownMetrics registers the operator's metrics in controller-runtime's registry, once per process.
 var ownMetrics = sync.OnceValue(func() *controller.Metrics { return controller.NewMetrics(metrics.Registry) })
 
 func main() { os.Exit(run()) }
 
-// run gives the exit code.
+// run returns the exit code.
 func run() int {
 	var f flags
 	root := &cobra.Command{Use: "tangram-operator", Short: "Reconcile MoEDeployments", Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
@@ -59,7 +59,7 @@ func run() int {
 				return err
 			}
 			ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
-			klog.SetSlogLogger(log) // leader election speaks by it
+			klog.SetSlogLogger(log) // leader election logs with klog
 			return serve(cmd.Context(), f, log)
 		}}
 	p := root.Flags()
@@ -84,7 +84,7 @@ func run() int {
 	p.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
 	for _, name := range []string{"agent-image", "engine-image", "vllm-image", "gateway-image", "operator-image"} {
 		if err := root.MarkFlagRequired(name); err != nil {
-			panic(err) // a name that is not a flag: a bug of this file
+			panic(err) // not the name of a flag: a bug in this file
 		}
 	}
 	root.AddCommand(sizeCommand())
@@ -141,14 +141,14 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 			return err
 		}
 	}
-	// Runs while this process leads; ended before the lease is given up.
+	// The manager runs this while the process leads, and ends it before it releases the lease.
 	if err := mgr.Add(leading{worlds}); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
 }
 
-// leading ends running transitions when this process stops to lead.
+// leading ends running transitions when this process stops leading.
 type leading struct{ worlds *world.Worlds }
 
 func (l leading) Start(ctx context.Context) error {

@@ -41,16 +41,16 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// How long a test waits for what must come, and how often it looks.
+// How long tests wait for a result, and how often they check.
 const (
-	wait = 4 * time.Minute // only what hangs takes so long
+	wait = 4 * time.Minute // only a deadlock takes this long
 	tick = 50 * time.Millisecond
 )
 
-// startServer is a kube-apiserver of this test's own, with a kubeconfig for it in KUBECONFIG. It proves to servers behind it who it is.
+// startServer starts a kube-apiserver, with its kubeconfig in KUBECONFIG. It authenticates itself to servers behind it.
 func startServer(t *testing.T) client.Client {
 	t.Helper()
-	root := filepath.Join("..", "..", "..") // of the folder that go test starts a test in
+	root := filepath.Join("..", "..", "..") // relative to the folder in which go test runs the test
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
 		assets = t.TempDir()
@@ -87,8 +87,8 @@ func startServer(t *testing.T) client.Client {
 	return c
 }
 
-// freePort stays free until the test ends: a socket that listens to nobody holds it, and with SO_REUSEADDR, which Go's listeners have,
-// this test can listen on it all the same.
+// freePort returns a port that no other process takes until the test ends: a bound socket holds it. Go's listeners use
+// SO_REUSEADDR, so this test can still listen on it.
 func freePort(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -101,7 +101,7 @@ func freePort(t *testing.T) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(at.(*unix.SockaddrInet4).Port))
 }
 
-// account of this name, and a token of it.
+// account creates a service account and returns a token for it.
 func account(t *testing.T, c client.Client, name string) string {
 	t.Helper()
 	a := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
@@ -111,7 +111,7 @@ func account(t *testing.T, c client.Client, name string) string {
 	return token.Status.Token
 }
 
-// get is the body of an answer 200, or an error.
+// get returns the body of a reply with status 200, or an error.
 func get(ctx context.Context, url, token string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -133,7 +133,7 @@ func get(ctx context.Context, url, token string) (string, error) {
 	return string(body), err
 }
 
-// The program leads, answers its probes, shows metrics, and gives its lease back at the end.
+// The program leads, answers its probes, serves metrics, and releases its lease at the end.
 func TestServe(t *testing.T) {
 	c := startServer(t)
 	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", VLLM: "vllm:test", Gateway: "gateway:test", Operator: "operator:test"}, metrics: freePort(t), health: freePort(t), elect: true, ownNamespace: "default",
@@ -195,7 +195,7 @@ func TestServe(t *testing.T) {
 	require.Empty(t, holder(), "the next one need not wait for the lease to run out")
 }
 
-// behindTheServer is what the chart makes, so that the API server asks this process for custom metrics.
+// behindTheServer creates the chart's objects, so that the API server queries this process for custom metrics.
 func behindTheServer(t *testing.T, c client.Client) customMetrics {
 	t.Helper()
 	out := customMetrics{address: freePort(t), service: "custom", secret: "custom"}
@@ -212,7 +212,7 @@ func behindTheServer(t *testing.T, c client.Client) customMetrics {
 	return out
 }
 
-// customMetricsAreServed by way of the API server, which trusts this process by the certificate that it made, to whom the cluster lets have them.
+// customMetricsAreServed checks that the API server trusts this process and serves its metrics only if authorized.
 func customMetricsAreServed(t *testing.T) {
 	t.Helper()
 	config, err := ctrl.GetConfig()

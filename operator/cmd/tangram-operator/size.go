@@ -11,8 +11,8 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// sizeCommand is what a pod of the operator runs to read a checkpoint: it writes the memory of a rank, as JSON, where the kubelet takes it for the container's
-// termination message.
+// sizeCommand runs in a pod of the operator and reads a checkpoint. It writes the memory per rank, as JSON, to the file
+// from which the kubelet takes the container's termination message.
 func sizeCommand() *cobra.Command {
 	var model, to string
 	var rows uint32
@@ -45,7 +45,7 @@ func sizeCommand() *cobra.Command {
 	f.BoolVar(&in.Lenient, "lenient", false, "skip TensorParallel mode for numbers of ranks that cannot share an expert")
 	for _, name := range []string{"model", "ranks"} {
 		if err := c.MarkFlagRequired(name); err != nil {
-			panic(err) // a name that is not a flag: a bug of this file
+			panic(err) // not the name of a flag: a bug in this file
 		}
 	}
 	return c

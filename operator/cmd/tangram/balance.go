@@ -14,7 +14,7 @@ import (
 	"tangram.dev/operator/pkg/load"
 )
 
-// budgetFlags are the measured costs; all of them or none.
+// budgetFlags are the measured costs; all of them must be given, or none.
 var budgetFlags = []string{"expert-bytes", "block-bytes", "kv-blocks", "kv-demand", "loss-per-block", "moe-seconds", "other-seconds"}
 
 type balanceFlags struct {
@@ -77,7 +77,7 @@ Balancedness is the mean load of the ranks divided by the maximum; 1.0 is perfec
 func required(c *cobra.Command, names ...string) {
 	for _, name := range names {
 		if err := c.MarkFlagRequired(name); err != nil {
-			panic(err) // a name that is not a flag: a bug of this file
+			panic(err) // not a flag: a bug of this file
 		}
 	}
 }

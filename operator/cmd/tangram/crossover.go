@@ -58,13 +58,13 @@ Use the result as the threshold of a policy for that engine, model, number of ra
 	return c
 }
 
-// crossovers as they are printed; steps: with a table of each.
+// crossovers to print; steps: with a table for each.
 type crossovers struct {
 	Crossovers []simcli.Crossover `json:"crossovers"`
 	steps      bool
 }
 
-// Table of them.
+// Table prints the crossovers.
 func (all *crossovers) Table(w *tabwriter.Writer, _ int) {
 	for _, c := range all.Crossovers {
 		_, _ = fmt.Fprintf(w, "%s, %s, context of %d tokens: %s\n", c.Engine, c.Routing, c.Context, c.Words())
@@ -73,7 +73,7 @@ func (all *crossovers) Table(w *tabwriter.Writer, _ int) {
 		return
 	}
 	for _, c := range all.Crossovers {
-		_ = w.Flush() // each has columns of its own
+		_ = w.Flush() // each table has its own columns
 		_, _ = fmt.Fprintf(w, "%s, %s, %d\tms: step\t\tdense\t\tattention\t\texperts\t\tcollectives\t\tratio\ttokens/s\t\t\n", c.Engine, c.Routing, c.Context)
 		_, _ = fmt.Fprintln(w, "requests"+strings.Repeat("\tExpert\tTensor", 5)+"\t\tExpert\tTensor\t")
 		for _, at := range c.Points {

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is said of a crossing is what the points beside it say; the picture has a line for each and the published thresholds.
+// The description of a crossing agrees with its points. The picture has a line per crossover and the published
+// thresholds.
 func TestCrossover(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.svg")
 	code, out, errs := call("", "simulate", "crossover", "--model", "Qwen3-30B-A3B", "--context", "512,8192", "-o", "json", "--svg", path)

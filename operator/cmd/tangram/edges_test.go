@@ -17,7 +17,7 @@ type balanced struct {
 	Placement    [][][]int
 }
 
-// balanceOf a file with the flags, as JSON.
+// balanceOf plans a file with the flags, and returns the JSON.
 func balanceOf(t *testing.T, load string, flags ...string) balanced {
 	t.Helper()
 	code, out, errs := call(load, append([]string{"balance", "--load", "-", "-o", "json"}, flags...)...)
@@ -36,7 +36,7 @@ func placementFile(t *testing.T, of any) string {
 	return path
 }
 
-// Mode full pays for what is of use alone.
+// Mode full makes only moves that pay.
 func TestBalance_WhenModeIsFull(t *testing.T) {
 	const hot = `{"tangram_load":1,"windows":[[[900,0,0,0,0,0],[0,0,0,0,0,0],[30,20,10,10,20,30]]]}`
 	got := balanceOf(t, hot, "--ranks", "3", "--redundant-experts", "6", "--mode", "full")
@@ -68,7 +68,7 @@ func TestBalance_WhenModeIsFull(t *testing.T) {
 	require.Zero(t, last)
 }
 
-// Nodes need not divide the ranks, in balance and in plan alike.
+// The number of nodes need not divide that of ranks, in balance and in plan.
 func TestBalance_WhenNodesDoNotDivideRanks(t *testing.T) {
 	got := balanceOf(t, small, "--ranks", "3", "--nodes", "2", "--redundant-experts", "2", "--groups", "2")
 	require.Equal(t, 2, got.Nodes)
@@ -83,7 +83,7 @@ func TestBalance_WhenNodesDoNotDivideRanks(t *testing.T) {
 	require.Contains(t, out, "on 3 ranks (2 nodes)")
 }
 
-// Layers in front without load look like dense ones.
+// Leading layers without load look like dense ones.
 func TestBalance_WhenLayersInFrontAreIdle(t *testing.T) {
 	const dense = `{"logical_count":[[0,0,0,0],[0,0,0,0],[3,1,1,1],[0,0,0,0],[1,1,1,1]]}`
 	code, _, errs := call(dense, "balance", "--load", "-", "--ranks", "2")
@@ -100,7 +100,7 @@ func TestBalance_WhenLayersInFrontAreIdle(t *testing.T) {
 	require.Empty(t, errs, "all are idle: that is no sign of dense layers")
 }
 
-// vLLM's map is read as it is; what cannot be read is refused by what it looks like.
+// vLLM's map is read as is. Files of other formats are recognized and rejected.
 func TestBalance_WhenFilesAreForeign(t *testing.T) {
 	flat := placementFile(t, [][]int{{0, 1, 2, 3, 0, 1}, {3, 2, 1, 0, 3, 2}})
 	nested := placementFile(t, [][][]int{{{0, 1, 2}, {3, 0, 1}}, {{3, 2, 1}, {0, 3, 2}}})

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// without gives an error for flags that were given and of which nothing would come, as flag `of` was not.
+// without rejects flags that were given but have no effect without flag `of`.
 func without(c *cobra.Command, of string, flags ...string) error {
 	if c.Flags().Changed(of) {
 		return nil
@@ -24,7 +24,7 @@ func without(c *cobra.Command, of string, flags ...string) error {
 	return fmt.Errorf("found %s without --%s: set --%s or remove %s", strings.Join(idle, ", "), of, of, strings.Join(idle, ", "))
 }
 
-// onceStdin gives an error where several of the flags, which take files, are to be read from stdin.
+// onceStdin rejects more than one flag that reads standard input.
 func onceStdin(c *cobra.Command, flags ...string) error {
 	var from []string
 	for _, name := range flags {

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the example's load and the golden
 
 const docs = "../../../docs"
 
-// exampleLoad is the recording that docs/placement.md follows: 3 layers of 16 experts, 4 windows.
+// exampleLoad is the recording in docs/placement.md: 3 layers of 16 experts, 4 windows.
 func exampleLoad(t *testing.T) []byte {
 	t.Helper()
 	g, err := load.NewLogNormal(load.Shape{Layers: 3, Experts: 16, Assignments: 4000, Seed: 6}, 1, .9)
@@ -42,7 +42,7 @@ func TestTheExampleLoadIsAsMade(t *testing.T) {
 	require.Equal(t, string(want), string(got))
 }
 
-// Outputs are what testdata says, and a page of the docs quotes whole those that it tells of.
+// Outputs equal those in testdata, and docs pages quote them completely where they use them.
 func TestGoldenOutputs(t *testing.T) {
 	const placement, experiments, simulator, nowhere = "placement.md", "experiments.md", "simulator.md", ""
 	for _, c := range []struct {
@@ -85,7 +85,7 @@ func TestGoldenOutputs(t *testing.T) {
 	}
 }
 
-// TestPicturesAreAsMade: each page names the command that draws its picture.
+// Pictures equal the output of the commands that the pages name.
 func TestPicturesAreAsMade(t *testing.T) {
 	for _, c := range []struct{ page, picture, command string }{
 		{"policy.md", "policy/bursts.svg",

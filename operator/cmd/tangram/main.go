@@ -14,8 +14,8 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
-// run gives the exit code. All that these commands do follows from the command line and the files that it names, so all
-// that fails is wrong there, but what cannot be written.
+// run returns the exit code. The result depends only on the command line and the files that it names. So each failure
+// is an error in them, except a failure to write.
 func run(args []string, in io.Reader, out, errs io.Writer) int {
 	root := &cobra.Command{Use: "tangram", Short: "Plan and simulate transitions and rebalances before you apply them", SilenceErrors: true, SilenceUsage: true, Version: version()}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
@@ -29,7 +29,7 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 	onRun(root, func() { begun = true })
 	if c, err := root.ExecuteC(); err != nil {
 		hint := ""
-		if !begun { // the command line alone is wrong
+		if !begun { // only the command line is wrong
 			hint = "; see " + c.CommandPath() + " --help"
 		}
 		_, _ = fmt.Fprintf(errs, "tangram: %v%s\n", err, hint)
@@ -41,7 +41,7 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 	return 0
 }
 
-// onRun calls what is given before any command under c runs.
+// onRun makes each command under c call `call` before it runs.
 func onRun(c *cobra.Command, call func()) {
 	if do := c.RunE; do != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
@@ -54,7 +54,7 @@ func onRun(c *cobra.Command, call func()) {
 	}
 }
 
-// flagsOnly is for commands without arguments.
+// flagsOnly rejects arguments.
 func flagsOnly(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%s takes only flags, found argument %q", c.CommandPath(), args[0])
@@ -89,7 +89,7 @@ func versionOf(info *debug.BuildInfo) string {
 	return text
 }
 
-// writer remembers that it failed.
+// writer remembers whether a write failed.
 type writer struct {
 	out    io.Writer
 	failed bool

@@ -20,7 +20,7 @@ func call(in string, args ...string) (int, string, string) {
 
 const small = `{"tangram_load":1,"windows":[[[4,1,1,2],[1,1,1,1]]]}`
 
-// Two modes and the policy on a load that is drawn: the table has a row for each, JSON says the same twice.
+// Two modes and the policy on a generated load: the table has a row for each, and JSON is the same in two runs.
 func TestSimulate(t *testing.T) {
 	flags := []string{"simulate", "--rates", "20x5,5x40", "--prompt", "500", "--answer", "60", "--policy", "ExpertParallel,TensorParallel,calibrated"}
 	code, out, errs := call("", flags...)
@@ -168,7 +168,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// A plan from the hybrid that the status tells of to the one that the spec wants.
+// A plan from the hybrid in the status to the one in the spec.
 func TestAPlanBetweenHybrids(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(`
@@ -199,7 +199,7 @@ func TestWhatCannotBeWritten(t *testing.T) {
 	require.Contains(t, errs.String(), "the disk is full")
 }
 
-// What one run writes is what the next one finds in force: nothing more is to be moved, and a plan from it has no bytes.
+// A written placement is the active one of the next run: no expert moves, and a plan from it has no bytes.
 func TestThePlacementComesBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "placement.json")
 	loads := `{"logical_count":[` + strings.Repeat("[9,4,1,1,1,1,1,2],", 31) + "[9,4,1,1,1,1,1,2]]}"
@@ -226,7 +226,6 @@ func TestThePlacementComesBack(t *testing.T) {
 	require.Contains(t, out, "load: the last of 1 windows")
 }
 
-// A MoEDeployment with its status, as kubectl gives it, says both worlds.
 // In mode Auto the mode is the operator's decision.
 func TestADeploymentInModeAutoIsPlanned(t *testing.T) {
 	const auto = "apiVersion: serving.tangram.dev/v1alpha2\nkind: MoEDeployment\nspec: {replicas: 4, parallelism: {mode: Auto}, ranksPerPod: 1, tuning: {spareBanks: 3, granuleRows: 96}}\n"
@@ -242,6 +241,7 @@ func TestADeploymentInModeAutoIsPlanned(t *testing.T) {
 	require.NotEqual(t, expert, tensor)
 }
 
+// A MoEDeployment with its status, as kubectl prints it, describes both worlds.
 func TestADeploymentSaysBothWorlds(t *testing.T) {
 	text := `{"apiVersion":"serving.tangram.dev/v1alpha2","kind":"MoEDeployment","metadata":{"name":"d"},
 		"spec":{"replicas":1,"ranksPerPod":4,"parallelism":{"mode":"TensorParallel"}},"status":{"ranks":2,"mode":"ExpertParallel","replicas":2,"readyReplicas":2,"epoch":3}}`

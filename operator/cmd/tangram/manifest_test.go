@@ -20,7 +20,7 @@ const (
 	eight = head + "metadata: {name: eight, namespace: a}\nspec: {replicas: 8, parallelism: {mode: TensorParallel}, tuning: {granuleRows: 96}}\n"
 )
 
-// list of objects, as kubectl get -o yaml writes it.
+// list makes a List of objects, as kubectl get -o yaml prints it.
 func list(objects ...string) string {
 	out := "apiVersion: v1\nkind: List\nitems:\n"
 	for _, o := range objects {
@@ -33,7 +33,7 @@ func planOf(in string, flags ...string) (int, string, string) {
 	return call(in, append([]string{"plan", "-f", "-", "--geometry", "Qwen3-30B-A3B", "--lines", "1"}, flags...)...)
 }
 
-// The one MoEDeployment of a file is planned, whatever else is in it.
+// The only MoEDeployment of a file is planned, whatever other objects the file has.
 func TestPlan_WhenFileHasOtherObjects(t *testing.T) {
 	_, want, _ := planOf(six)
 	require.Contains(t, want, "no layout -> ExpertParallel on 6 ranks")
@@ -60,7 +60,7 @@ func TestPlan_WhenFileHasOtherObjects(t *testing.T) {
 	}
 }
 
-// An error in a file is one line: the file, the line, what was found and what is wanted, without text of a library.
+// An error in a file is one line: the file, the line, the actual and the expected value, without wording of libraries.
 func TestPlan_WhenFileIsWrong(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{six + "---\n" + eight, "-: found 2 MoEDeployments: a/six (line 1), a/eight (line 6); choose one with --name NAME or --name NAMESPACE/NAME"},
@@ -142,7 +142,7 @@ func TestPlan_WhenFileIsAnExample(t *testing.T) {
 	require.GreaterOrEqual(t, planned, 5)
 }
 
-// No flag is dropped in silence.
+// No flag is ignored silently.
 func TestPlan_WhenFlagsAreIdle(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
 		{"--ranks 2 --from-mode TensorParallel", "--from-mode TensorParallel has no effect without an active layout: set --from-ranks, or -f with a status"},

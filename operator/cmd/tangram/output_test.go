@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Keys of JSON have one style, whatever command they are of.
+// JSON keys have one style in all commands.
 func TestJSON_WhenKeysHaveOneStyle(t *testing.T) {
 	camel := regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
 	for _, c := range []struct{ in, args string }{
@@ -31,7 +31,7 @@ func TestJSON_WhenKeysHaveOneStyle(t *testing.T) {
 			switch v := v.(type) {
 			case map[string]any:
 				for key, value := range v {
-					if key == "figures" { // numbers by what they are of, in words
+					if key == "figures" { // a map from descriptions to numbers
 						continue
 					}
 					require.Regexp(t, camel, key, c.args)
@@ -61,7 +61,7 @@ func TestVersion(t *testing.T) {
 	require.Equal(t, "(unknown commit: built without version control)", built())
 }
 
-// Columns of a table have different heads, and Go's brackets are in none.
+// Columns of a table have different heads, and no cell has Go's brackets.
 func TestTable_WhenHeadsDiffer(t *testing.T) {
 	for args, start := range map[string]string{
 		"plan --geometry Mixtral-8x7B --from-ranks 2 --ranks 3":                               "rank ",
@@ -100,7 +100,8 @@ func TestPlan_WhenFlipsRepeat(t *testing.T) {
 	require.NotRegexp(t, `\d{5}`, out, "numbers have commas and units")
 }
 
-// A world that cannot serve what comes says so; one that only has an answer to end does not. When no request is to come progress ends.
+// A world that cannot serve the arrival rate is reported as overloaded; one that only finishes a long answer is not.
+// Progress ends with the last arrival.
 func TestSimulate_WhenOverloaded(t *testing.T) {
 	code, out, errs := call("", "simulate", "--rates", "100x100", "--answer", "500", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "TensorParallel")
 	require.Zero(t, code, errs)
@@ -113,7 +114,7 @@ func TestSimulate_WhenOverloaded(t *testing.T) {
 	}
 }
 
-// Errors on the command line come before a trace is read.
+// Command-line errors are reported before a trace is read.
 func TestSimulate_WhenFlagsAreWrongNothingIsRead(t *testing.T) {
 	for want, flags := range map[string]string{
 		"--policy is \"expert\"": "--policy expert",

@@ -29,7 +29,7 @@ func TestPaceTable(t *testing.T) {
 	}
 }
 
-// Without a file nothing is written to a terminal.
+// Without a file argument, nothing is printed to a terminal.
 func TestPaceTable_WhenFileIsNamed(t *testing.T) {
 	code, out, errs := call("", "pace-table")
 	require.Equal(t, 2, code)

@@ -73,7 +73,7 @@ A world without a status starts in ExpertParallel mode. With --load, experts are
 	return c
 }
 
-// deployment fills what no flag said.
+// deployment fills fields that no flag set.
 func (f *planFlags) deployment(c *cobra.Command) error {
 	d, err := plancli.Deployment(f.file, f.name, c.InOrStdin())
 	if err != nil {
@@ -105,7 +105,7 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 	if f.in.From.Mode == layout.Hybrid.String() {
 		f.in.From.Layout = ranges.OfStatus(d.Status.Layers)
 	}
-	if f.loads != "" { // without a load the operator places no redundant expert either
+	if f.loads != "" { // without a load, the operator places no redundant experts either
 		set("redundant-experts", func() {
 			if r := d.Spec.Experts.Redundant; r != nil {
 				f.in.Redundant = int(max(r.Count, r.Max))
@@ -115,7 +115,7 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 	return nil
 }
 
-// decidedMode is the mode that a world is to have, and in mode Auto where that comes from.
+// decidedMode returns the target mode of a world, and its origin in mode Auto.
 func decidedMode(d *api.MoEDeployment) (mode api.Mode, why string) {
 	switch {
 	case !d.IsAuto():
@@ -128,7 +128,7 @@ func decidedMode(d *api.MoEDeployment) (mode api.Mode, why string) {
 	return api.ModeExpert, "the mode of a new world"
 }
 
-// given flags must be of use.
+// given rejects flags without effect.
 func (f *planFlags) given(c *cobra.Command) error {
 	return cmp.Or(
 		without(c, "filename", "name"),

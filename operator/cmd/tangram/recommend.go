@@ -74,7 +74,7 @@ The duration of the experts in a step is that of the busiest rank.`,
 	return c
 }
 
-// recommendation among offers.
+// recommendation is the best of several offers.
 type recommendation struct {
 	SLO struct {
 		TTFT  float64 `json:"ttft"`
@@ -82,11 +82,11 @@ type recommendation struct {
 		Share float64 `json:"share"`
 	} `json:"slo"`
 	Offers []simcli.Offer `json:"offers"`
-	Best   int            `json:"best"` // of Offers; -1: none keeps the SLO
-	skewed bool           // the load on the experts was said
+	Best   int            `json:"best"` // index in Offers; -1: none keeps the SLO
+	skewed bool           // an expert load was given
 }
 
-// Table of the offers, and why some of them are none.
+// Table prints the offers, and why some cannot serve.
 func (r *recommendation) Table(w *tabwriter.Writer, _ int) {
 	head := []string{"mode", "ranks"}
 	if r.skewed {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is recommended keeps the SLO, and nothing that costs less does; wider is better here, since the load needs it.
+// The recommended offer keeps the SLO, and no cheaper one does. Here more ranks are better: the load needs them.
 func TestRecommend(t *testing.T) {
 	flags := []string{"simulate", "recommend", "--rates", "60x30", "--prompt", "1000", "--answer", "100", "--model", "Qwen3-30B-A3B", "--ttft", "0.3", "--tpot", "0.02", "--ranks", "6"}
 	code, out, errs := call("", flags...)
@@ -57,15 +57,15 @@ func TestRecommendSaysWhy(t *testing.T) {
 		require.NotZero(t, code, want)
 		require.Contains(t, errs, want)
 	}
-	// A model that does not fit says so of each width, and goes on.
+	// A model that does not fit is reported for each width, and the search continues.
 	code, out, errs := call("", "simulate", "recommend", "--rates", "20x1", "--ranks", "4", "--rank-gb", "80")
 	require.NotZero(t, code)
 	require.Contains(t, errs, "no configuration with up to 4 ranks")
 	require.Contains(t, out, "leaves no memory for the KV cache on a rank of 80.00 GB: use more ranks or more memory per rank (experts")
 }
 
-// Copies of experts that are asked for a lot make the busiest rank's part smaller, and its steps shorter, until they take the KV that requests need. A skew that
-// is drawn and the same from a file are one thing; without a skew nothing else is searched than before.
+// Replicas of hot experts reduce the busiest rank's share and shorten its steps, until they take KV that requests need.
+// A drawn skew and the same skew from a file give the same result. Without a skew, no replicas are searched.
 func TestRecommendRedundantExperts(t *testing.T) {
 	type offer struct {
 		Mode             string
@@ -103,7 +103,7 @@ func TestRecommendRedundantExperts(t *testing.T) {
 	require.Less(t, on4[32].Imbalance, 1.05)
 	require.Less(t, on4[32].PerToken.P50, on4[0].PerToken.P50)
 	short, _ := played("--expert-skew", "2", "--redundant-experts", "200", "--rank-gb", "42")
-	last := short[len(short)-2] // before mode TensorParallel of 4
+	last := short[len(short)-2] // before mode TensorParallel of 4 ranks
 	require.Equal(t, "ExpertParallel", last.Mode)
 	require.Contains(t, last.Refused, "redundant experts")
 
@@ -121,8 +121,8 @@ func TestRecommendRedundantExperts(t *testing.T) {
 	offers, _ = played("--expert-load", path, "--redundant-experts", "4")
 	for _, o := range offers {
 		if o.Mode == "ExpertParallel" && o.Ranks == 4 {
-			want := 1310 / (2270.0 / 4) // it and 31 others
-			if o.Redundant == 4 {       // it lies on all
+			want := 1310 / (2270.0 / 4) // the hot expert and 31 others
+			if o.Redundant == 4 {       // it is on all ranks
 				want = 1
 			}
 			require.InDelta(t, want, o.Imbalance, .05, "%d redundant", o.Redundant)

@@ -10,14 +10,14 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// simulated is what one policy came to. Times are in seconds.
+// simulated is the result of one policy. Times are in seconds.
 type simulated struct {
 	Policy       string        `json:"policy"`
 	Requests     int           `json:"requests"`
-	Within       int           `json:"within"` // requests that the SLO was kept for
+	Within       int           `json:"within"` // requests within the SLO
 	LatencySum   float64       `json:"latencySum"`
 	Makespan     float64       `json:"makespan"`
-	Overload     float64       `json:"overload"` // from the last request to the last answer's end, if that means overload; else 0
+	Overload     float64       `json:"overload"` // last arrival to last answer's end, if overloaded; else 0
 	FirstToken   simcli.Spread `json:"firstToken"`
 	PerToken     simcli.Spread `json:"perToken"`
 	OutputTokens uint64        `json:"outputTokens"`
@@ -28,12 +28,12 @@ type simulated struct {
 	Switches     []switched    `json:"switches"`
 	Held         int           `json:"held"`
 	Refused      int           `json:"refused"`
-	Occupancy    float64       `json:"occupancy"` // requests in flight, in the mean over time
+	Occupancy    float64       `json:"occupancy"` // mean number of requests in flight
 	RankSeconds  float64       `json:"rankSeconds"`
 	Samples      []sample      `json:"samples,omitempty"`
 }
 
-// switched mode, when and why.
+// switched is a switch of the mode, with its time and reason.
 type switched struct {
 	At      float64            `json:"at"`
 	From    string             `json:"from"`
@@ -70,13 +70,13 @@ func report(policy string, r *simulator.Result, overload float64, samples bool) 
 	return out
 }
 
-// simulations of several policies. SLO: one was asked for.
+// simulations has the results of several policies. SLO: an SLO was given.
 type simulations struct {
 	Policies []simulated `json:"policies"`
 	SLO      bool        `json:"-"`
 }
 
-// Table of them: a row for each policy, then what its world did.
+// Table prints a row per policy, then the events of its world.
 func (s *simulations) Table(w *tabwriter.Writer, _ int) {
 	head := []string{"policy", "requests", "latency mean s", "TTFT p50 s", "TTFT p99 s", "TPOT p50 ms", "TPOT p99 ms", "tokens/s", "in flight", "makespan s", "switches", "stalled s"}
 	if s.SLO {

@@ -107,7 +107,7 @@ Late means more than one minute and more than one tenth of the time in which req
 	return c
 }
 
-// simulateGiven checks flags that no world needs.
+// simulateGiven checks flags that do not concern the world.
 func simulateGiven(c *cobra.Command, output string, samples bool) error {
 	if err := plancli.CheckOutput(output); err != nil {
 		return err
@@ -146,12 +146,12 @@ func drawInto(path string, played []simplot.Played) error {
 	return os.WriteFile(path, text.Bytes(), 0o644) //nolint:gosec // a picture, for whoever made it to show
 }
 
-// worldGiven gives an error for flags of requests that would change none.
+// worldGiven rejects flags of requests that would have no effect.
 func worldGiven(c *cobra.Command) error {
 	return cmp.Or(without(c, "rates", "prompt", "answer"), without(c, "trace", "format"))
 }
 
-// worldFlags say which requests come to what.
+// worldFlags defines the flags of the requests and the world.
 func worldFlags(f *pflag.FlagSet, o *simcli.Options, ranks string) {
 	f.StringVar(&o.Trace, "trace", "", "trace of requests: conversation or code (built in), or a file, plain or gzip; -: standard input")
 	f.StringVar(&o.Format, "format", "", "format of the --trace file: mooncake, azure or rollout; empty: detected from its first line")

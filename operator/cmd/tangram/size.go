@@ -63,7 +63,7 @@ Without --memory, the KV cache is sized for --kv-tokens.`,
 	return c
 }
 
-// modes of --mode.
+// modes returns the modes of --mode.
 func (f *sizeFlags) modes() ([]layout.Mode, error) {
 	if f.mode == "Both" {
 		return []layout.Mode{layout.Expert, layout.Tensor}, nil
@@ -75,7 +75,7 @@ func (f *sizeFlags) modes() ([]layout.Mode, error) {
 	return []layout.Mode{m}, nil
 }
 
-// widths of the world, ascending.
+// widths returns the widths of the world, ascending.
 func (f *sizeFlags) widths() ([]int, error) {
 	if f.ranks < 1 || f.podSize < 1 {
 		return nil, fmt.Errorf("--ranks is %d and --ranks-per-pod is %d; want at least 1 each", f.ranks, f.podSize)
@@ -204,7 +204,7 @@ func (f *sizeFlags) run(out io.Writer) error {
 
 func mebibytes(n uint64) string { return fmt.Sprintf("%dMi", n>>20) }
 
-// objectName of a MoEDeployment: at most 40 lower-case letters, digits and hyphens, with a letter first.
+// objectName returns the name of a MoEDeployment: at most 40 lower-case letters, digits, hyphens; a letter first.
 func objectName(given, model string) string {
 	if given != "" {
 		return given

@@ -14,7 +14,7 @@ func sizeOf(flags string) (int, string, string) {
 	return call("", append([]string{"size", "--model", "Qwen3-30B-A3B", "--dense-bytes", "3000000000"}, strings.Fields(flags)...)...)
 }
 
-// The manifest has no field that the API lacks, and tangram plan takes it.
+// The manifest has only fields of the API, and tangram plan accepts it.
 func TestSize_WhenManifestIsUsed(t *testing.T) {
 	code, out, errs := sizeOf("--ranks 4 --max-ranks 8 --ranks-per-pod 2 --memory 70Gi --accelerator None")
 	require.Zero(t, code, errs)

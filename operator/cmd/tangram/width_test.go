@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The policy of the width holds an SLO that the ranks it begins with do not, gets narrower when the load has gone, and says of each change why; ranks cost from
-// when they are wanted, and those that stand by all the time. Widths that memory refuses are told, and left out.
+// The width policy keeps an SLO that the initial ranks cannot keep, shrinks after the load, and gives a reason for each
+// change. Ranks cost from their request on, and standby ranks always. Widths that do not fit into memory are reported
+// and skipped.
 func TestSimulateWidth(t *testing.T) {
 	flags := []string{"simulate", "--rates", "240x10,600x45,600x10", "--prompt", "1500", "--answer", "150", "--model", "Qwen3-30B-A3B", "--rank-gb", "48", "--truth", "trtllm", "--ranks", "3", "--policy",
 		"ExpertParallel,width", "--min-ranks", "2", "--max-ranks", "8", "--ttft", "2", "--tpot", "0.05", "--attainment", "0.9"}
@@ -74,8 +75,8 @@ func TestBadWidths(t *testing.T) {
 	}
 }
 
-// After a burst that no width could hold in time the width goes back, once: with few requests there it was tried again and again, as the burst was played with the context of
-// whichever of them happened to decode (10 and 9 changes).
+// After a burst that no width could serve in time, the width shrinks once. With few requests it was once retried
+// repeatedly (10 and 9 changes): the burst was replayed with the context of the requests that happened to decode.
 func TestAWidthThatLostABurstDoesNotSwing(t *testing.T) {
 	for _, c := range []struct{ truth, burst string }{{"sglang", "40x60"}, {"trtllm", "40x90"}} {
 		code, out, errs := call("", "simulate", "--model", "Qwen3-30B-A3B", "--ranks", "4", "--rank-gb", "48", "--truth", c.truth, "--policy", "width", "--min-ranks", "3", "--max-ranks", "8",
@@ -89,7 +90,8 @@ func TestAWidthThatLostABurstDoesNotSwing(t *testing.T) {
 	}
 }
 
-// With mode Auto mode and width are decided on with each other: it is at least as fast as mode ExpertParallel at about as many rank-hours, and needs fewer than mode Tensor.
+// With mode Auto, mode and width are decided together. The result is at least as fast as ExpertParallel at about as
+// many rank-hours, and needs fewer than TensorParallel.
 func TestSimulateModeAndWidth(t *testing.T) {
 	type figures struct {
 		Requests, Within        int

@@ -9,10 +9,10 @@ import (
 	"tangram.dev/operator/pkg/load"
 )
 
-// windows of a file of loads: so many entries to one, without the layers before the first.
+// windows of a load file: `every` entries form one window, and layers before firstLayer are dropped.
 type windows struct{ every, firstLayer int }
 
-// read the load to plan for, what it is in words, and where the experts lie if the file says that.
+// read returns the load to plan for, its description, and the placement if the file has one.
 func (w windows) read(path, format, demand string, stdin io.Reader, notes io.Writer) (loads [][]float64, lies load.Placement, said string, err error) {
 	t, lies, err := plancli.ReadLoads(path, format, load.Options{}, stdin)
 	if err != nil {
@@ -51,7 +51,7 @@ func (w windows) read(path, format, demand string, stdin io.Reader, notes io.Wri
 	return loads, lies, said, nil
 }
 
-// idleInFront are the layers in front that have no load in any window; none if no layer has any.
+// idleInFront returns the number of leading layers without load in any window; 0 if no layer has load.
 func idleInFront(t *load.Trace) int {
 	for l := range t.Windows[0] {
 		for _, window := range t.Windows {

@@ -1,6 +1,5 @@
-// Package agentclient talks to one agent's control service over mTLS. Every call of the
-// service may be repeated within an attempt without harm, so a lost connection is retried
-// by gRPC itself; a refusal never is.
+// Package agentclient is the client of one agent's control service over mTLS. Every call may be repeated within an
+// attempt without harm, so gRPC retries after a lost connection. A rejection is never retried.
 package agentclient
 
 import (
@@ -32,21 +31,21 @@ const (
 	callDeadline    = 20 * time.Second
 )
 
-// Retries of a broken connection: about two seconds in all, then the caller decides. Status is
-// asked again and again by whoever asks, to whom a dead agent is news.
+// Retries of a broken connection take about two seconds in all, then the caller decides. Status is not retried: its
+// callers poll, and a dead agent is news to them.
 const serviceConfig = `{"methodConfig":[{"name":[{"service":"tangram.v1.Agent"}],
 "retryPolicy":{"maxAttempts":5,"initialBackoff":"0.1s","maxBackoff":"1s","backoffMultiplier":2,
 "retryableStatusCodes":["UNAVAILABLE"]}},{"name":[{"service":"tangram.v1.Agent","method":"Status"}]}]}`
 
-// reconnect soon: an agent that starts again is waited for by a world that stands still.
+// reconnect soon: a stopped world waits for an agent that restarts.
 var reconnect = grpc.ConnectParams{MinConnectTimeout: 2 * time.Second,
 	Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}}
 
-// silent ends a connection over which nothing comes through, and a stream on which the agent says nothing: it tells its status
+// silent is the timeout of a connection without traffic, and of a stream without messages. An agent sends its status
 // every second.
 const silent = 5 * time.Second
 
-// Refused is an agent's no, with what is current there.
+// Refused is an agent's rejection, with its current state.
 type Refused struct {
 	Agent, Call string
 	Refusal     *tangramv1.Refusal
@@ -58,7 +57,7 @@ func (e *Refused) Error() string {
 		e.Refusal.GetCode(), e.Refusal.GetMessage(), current.GetWorld(), current.GetEpoch(), current.GetAttempt())
 }
 
-// RefusalCode of an error, or CODE_UNSPECIFIED if it is not a refusal.
+// RefusalCode returns the code of a rejection, or CODE_UNSPECIFIED for another error.
 func RefusalCode(err error) tangramv1.Refusal_Code {
 	var refused *Refused
 	if errors.As(err, &refused) {
@@ -67,7 +66,7 @@ func RefusalCode(err error) tangramv1.Refusal_Code {
 	return tangramv1.Refusal_CODE_UNSPECIFIED
 }
 
-// Client of one agent. Safe for concurrent use.
+// Client is the client of one agent. It is safe for concurrent use.
 type Client struct {
 	address string
 	conn    *grpc.ClientConn
@@ -76,7 +75,7 @@ type Client struct {
 	calls   atomic.Uint64
 }
 
-// Dial does not wait for the agent: the first call does.
+// Dial does not wait for the agent; the first call does.
 func Dial(address string, config *tls.Config) (*Client, error) {
 	return dialWith(address, config, tcp.Dialer(reconnect.MinConnectTimeout, silent))
 }
@@ -92,10 +91,10 @@ func dialWith(address string, config *tls.Config, connect func(context.Context, 
 	return &Client{address: address, conn: conn, rpc: tangramv1.NewAgentClient(conn)}, nil
 }
 
-// Address that was dialled.
+// Address returns the dialled address.
 func (c *Client) Address() string { return c.address }
 
-// Calls made so far; an opened Watch is one.
+// Calls returns the number of calls so far; an opened Watch is one.
 func (c *Client) Calls() uint64 { return c.calls.Load() }
 
 // Close ends all calls.
@@ -126,8 +125,8 @@ func (c *Client) explain(name string, err error, trailer metadata.MD) error {
 	return fmt.Errorf("agent %s: %s: %w", c.address, name, err)
 }
 
-// Status of the agent and its ranks. Layout and inventories, which are large, come over the network when they have
-// changed only: statuses share them, so nobody writes to them.
+// Status returns the status of the agent and its ranks. Layout and inventories are large, so the agent sends them only
+// after changes. Statuses share them; do not modify them.
 func (c *Client) Status(ctx context.Context, world string) (*tangramv1.StatusResponse, error) {
 	known := c.known.Load()
 	s, err := call(ctx, c, "Status", statusDeadline, c.rpc.Status, known.request(world))
@@ -141,56 +140,56 @@ func (c *Client) Status(ctx context.Context, world string) (*tangramv1.StatusRes
 	return s, nil
 }
 
-// Load of the experts by the ranks of this agent, as sources.
+// Load returns the tokens that this agent's ranks routed to the experts and executed.
 func (c *Client) Load(ctx context.Context, world string) (*tangramv1.ExpertLoadResponse, error) {
 	return call(ctx, c, "Load", statusDeadline, c.rpc.ExpertLoad, &tangramv1.ExpertLoadRequest{World: world})
 }
 
-// Prepare checks and reserves.
+// Prepare checks the plan and reserves memory.
 func (c *Client) Prepare(ctx context.Context, request *tangramv1.PrepareRequest) error {
 	_, err := call(ctx, c, "Prepare", prepareDeadline, c.rpc.Prepare, request)
 	return err
 }
 
-// Stage begins to fetch.
+// Stage starts the fetches.
 func (c *Client) Stage(ctx context.Context, header *tangramv1.Header) error {
 	_, err := call(ctx, c, "Stage", callDeadline, c.rpc.Stage, &tangramv1.StageRequest{Header: header})
 	return err
 }
 
-// Permit lets the agent's ranks flip at a gate.
+// Permit allows the agent's ranks to flip at a gate.
 func (c *Client) Permit(ctx context.Context, header *tangramv1.Header) error {
 	_, err := call(ctx, c, "Permit", callDeadline, c.rpc.Permit, &tangramv1.PermitRequest{Header: header})
 	return err
 }
 
-// Abort ends an attempt; true: too late, the agent has flipped.
+// Abort ends an attempt. It returns true if the agent has flipped already.
 func (c *Client) Abort(ctx context.Context, header *tangramv1.Header, reason string) (bool, error) {
 	reply, err := call(ctx, c, "Abort", callDeadline, c.rpc.Abort, &tangramv1.AbortRequest{Header: header, Reason: reason})
 	return reply.GetFlipped(), err
 }
 
-// Retire gives old places back.
+// Retire frees the old pieces.
 func (c *Client) Retire(ctx context.Context, header *tangramv1.Header) error {
 	_, err := call(ctx, c, "Retire", callDeadline, c.rpc.Retire, &tangramv1.RetireRequest{Header: header})
 	return err
 }
 
-// Resolve tells a survivor of a fence the outcome of an attempt, and whom the fence has left out.
+// Resolve sends a survivor of a fence the outcome of an attempt, and the removed members.
 func (c *Client) Resolve(ctx context.Context, header *tangramv1.Header, outcome tangramv1.Outcome, reason string, lost ...string) error {
 	_, err := call(ctx, c, "Resolve", callDeadline, c.rpc.Resolve,
 		&tangramv1.ResolveRequest{Header: header, Outcome: outcome, Reason: reason, Lost: lost})
 	return err
 }
 
-// Release tells an agent that these members of it are out of the world for good.
+// Release reports to an agent that these of its members were removed permanently.
 func (c *Client) Release(ctx context.Context, header *tangramv1.Header, members []string, worldEnds bool, reason string) error {
 	_, err := call(ctx, c, "Release", callDeadline, c.rpc.Release,
 		&tangramv1.ReleaseRequest{Header: header, Members: members, WorldEnds: worldEnds, Reason: reason})
 	return err
 }
 
-// Watch calls back for each status until the stream ends; it never returns nil.
+// Watch calls each for every status until the stream ends. It never returns nil.
 func (c *Client) Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -74,7 +74,7 @@ func (a *agent) Watch(_ *tangramv1.WatchRequest, stream tangramv1.Agent_WatchSer
 	return a.answer(stream.Context())
 }
 
-// listen serves a over mTLS as `role`, on a network in memory, and gives a driver's client of it.
+// listen serves an agent over mTLS as `role`, on a network in memory, and returns a driver's client of it.
 func listen(t *testing.T, a *agent, role string) *Client {
 	t.Helper()
 	authority, err := pki.OpenFolder(t.TempDir(), "w")
@@ -129,7 +129,7 @@ func TestRefusalIsDecoded(t *testing.T) {
 	})
 }
 
-// An agent tells its status every second. One that hangs closes no stream.
+// An agent sends its status every second. An unresponsive agent closes no stream, so the stream ends by a timeout.
 func TestAStreamOnWhichNothingComesEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := listen(t, &agent{hangs: true}, "agent/p0")
@@ -196,7 +196,7 @@ func TestResolveAndReleaseSayAllTheyAreGiven(t *testing.T) {
 	})
 }
 
-// Who asks for a status wants to know now that an agent is gone; the other calls are tried for a while.
+// A caller of Status needs to know immediately that an agent is dead. Other calls are retried for a while.
 func TestStatusIsNotTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{err: always(status.Error(codes.Unavailable, "not yet"))}

@@ -6,8 +6,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// known is what an agent has told, and leaves out of a status as long as it is so. It is never changed: calls may overtake
-// each other, and each is completed with what its own request said is known. nil: nothing.
+// known is the data that an agent has sent and omits from later statuses while unchanged. It is immutable: calls may
+// overtake each other, and each reply is completed from the data that its own request named. nil: nothing.
 type known struct {
 	hash   string // of the layout
 	layout *tangramv1.Layout
@@ -31,7 +31,7 @@ func (k *known) request(world string) *tangramv1.StatusRequest {
 	return q
 }
 
-// complete a status with what was left out of it, and say what is known then.
+// complete fills in the omitted data of a status, and returns the data that is known then.
 func (k *known) complete(s *tangramv1.StatusResponse) (*known, error) {
 	if k == nil {
 		k = &known{}
@@ -48,7 +48,7 @@ func (k *known) complete(s *tangramv1.StatusResponse) (*known, error) {
 	now.layout = s.Layout
 	for _, r := range s.Ranks {
 		if r.InventoryVersion == 0 {
-			continue // of a rank that has none
+			continue // a rank without inventory
 		}
 		member := r.Member.GetId()
 		if r.Inventory == nil {

@@ -9,7 +9,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// told by an agent with all of it: a layout, and members with the version of what each holds.
+// told is a complete status: a layout, and members with the versions of their inventories.
 func told(hash string, versions map[string]uint64) *tangramv1.StatusResponse {
 	s := &tangramv1.StatusResponse{World: "w", Epoch: 1}
 	if hash != "" {
@@ -24,7 +24,7 @@ func told(hash string, versions map[string]uint64) *tangramv1.StatusResponse {
 	return s
 }
 
-// without what a request says is known, as an agent answers (agent/transition: WhatTheCallerKnowsIsNotToldAgain).
+// without omits known data from a status, like an agent (agent/transition: WhatTheCallerKnowsIsNotToldAgain).
 func without(s *tangramv1.StatusResponse, q *tangramv1.StatusRequest) *tangramv1.StatusResponse {
 	s = proto.Clone(s).(*tangramv1.StatusResponse)
 	if string(s.LayoutHash) == string(q.KnownLayout) {
@@ -45,11 +45,11 @@ func TestAStatusIsWholeWhateverWasLeftOut(t *testing.T) {
 		told("", map[string]uint64{"a": 1, "b": 2}),
 		told("x", map[string]uint64{"a": 1, "b": 2}),
 		told("x", map[string]uint64{"a": 1, "b": 3}),
-		told("y", map[string]uint64{"b": 3}), // a is no member any more
+		told("y", map[string]uint64{"b": 3}), // a is no longer a member
 		told("y", map[string]uint64{"a": 7, "b": 3}),
-		told("", map[string]uint64{"a": 8}), // the agent started again
+		told("", map[string]uint64{"a": 8}), // the agent restarted
 	} {
-		for range 2 { // the second time nothing is new
+		for range 2 { // the second reply has no news
 			s := without(all, now.request("w"))
 			next, err := now.complete(s)
 			require.NoError(t, err, "%d", i)
@@ -65,7 +65,7 @@ func TestAStatusIsWholeWhateverWasLeftOut(t *testing.T) {
 	}
 }
 
-// TestCallsThatOvertakeEachOther: both ask with the same, and the agent changes between the two answers.
+// TestCallsThatOvertakeEachOther sends two calls with the same request; the agent changes between its two answers.
 func TestCallsThatOvertakeEachOther(t *testing.T) {
 	var none *known
 	before, after := told("x", map[string]uint64{"a": 1}), told("y", map[string]uint64{"a": 2})

@@ -9,17 +9,18 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// layouts of all connections. The agents of a world tell the same one, and at 58 x 256 experts it is most of what is kept of them.
+// layouts of all connections. All agents of a world report the same layout, which is most of the data that is kept of
+// them (58 x 256 experts).
 var layouts shared
 
-// shared values by hash, for as long as anybody else holds them.
+// shared values by hash, for as long as another reference exists.
 type shared struct {
 	mu sync.Mutex
 	of map[string]weak.Pointer[tangramv1.Layout]
 }
 
-// one is the layout that is kept under a hash: the given one if there is none. What is not as its hash says is given back and not kept, so
-// that an agent which lies deceives nobody about what others tell.
+// one returns the kept layout of a hash, else it keeps the given one. A layout with another hash is returned and not
+// kept, so that a faulty agent cannot corrupt the reports of others.
 func (s *shared) one(hash string, l *tangramv1.Layout) *tangramv1.Layout {
 	s.mu.Lock()
 	kept := s.of[hash].Value()
@@ -46,7 +47,7 @@ func (s *shared) one(hash string, l *tangramv1.Layout) *tangramv1.Layout {
 func (s *shared) forget(hash string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.of[hash].Value() == nil { // else it came again meanwhile
+	if s.of[hash].Value() == nil { // else it was added again meanwhile
 		delete(s.of, hash)
 	}
 }

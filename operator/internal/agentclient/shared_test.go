@@ -12,8 +12,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// What 32 agents of a world tell is kept once, and no longer than somebody has it; a layout that is not what its hash says is nobody's but who
-// told it.
+// The layout that 32 agents of a world report is kept once, and only while it is referenced. A layout that does not
+// match its hash is not shared.
 func TestAgentsOfAWorldShareALayout(t *testing.T) {
 	all := told("x", nil)
 	hash, err := layout.Hash(all.Layout)

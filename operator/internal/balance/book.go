@@ -1,5 +1,5 @@
-// Package balance keeps the books of one running world's load: windows from what the agents count, the forecast, what
-// is decided from it, and what became of past promises. No I/O and no clock; not for concurrent use.
+// Package balance tracks the expert load of one running world: windows from the agents' counts, the forecast, the
+// decisions, and the result of each rebalance. No I/O and no clock; not for concurrent use.
 package balance
 
 import (
@@ -20,29 +20,29 @@ import (
 // Settings of a world; comparable.
 type Settings struct {
 	Every     time.Duration // length of a window
-	MaxMoves  int           // of experts in one rebalance; 0: no limit
-	PayBack   time.Duration // within which a move must gain what it takes; 0: moves cost nothing
+	MaxMoves  int           // experts per rebalance; 0: no limit
+	PayBack   time.Duration // time in which the gain must repay the copy; 0: moves cost nothing
 	MinGain   float64       // of balancedness
 	Redundant int           // slots per layer beyond one for each expert
-	Automatic bool          // Redundant is the most
+	Automatic bool          // Redundant is the maximum
 }
 
-// Outcome of a look.
+// Outcome of a window.
 type Outcome int
 
 // The outcomes.
 const (
-	// Observing: too little was seen to decide.
+	// Observing: too few tokens to decide.
 	Observing Outcome = iota
-	// NotExpert: no layer of the layout in force has whole experts that are spread over the ranks.
+	// NotExpert: no layer of the active layout spreads whole experts over the ranks.
 	NotExpert
 	// Stay: no move pays.
 	Stay
-	// NotWorth the trouble: what pays gains less than Settings.MinGain.
+	// NotWorth: the moves that pay gain less than Settings.MinGain.
 	NotWorth
-	// Move to Decision.Placement.
+	// Move: move to Decision.Placement.
 	Move
-	// Failed: what was wanted cannot be, e.g. for want of memory.
+	// Failed: the evaluation failed, e.g. because memory is short.
 	Failed
 )
 
@@ -51,70 +51,70 @@ type Report struct {
 	At      time.Time
 	Outcome Outcome
 	Why     string
-	Tokens  float64 // of the window, over all layers
-	// Of the window, from what the ranks executed, of the layers whose experts are whole; no layers if there were none.
+	Tokens  float64 // in the window, over all layers
+	// Of the window, as executed by the ranks, in the layers with whole experts; no layers if there were none.
 	Balance   load.Balance
 	Layers    []int       // their MoE ordinals
 	RankLoads [][]float64 // [index of Layers][rank] tokens executed
 	Decision  *rebalance.Decision
-	Layout    []byte // hash of the layout in force
+	Layout    []byte // hash of the active layout
 	Last      *Promise
 }
 
-// Promise of a rebalance that was done, and what the first whole window after it showed.
+// Promise is the predicted gain of a completed rebalance, and the result in the first whole window after it.
 type Promise struct {
 	At               time.Time
 	Moves            int
 	Bytes            uint64
 	Before, Promised float64  // balancedness of the forecast
-	Kept             bool     // Without and Measured are known
-	Without          float64  // computed: what each rank routed, in the layout before
+	Kept             bool     // Without and Measured are set
+	Without          float64  // computed: the routing of each rank in the previous layout
 	Measured         float64  // from what the ranks executed
 	layers           []int    // MoE ordinals of old
 	members          []string // ids, by rank of old
 	old              load.Placement
 }
 
-// Moment is what is known at the end of a window.
+// Moment is the state of a world at the end of a window.
 type Moment struct {
 	At       time.Time
 	World    string
 	Geometry *tangramv1.Geometry
-	Layout   *tangramv1.Layout // in force; nil: none
+	Layout   *tangramv1.Layout // active; nil: none
 	Hash     []byte
 	Ranks    []*tangramv1.RankStatus // of the layout's members
 	Counts   map[string]Counts       // by member
 }
 
-// Counts of a member since it lives: tokens by (layer, expert).
+// Counts of a member since its start: tokens by (layer, expert).
 type Counts struct {
-	Routed   []uint64 // as their source
-	Executed []uint64 // with its own copy
+	Routed   []uint64 // by this rank, whichever rank executed them
+	Executed []uint64 // by its own copies
 }
 
-// Book of one world.
+// Book tracks one world.
 type Book struct {
 	view      *geometry.View
 	predictor *load.Predictor
 	hash      []byte            // layout of the open window
-	counts    map[string]Counts // when it began
+	counts    map[string]Counts // at the start of the window
 	last      *Promise
-	rate      float64 // bytes per second that transitions of this world moved; 0: not known
-	trust     float64 // share of promised gains that came true; 0: nothing was promised yet
+	rate      float64 // bytes per second that transitions of this world moved; 0: unknown
+	trust     float64 // share of the predicted gains that was achieved; 0: no prediction yet
 }
 
 const (
-	// enough tokens for each expert, on average: with less, most of the imbalance is chance.
+	// enough tokens per expert, on average: with fewer, most of the imbalance is chance.
 	enough = 8
-	// keepTrust of the promises before the last one.
+	// keepTrust is the weight of the earlier promises against the last one.
 	keepTrust = .5
-	// leastTrust: even who was always wrong is right in the end, if it promises ten times as much.
+	// leastTrust: a forecast that has always failed is still accepted if it promises ten times MinGain.
 	leastTrust = .1
-	// regain of trust in a window: nothing is held against a forecast for ever.
+	// regain is the factor of trust per window: no forecast is distrusted forever.
 	regain = 1.02
 )
 
-// Look at the end of a window. One in which too little was counted goes on.
+// Look evaluates a window at its end. A window with too few tokens continues.
 func (b *Book) Look(m *Moment, s Settings) *Report {
 	r := &Report{At: m.At, Layout: m.Hash, Last: b.last}
 	if m.Layout == nil || m.Geometry == nil {
@@ -156,7 +156,7 @@ func (r *Report) failed(err error) *Report {
 	return r
 }
 
-// about sets the books up for a model.
+// about initializes the book for a model.
 func (b *Book) about(g *tangramv1.Geometry) error {
 	if b.view != nil {
 		return nil
@@ -173,20 +173,20 @@ func (b *Book) about(g *tangramv1.Geometry) error {
 	return nil
 }
 
-// begin a window.
+// begin starts a window.
 func (b *Book) begin(m *Moment) { b.hash, b.counts = m.Hash, m.Counts }
 
-// window is what happened in one.
+// window is the load of one window.
 type window struct {
 	routed   [][]float64   // [layer][expert] tokens
 	sources  [][][]float64 // [layer][rank][expert] tokens routed by the rank
 	executed [][]float64   // [layer][rank] tokens
 	tokens   float64       // routed, over all layers
-	parts    []float64     // of tokens, by the rank that routed them; nil: not all ranks were there for the whole window
+	parts    []float64     // of tokens, by routing rank; nil: some rank was not present for the whole window
 }
 
-// window that ends: what the members' counts grew by. A member that was not there at its beginning counts from the
-// next one.
+// window computes the growth of the members' counts. A member that was not present at the start counts from the next
+// window on.
 func (b *Book) window(m *Moment) (*window, error) {
 	layers, experts := b.view.MoELayers(), int(b.view.Proto.Experts)
 	out := &window{routed: make([][]float64, layers), executed: make([][]float64, layers), sources: make([][][]float64, layers)}
@@ -235,7 +235,7 @@ func (b *Book) window(m *Moment) (*window, error) {
 	return out, nil
 }
 
-// grown tells by how much each count of a member is larger than it was.
+// grown reports the growth of each count of a member.
 func (b *Book) grown(id, what string, was, now []uint64, tell func(layer, expert int, n float64)) error {
 	layers, experts := b.view.MoELayers(), int(b.view.Proto.Experts)
 	if len(now) != layers*experts || len(was) != len(now) {
@@ -252,7 +252,7 @@ func (b *Book) grown(id, what string, was, now []uint64, tell func(layer, expert
 	return nil
 }
 
-// read a whole window: how even it was, what the last promise was worth, and what to do.
+// read evaluates a whole window: its balance, the result of the last promise, and the next placement.
 func (b *Book) read(r *Report, m *Moment, w *window, s Settings) error {
 	r.Layers = rebalance.Whole(m.Layout)
 	held, err := rebalance.FromLayers(m.Layout, b.view, r.Layers, 0)
@@ -293,20 +293,20 @@ func (b *Book) read(r *Report, m *Moment, w *window, s Settings) error {
 	return nil
 }
 
-// settle the last promise by the first whole window after it: what was executed, beside what was routed in it, had
-// the layout been as before.
+// settle evaluates the last promise with the first whole window after it. It compares the executed tokens with the
+// tokens that the window's routing would have put on each rank in the previous layout.
 func (b *Book) settle(r *Report, m *Moment, w *window) error {
 	if b.trust > 0 {
 		b.trust = min(1, b.trust*regain)
 	}
-	if b.last == nil || b.last.Kept || !slices.Equal(b.last.layers, r.Layers) { // other layers have whole experts by now: nothing can be said of it
+	if b.last == nil || b.last.Kept || !slices.Equal(b.last.layers, r.Layers) { // other layers have whole experts now
 		return nil
 	}
 	var without load.Balance
 	var err error
 	if w.parts != nil && slices.Equal(b.last.members, idsOf(m.Layout)) {
 		without, err = load.BalancednessFrom(rebalance.Of(w.sources, r.Layers), b.last.old)
-	} else { // other ranks by now: as if each of those before had brought as much
+	} else { // the ranks have changed: assume that each previous rank routed an equal part
 		without, err = load.Balancedness(rebalance.Of(w.routed, r.Layers), b.last.old)
 	}
 	if err != nil {
@@ -325,13 +325,13 @@ func (b *Book) settle(r *Report, m *Moment, w *window) error {
 	return nil
 }
 
-// price of a move, as placement.Options.Price: all that the copy takes is counted, as if the engine stood still, and a
-// layer is taken for an equal part of a step.
+// price of a move, as placement.Options.Price. It counts the whole copy, as if the engine were stopped, and takes a
+// layer for an equal part of a step.
 func (b *Book) price(payBack time.Duration) float64 {
 	return placement.PriceOf(float64(b.view.PieceBytes(b.view.Granules)), b.rate, payBack.Seconds()/float64(b.view.MoELayers()), 1, 0)
 }
 
-// fits says whether the world has the memory for a placement, by the very plan that would be made.
+// fits checks whether the world has the memory for a placement, with the plan that the transition would use.
 func (b *Book) fits(m *Moment, placed [][][]uint32) error {
 	in := planner.Input{World: m.World, Revision: m.Layout.Revision, Geometry: b.view, Current: m.Layout,
 		Shape: layout.RangesOf(m.Layout).Shape(len(m.Layout.Layers), len(m.Layout.Members))}
@@ -346,7 +346,7 @@ func (b *Book) fits(m *Moment, placed [][][]uint32) error {
 	return err
 }
 
-// Moved notes how fast a transition moved bytes: what a move costs is measured in the world that pays for it.
+// Moved records the byte rate of a transition, so the cost of a move is measured in the same world.
 func (b *Book) Moved(bytes uint64, seconds float64) {
 	if bytes == 0 || !(seconds > 0) || math.IsInf(seconds, 0) {
 		return
@@ -358,7 +358,7 @@ func (b *Book) Moved(bytes uint64, seconds float64) {
 	b.rate = rate
 }
 
-// Done notes that what a report proposed was done.
+// Done records that the proposal of a report was carried out.
 func (b *Book) Done(at time.Time, r *Report, before *tangramv1.Layout) error {
 	layers := rebalance.Whole(before)
 	held, err := rebalance.FromLayers(before, b.view, layers, 0)
@@ -371,7 +371,7 @@ func (b *Book) Done(at time.Time, r *Report, before *tangramv1.Layout) error {
 	return nil
 }
 
-// idsOf a layout's members, by rank.
+// idsOf returns the ids of a layout's members, by rank.
 func idsOf(l *tangramv1.Layout) (ids []string) {
 	for _, m := range l.Members {
 		ids = append(ids, m.Id)

@@ -14,16 +14,16 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// town is a world whose agents count what the test routes.
+// town is a world whose agents count the tokens that the test routes.
 type town struct {
 	t     *testing.T
 	view  *geometry.View
 	book  Book
 	m     Moment
 	epoch byte
-	// firstOnly: of the copies of an expert only the first is used, as by an engine that knows no copies.
+	// firstOnly uses only the first copy of each expert, as an engine without replica support does.
 	firstOnly bool
-	// brings is how many times the tokens of a window each rank asks for; nil: all once. With it a rank's own copy is first.
+	// brings is the factor of a window's tokens that each rank routes; nil: 1. If set, a rank prefers its own copy.
 	brings []uint64
 }
 
@@ -44,7 +44,7 @@ func newTown(t *testing.T, ranks int) *town {
 	return x
 }
 
-// flip to a shape.
+// flip switches to a shape.
 func (x *town) flip(shape layout.Shape) {
 	x.t.Helper()
 	in := planner.Input{World: "w", Revision: "r", Geometry: x.view, Current: x.m.Layout, Shape: shape}
@@ -62,7 +62,7 @@ func (x *town) flip(shape layout.Shape) {
 	}
 }
 
-// window in which each rank asks for so many tokens of each (layer, expert), and the look at its end.
+// window routes `tokens` tokens of each (layer, expert) on each rank, and evaluates the window.
 func (x *town) window(s Settings, tokens ...uint64) *Report {
 	x.m.At = x.m.At.Add(time.Minute)
 	counts := map[string]Counts{}
@@ -79,7 +79,7 @@ func (x *town) window(s Settings, tokens ...uint64) *Report {
 	return x.book.Look(&m, s)
 }
 
-// times the tokens of a window that a member asks for.
+// times returns a member's factor of a window's tokens.
 func (x *town) times(id string) uint64 {
 	if x.brings == nil {
 		return 1
@@ -87,7 +87,7 @@ func (x *town) times(id string) uint64 {
 	return x.brings[slices.IndexFunc(x.m.Ranks, func(r *tangramv1.RankStatus) bool { return r.Member.Id == id })]
 }
 
-// execute what all ranks ask for: its own copy first where one has it, or else the copies take turns; or the first one gets all.
+// execute assigns the routed tokens to a rank's own copy, otherwise to the copies in turn; or all to the first copy.
 func (x *town) execute(counts map[string]Counts, tokens []uint64) {
 	for o, ranks := range layout.PlacementOf(x.m.Layout) {
 		for e := range uint32(8) {
@@ -127,7 +127,7 @@ func TestARebalanceAndWhatItBrought(t *testing.T) {
 	require.Equal(t, Observing, r.Outcome)
 	require.Contains(t, r.Why, "The experts have received 64 tokens in this window. The window continues until 128 tokens")
 
-	r = x.window(s, hot...) // with the few from before
+	r = x.window(s, hot...) // with the few of before
 	require.Equal(t, Move, r.Outcome, r.Why)
 	require.InDelta(t, 4*(470*2+16), r.Tokens, 0)
 	require.InDelta(t, r.Balance.Aggregate, r.Decision.Before, .05, "the forecast after one window is near that window")
@@ -148,7 +148,7 @@ func TestARebalanceAndWhatItBrought(t *testing.T) {
 	require.InDelta(t, 1, x.book.trust, .01)
 }
 
-// The load turned right after the move: what is promised next counts for less.
+// The load changes right after the move: the next promise counts for less.
 func TestBrokenPromisesCost(t *testing.T) {
 	x := newTown(t, 4)
 	s := Settings{Every: time.Minute, MinGain: .02}
@@ -174,7 +174,7 @@ func TestMovesThatCostMoreThanTheyBringStay(t *testing.T) {
 	s := Settings{Every: time.Minute, PayBack: time.Minute, Redundant: 4}
 	x.flip(layout.Shape{Mode: layout.Expert})
 	x.window(s, 1)
-	x.book.Moved(10, 1) // an expert is 6 KiB: it takes longer to move than it could gain in a minute
+	x.book.Moved(10, 1) // an expert is 6 KiB: its copy takes longer than it can gain in a minute
 	r := x.window(s, hot...)
 	require.Equal(t, Stay, r.Outcome, r.Why)
 	require.Contains(t, r.Why, "No move pays off")
@@ -183,8 +183,8 @@ func TestMovesThatCostMoreThanTheyBringStay(t *testing.T) {
 	require.Equal(t, Move, x.window(s, hot...).Outcome)
 }
 
-// Ranks that bring unlike numbers of tokens take them to their own copies: what is promised says so, and so does what would
-// have been without.
+// Ranks with unequal numbers of tokens use their own copies for them. The promise and the balance without the move
+// account for it.
 func TestPromisesGoByWhatEachRankBrings(t *testing.T) {
 	tokens := []uint64{2400, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 2400}
 	s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
@@ -210,14 +210,14 @@ func TestPromisesGoByWhatEachRankBrings(t *testing.T) {
 	unlike, x := promised(1, 1, 1, 5)
 	require.Less(t, unlike.Last.Promised, alike.Last.Promised-.1, "the busy rank has a copy of the hot experts")
 
-	// Who joined in the window has brought nothing that counts: all are taken for alike.
+	// A rank that joined during the window has no counts yet: all ranks count as equal.
 	delete(x.book.counts, x.m.Ranks[3].Member.Id)
 	w, err := x.book.window(&x.m)
 	require.NoError(t, err)
 	require.Nil(t, w.parts)
 }
 
-// In a hybrid the layers whose experts are whole are measured, placed and promised for, and no others.
+// In a hybrid, only the layers with whole experts are measured, placed and promised for.
 func TestARebalanceOfAHybrid(t *testing.T) {
 	x := newTown(t, 4)
 	s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
@@ -241,7 +241,7 @@ func TestARebalanceOfAHybrid(t *testing.T) {
 	require.True(t, after.Last.Kept)
 	require.InDelta(t, r.Decision.After, after.Last.Measured, .01)
 
-	// Another layer is whole by the next window: what was promised for this one is not held against it.
+	// Another layer has whole experts by the next window: the promise for the first one does not count.
 	x.flip(shape)
 	x.window(s, hot...)
 	r = x.window(s, hot...)
@@ -274,7 +274,7 @@ func TestWhatCannotBe(t *testing.T) {
 		}
 	}
 	for _, r := range x.m.Ranks {
-		r.MemoryBytes = peak + 8<<10 // one expert more
+		r.MemoryBytes = peak + 8<<10 // room for one more expert
 	}
 	r := x.window(s, hot...)
 	require.Equal(t, Failed, r.Outcome, r.Why)
@@ -293,8 +293,8 @@ func TestWhatCannotBe(t *testing.T) {
 	require.Contains(t, x.window(s, 1).Why, "reports tokens routed for 3 (layer, expert) pairs, but the model has 2 layers of 8 experts")
 }
 
-// What was measured is what the ranks executed: an engine that uses one copy of each expert only does not get the
-// balancedness that even copies would have.
+// Measured is the balancedness of the executed tokens. An engine that uses only one copy of each expert does not get
+// the value of evenly used copies.
 func TestMeasuredIsWhatRanksExecuted(t *testing.T) {
 	for _, firstOnly := range []bool{false, true} {
 		x := newTown(t, 4)

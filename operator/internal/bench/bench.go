@@ -1,5 +1,5 @@
-// Package bench measures the planner: bytes against the lower bound, time, size of what
-// goes over the wire. The frame is docs/architecture.md, section 6.
+// Package bench measures the planner: bytes against the lower bound, time, and message sizes. docs/architecture.md,
+// section 6, defines the output.
 package bench
 
 import (
@@ -16,7 +16,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Summary is the last line of a bench. Whether it reached its goals is for who judges it (tests/bench.py) to say.
+// Summary is the last line of a bench. tests/bench.py judges whether the goals are reached.
 type Summary struct {
 	Bench   string         `json:"bench"`
 	Value   float64        `json:"value"`
@@ -64,8 +64,8 @@ func find(views []*geometry.View, model string) (*geometry.View, error) {
 	return nil, fmt.Errorf("bench: no geometry named %q", model)
 }
 
-// oneLayer is the geometry with its first MoE layer only. t is capped by query heads in
-// Tensor mode, which this bench is not about: heads are given per rank.
+// oneLayer is the geometry with its first MoE layer only. In mode Tensor, query heads limit t, which this bench does
+// not measure; so shapeOf sets t = 1 where heads are too few.
 func oneLayer(v *geometry.View) (*geometry.View, error) { return firstLayers(v, 1) }
 
 // firstLayers is the geometry with its first n MoE layers only.
@@ -78,7 +78,7 @@ func firstLayers(v *geometry.View, n uint32) (*geometry.View, error) {
 	return geometry.New(g)
 }
 
-// shapeOf is the mode with t = 1 where there are more ranks than query heads.
+// shapeOf returns the shape of a mode, with t = 1 if there are more ranks than query heads.
 func shapeOf(v *geometry.View, mode layout.Mode, ranks int) layout.Shape {
 	s := layout.Shape{Mode: mode}
 	if mode == layout.Tensor && uint32(ranks) > v.Proto.QueryHeads {
@@ -99,7 +99,7 @@ func members(n int) []planner.Member {
 	return out
 }
 
-// request is a plan from `current` (nil: first start) to n ranks; all hold what it says.
+// request is a plan from `current` (nil: first start) to n ranks; each rank holds the pieces of `current`.
 func request(v *geometry.View, current *tangramv1.Layout, n int, mode layout.Mode) planner.Input {
 	in := planner.Input{World: "bench", Revision: "r", Geometry: v, Current: current, Shape: shapeOf(v, mode, n),
 		Options: planner.Options{SpareBanks: 2}}

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadMillis that this thread was on a CPU, to the nanosecond: rusage counts ticks of 4 ms, which is more than
-// a plan takes. Other programs that want the core are not in it.
+// threadMillis returns the CPU time of this thread, to the nanosecond. rusage counts ticks of 4 ms, which is longer
+// than a plan takes. Preemption by other programs does not count.
 func threadMillis() float64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
@@ -18,8 +18,8 @@ func threadMillis() float64 {
 	return float64(t.Nano()) / 1e6
 }
 
-// alone is one goroutine on one thread, without a collector that runs beside it, until the returned function is
-// called: what is timed then is the work itself.
+// alone limits the process to one goroutine on one thread, without garbage collection, until `end` is called. Then only
+// the work itself is timed.
 func alone() (end func()) {
 	cores, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(-1)
 	runtime.LockOSThread()
@@ -30,8 +30,8 @@ func alone() (end func()) {
 	}
 }
 
-// alternating runs the works in turn, `rounds` times after one round that is not counted, and gives the
-// milliseconds of the thread that each took, [work][round]. Garbage is collected before each.
+// alternating runs the works in turn, `rounds` times after one warm-up round. It returns the thread's milliseconds as
+// [work][round]. Garbage is collected before each.
 func alternating(rounds int, works ...func() error) ([][]float64, error) {
 	out := make([][]float64, len(works))
 	for round := range rounds + 1 {
@@ -49,7 +49,7 @@ func alternating(rounds int, works ...func() error) ([][]float64, error) {
 	return out, nil
 }
 
-// over is the median ratio of times that were taken round by round: what slows a machine down for a while slows both.
+// over is the median ratio of times from the same rounds: a temporary slowdown of the machine affects both.
 func over(times, yardstick []float64) float64 {
 	ratios := make([]float64, len(times))
 	for i := range times {
@@ -58,7 +58,7 @@ func over(times, yardstick []float64) float64 {
 	return middle(ratios)
 }
 
-// middle of values in any order.
+// middle returns the median of values in any order.
 func middle(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/2]

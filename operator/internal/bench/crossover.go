@@ -12,25 +12,26 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// crossoverWorlds are models on so many ranks.
+// crossoverWorlds are models with numbers of ranks.
 var crossoverWorlds = []struct {
 	model string
 	ranks int
 }{{"Qwen3-235B-A22B", 8}, {"Qwen3-30B-A3B", 8}, {"Qwen3-30B-A3B", 4}}
 
-// learner has a model observe what a calibration measures.
+// learner lets a cost model observe the measurements of a calibration.
 type learner struct {
 	policy.Static
 	model *costmodel.Model
 }
 
 func (l learner) Observe(s kernels.Shape, w costmodel.Work, seconds float64) {
-	_ = l.model.Observe(s, w, seconds) // a step that is refused changes nothing
+	_ = l.model.Observe(s, w, seconds) // a rejected step changes nothing
 }
 
-// Crossover finds where modes cross on measured kernels, and what it costs to go by the published threshold of 256 requests, or by what the cost model has
-// learned: another engine's table, corrected by a calibration at 2,048 tokens of context with 10 % noise. The cost is how much longer a step is than in
-// the better mode, with the number of requests that is worst.
+// Crossover determines where modes cross on measured kernels, and the cost of choosing by the published threshold of
+// 256 requests or by the cost model. The model starts from another engine's table, corrected by a calibration at 2,048
+// tokens of context with 10 % noise. The cost is a step's duration over that in the better mode, at the worst number of
+// requests.
 func Crossover(out, progress io.Writer, quick bool) error {
 	engines, routings, contexts := engines, []string{"balanced", "power_law_1.01", "power_law_1.2"}, []int{512, 2048, 8192}
 	if quick {
@@ -65,7 +66,7 @@ func Crossover(out, progress io.Writer, quick bool) error {
 		Ceiling: 1, Ratio: worst, Env: environment(quick), Metrics: map[string]any{"cases": len(learned), "median": middle(learned), "over_by_256": worst / slices.Max(fixed), "by_256_worst": slices.Max(fixed), "by_256_median": middle(fixed)}})
 }
 
-// costsOfChoosing a mode by 256 requests, and by a model that was calibrated.
+// costsOfChoosing a mode by 256 requests, and by a calibrated model.
 func costsOfChoosing(o simcli.Options, context int) (byFixed, byLearned float64, err error) {
 	v, err := simcli.View(o.Model, o.Ranks)
 	if err != nil {

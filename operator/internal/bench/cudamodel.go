@@ -11,19 +11,19 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// What an H200 and its links do, and what others published; docs/performance.md says by whom.
+// Rates of an H200 and its links, and published results; docs/performance.md has the sources.
 const (
 	nvlinkLine      = 450e9 // bytes/s, each direction of a GPU
-	nvlinkPractical = 370e9 // the most that collectives were seen to reach
+	nvlinkPractical = 370e9 // the highest rate observed for collectives
 	hbm             = 4.8e12
 	publishedMs     = 152. // Qwen3-235B-A22B, EP8 -> TP8, weights alone
 	publishedModel  = "Qwen3-235B-A22B"
 	modelRanks      = 8
 )
 
-// CudaModel plans the switches of mode of two models on 8 GPUs and says what they move: over each link and by each kernel, by the
-// planner's own plan; in how many sectors, of which how many are full, counted by `tool` (tangram-traffic); and for how long at the
-// rates above. No GPU takes part: bytes and sectors are counted, seconds are arithmetic.
+// CudaModel plans the mode switches of two models on 8 GPUs and reports the bytes over each link and by each kernel,
+// from the planner's own plan. `tool` (tangram-traffic) counts the sectors and the full ones. Durations follow from the
+// rates above. No GPU is used: bytes and sectors are counted, and seconds are arithmetic.
 func CudaModel(out, progress io.Writer, tool string, quick bool) error {
 	views, err := publicViews()
 	if err != nil {
@@ -100,9 +100,9 @@ func cudaModelCase(v *geometry.View, from, to layout.Mode, tool string) (map[str
 	return describe(v, result.Plan, moved, found), nil
 }
 
-// describe adds up what one case moves. Milliseconds: of the GPU whose links have most to do, both directions at once, at the line
-// rate and at the practical one; and of the memory of the GPU that has most to do, at its peak, which has the same bytes to serve,
-// to take, and to read again for their hashes.
+// describe adds up the moves of one case. The milliseconds are of the GPU with the busiest links, both directions
+// concurrently, at the line rate and at the practical one. They are also of the busiest GPU's memory at its peak rate:
+// it sends bytes, receives as many, and reads them again to hash them.
 func describe(v *geometry.View, plan *tangramv1.Plan, moved *planMoves, found map[moveKind]moveTraffic) map[string]any {
 	var most, local, fewestLink, mostLink uint64 = 0, 0, math.MaxUint64, 0
 	for a := range modelRanks {
@@ -134,12 +134,12 @@ func describe(v *geometry.View, plan *tangramv1.Plan, moved *planMoves, found ma
 			byKernel[name] = total.line()
 		}
 	}
-	// What moves weights: the copies. Where the copy engine takes all of them, what a kernel would do.
+	// Weights are moved by the copies. If the copy engine does all of them, report what a kernel would do.
 	copies := kernels["copy_strips"]
 	if copies.loads.Sectors == 0 {
 		copies = kernels["copy_strips_alone"]
 	}
-	// A GPU gathers what came before it hashes it, if units are interleaved: once more in and out.
+	// A GPU gathers received units before it hashes them if they are interleaved: once more in and out.
 	passes := uint64(1)
 	if v.Proto.SlabFormat == tangramv1.SlabFormat_SLAB_FORMAT_ROW_MAJOR {
 		passes = 3

@@ -13,7 +13,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// fewLayers of a public model, its plan between two modes on 8 ranks, and the layout before.
+// modeSwitch returns a few layers of a public model, its plan between two modes on 8 ranks, and the layout before.
 func modeSwitch(t *testing.T, model string, from, to layout.Mode) (*geometry.View, *tangramv1.Layout, *tangramv1.Plan) {
 	t.Helper()
 	views, err := publicViews()

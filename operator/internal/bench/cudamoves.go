@@ -11,8 +11,9 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// moveKind is a copy of granules between two pieces, as far as its traffic depends on it: [granules of the piece it goes to, the
-// first there, granules of the piece it comes from, the first there, how many]. Pieces begin at multiples of 256.
+// moveKind is what determines the traffic of a copy of granules between two pieces. Its numbers are: granules of the
+// target piece, first granule there, granules of the source piece, first granule there, and granules to copy. Pieces
+// start at multiples of 256.
 type moveKind [5]uint32
 
 // planMoves are the copies of a plan.
@@ -21,7 +22,7 @@ type planMoves struct {
 	links [][]uint64 // bytes [from rank][to rank]; of a rank to itself: local copies
 }
 
-// kinds in one order.
+// kinds returns the kinds in a fixed order.
 func (m *planMoves) kinds() []moveKind {
 	return slices.SortedFunc(maps.Keys(m.count), func(a, b moveKind) int {
 		for i := range a {
@@ -33,7 +34,7 @@ func (m *planMoves) kinds() []moveKind {
 	})
 }
 
-// movesOf walks a plan whose sources are ranks of the layout before each flip, as all of a switch of modes are.
+// movesOf reads the copies of a plan whose sources are ranks of the layout before each flip, as in any mode switch.
 func movesOf(v *geometry.View, from *tangramv1.Layout, plan *tangramv1.Plan) (*planMoves, error) {
 	ranks := len(from.Members)
 	out := &planMoves{count: map[moveKind]uint64{}, links: make([][]uint64, ranks)}
@@ -84,7 +85,7 @@ func (m *planMoves) add(p [2]*places, from, to, layer, expert uint32, run geomet
 	return nil
 }
 
-// places finds pieces of a layout, by layers as they are asked for: a flip changes few.
+// places finds the pieces of a layout, by layer on demand, because a flip changes few layers.
 type places struct {
 	l     *tangramv1.Layout
 	v     *geometry.View
@@ -95,7 +96,7 @@ func newPlaces(l *tangramv1.Layout, v *geometry.View) *places {
 	return &places{l: l, v: v, found: map[[2]uint32]map[uint32]geometry.Run{}}
 }
 
-// of is the run of the piece in which these granules lie.
+// of returns the run of the piece that contains these granules.
 func (p *places) of(rank, layer, expert uint32, run geometry.Run) (geometry.Run, error) {
 	key := [2]uint32{layer, rank}
 	if p.found[key] == nil {

@@ -14,7 +14,8 @@ import (
 
 const block = 128 // of FP8: numbers that share a scale, in rows and in columns
 
-// sectionsOf says what a granule is made of (docs/architecture.md, section 8): gate, up and down, and for block FP8 their scales, in F32.
+// sectionsOf returns the sections of a granule (docs/architecture.md, section 8): gate, up and down, and for block FP8
+// their scales, in F32.
 func sectionsOf(g *tangramv1.Geometry) ([]*tangramv1.Section, error) {
 	hidden, rows := uint64(g.Hidden), uint64(g.GranuleRows)
 	section := func(lines, bytes uint64) *tangramv1.Section { return &tangramv1.Section{Lines: lines, Bytes: bytes} }
@@ -30,7 +31,7 @@ func sectionsOf(g *tangramv1.Geometry) ([]*tangramv1.Section, error) {
 	return nil, fmt.Errorf("%s: no sections of %v are known", g.Model, g.Dtype)
 }
 
-// rowMajorView is the same model in slabs that have its matrices as the checkpoint has them.
+// rowMajorView is the same model in row-major slabs, with matrices stored as in the checkpoint.
 func rowMajorView(v *geometry.View) (*geometry.View, error) {
 	g := proto.CloneOf(v.Proto)
 	sections, err := sectionsOf(g)
@@ -46,7 +47,7 @@ type sectors struct{ Requests, Bytes, Sectors, Full uint64 }
 
 type traffic struct{ Loads, Stores sectors }
 
-// moveTraffic is what tangram-traffic says of one move.
+// moveTraffic is tangram-traffic's result for one move.
 type moveTraffic struct {
 	Ranges     uint64
 	RangeBytes uint64 `json:"range_bytes"`
@@ -62,7 +63,7 @@ func kernelsOf(m moveTraffic) map[string]traffic {
 		"hash_chain": m.HashChain}
 }
 
-// countTraffic has the tool count one move of each kind.
+// countTraffic runs the tool for one move of each kind.
 func countTraffic(tool string, v *geometry.View, kinds []moveKind) (map[moveKind]moveTraffic, error) {
 	sections, err := sectionsOf(v.Proto)
 	if err != nil {
@@ -98,7 +99,7 @@ func countTraffic(tool string, v *geometry.View, kinds []moveKind) (map[moveKind
 	return out, nil
 }
 
-// kernelTotal adds up what one kernel touches in many moves.
+// kernelTotal adds up the traffic of one kernel over many moves.
 type kernelTotal struct{ loads, stores sectors }
 
 func (k *kernelTotal) add(t traffic, times uint64) {
@@ -120,7 +121,7 @@ func share(part, of uint64) float64 {
 	return float64(part) / float64(of)
 }
 
-// full is the share of the sectors that are full, of the worse direction.
+// full is the share of full sectors in the worse direction.
 func (k *kernelTotal) full() float64 {
 	return min(share(k.loads.Full, k.loads.Sectors), share(k.stores.Full, k.stores.Sectors))
 }

@@ -11,22 +11,21 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// eplbPrice of a moved slot, in peak over mean: an expert of DeepSeek-V3 (44 MB) over a
-// 50 GB/s link that delays the engine for 30 % of the copy, layers of 0.4 ms and 1,000
-// steps until the load has drifted away.
+// eplbPrice of a moved slot, in peak over mean: an expert of DeepSeek-V3 (44 MB) over a 50 GB/s link. The engine is
+// delayed for 30 % of the copy. Layers take 0.4 ms, and the load has drifted away after 1,000 steps.
 var eplbPrice = placement.PriceOf(44.05e6, 50e9, 0.4e-3, 1000, 0.7)
 
 const (
 	eplbWindows     = 4
 	eplbAssignments = 32768
 	eplbDraws       = 20 // unseen seeds
-	// The goals that a seed can miss by itself; tests/bench.py judges the medians.
+	// Goals that a single seed can miss; tests/bench.py judges the medians.
 	eplbFloor  = .999
 	eplbMoves  = .2 // of FlashLB-like's
 	eplbPoints = 2  // of balance below FlashLB-like's
 )
 
-// eplbFixed are played with every draw: the seed of the first figures, and those whose own figures missed a goal.
+// eplbFixed are added to every draw: the seed of the first figures, and seeds that missed a goal by themselves.
 var eplbFixed = []uint64{1}
 
 type eplbWorkload struct {
@@ -34,7 +33,7 @@ type eplbWorkload struct {
 	layers, experts, ranks, slots int
 	groups                        int
 	sigma, rho                    float64 // log-normal; sigma 0: Zipf 1.0 with 5 % churn
-	judged                        bool    // the goals are for it; the others are printed
+	judged                        bool    // has goals; the others are only printed
 }
 
 // The workloads of the reference, section 3.
@@ -63,13 +62,13 @@ func (w eplbWorkload) windows(seed uint64) ([][][]float64, error) {
 		return nil, fmt.Errorf("%s: %w", w.name, err)
 	}
 	var out [][][]float64
-	for range eplbWindows + 1 { // the last is only scored
+	for range eplbWindows + 1 { // the last is only for scoring
 		out = append(out, g.Next())
 	}
 	return out, nil
 }
 
-// seedsOf a day: nobody has tuned anything to them.
+// seedsOf returns the seeds of a date, to which no algorithm has been tuned.
 func seedsOf(date string, n int) []uint64 {
 	out := slices.Clone(eplbFixed)
 	for i := range n {
@@ -80,15 +79,16 @@ func seedsOf(date string, n int) []uint64 {
 	return out
 }
 
-// eplbEffort of a run: how many seeds of the draw A gets, how many the other judged workloads and how many the rest, and
-// rounds that are timed. With few, the only peer is FlashLB-like, and nobody times it.
+// eplbEffort of a run: the numbers of drawn seeds for A, for the other judged workloads and for the rest, and the timed
+// rounds. few: FlashLB-like is the only baseline besides the greedy, and it is not timed.
 type eplbEffort struct {
 	a, judged, printed, rounds int
 	few                        bool
 }
 
-// Eplb plans the reference workloads with the planner's two modes and the baselines, on the fixed seeds and those of
-// a date (YYYY-MM-DD; "": today). Times are ratios to the plain greedy, on the CPU clock of the one thread, alternating.
+// Eplb plans the reference workloads with the planner's two modes and the baselines, on the fixed seeds and those of a
+// date (YYYY-MM-DD; "": today). Times are ratios to the plain greedy on the CPU clock of the one thread, measured in
+// alternation.
 func Eplb(out, progress io.Writer, date string, quick bool) error {
 	if date == "" {
 		date = time.Now().UTC().Format(time.DateOnly)

@@ -12,8 +12,8 @@ import (
 	"tangram.dev/operator/pkg/migration"
 )
 
-// A small workload through the same path as the bench: what it says of the planner and of a
-// baseline, and that every layout it scores is whole.
+// A small workload through the code of the bench: results of the planner and of a baseline, and completeness of every
+// layout that it scores.
 func TestEplbWorkload(t *testing.T) {
 	defer alone()()
 	w := eplbWorkload{"small", 3, 64, 16, 5, 4, 1, .9, true}
@@ -37,7 +37,7 @@ func TestEplbWorkload(t *testing.T) {
 	require.Greater(t, of("flashlb").score.moved, 2*of("incremental").score.moved)
 }
 
-// What is timed has no influence on what is planned: FlashLB-like knows its past, and asking it again must not change it.
+// Timing does not influence plans: FlashLB-like uses its past, and repeated calls must not change it.
 func TestTimingChangesNoPlan(t *testing.T) {
 	defer alone()()
 	w := eplbWorkload{"small", 3, 64, 16, 5, 4, 1, .9, true}
@@ -54,7 +54,7 @@ func TestTimingChangesNoPlan(t *testing.T) {
 	require.Equal(t, layouts[0], layouts[1])
 }
 
-// Works take turns, and of each one every round but the first is told.
+// Works alternate, and every round but the first is reported.
 func TestAlternating_WhenWorksTakeTurns(t *testing.T) {
 	defer alone()()
 	var order []string
@@ -69,7 +69,7 @@ func TestAlternating_WhenWorksTakeTurns(t *testing.T) {
 	require.Len(t, times[1], 2)
 }
 
-// A millisecond of work and less is told; waiting is not work.
+// The clock resolves less than a millisecond of work, and does not count waiting.
 func TestRealTime_TheThreadsClockTells(t *testing.T) {
 	defer alone()()
 	for range 20 {
@@ -86,7 +86,7 @@ func TestRealTime_TheThreadsClockTells(t *testing.T) {
 	require.Less(t, slices.Max(times[0]), 10.0)
 }
 
-// A date gives its seeds again, another date gives others, and the fixed ones are always there.
+// A date always gives the same seeds and another date gives others; the fixed seeds are always included.
 func TestSeedsOfADate(t *testing.T) {
 	a := seedsOf("2026-11-22", 20)
 	require.Len(t, a, 20+len(eplbFixed))
@@ -98,7 +98,7 @@ func TestSeedsOfADate(t *testing.T) {
 	require.ErrorContains(t, Eplb(io.Discard, io.Discard, "22.11.2026", true), "DATE")
 }
 
-// Medians and worsts, and the seeds that miss a goal by themselves.
+// Medians and worst values, and the seeds that miss a goal by themselves.
 func TestFiguresOfSeeds(t *testing.T) {
 	f := &eplbSeeds{}
 	score := func(millis, peak, floor float64, moved int) *eplbScore {

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// What is said of each seed of a workload. Times are over the greedy's; balance of the full plan over the floor; moves
-// of the incremental plan over FlashLB-like's, and by how many points of balance it is below.
+// Figures of each seed of a workload. Times are relative to the greedy; the balance of the full plan to the floor;
+// moves of the incremental plan to FlashLB-like. The last is the points of balance that the incremental plan is below
+// FlashLB-like.
 var eplbFigures = []string{"full_over_greedy", "incr_over_greedy", "balance_over_floor", "moves_over_flashlb", "points_below_flashlb"}
 
 // eplbSeeds are the figures of a workload, seed by seed.
@@ -35,7 +36,7 @@ func (f *eplbSeeds) add(seed uint64, scores map[string]*eplbScore) {
 
 func (f *eplbSeeds) median(name string) float64 { return middle(f.values[name]) }
 
-// worst is the largest; of the balance the least.
+// worst returns the maximum of a figure, and of the balance the minimum.
 func (f *eplbSeeds) worst(name string) float64 {
 	if name == "balance_over_floor" {
 		return slices.Min(f.values[name])
@@ -43,8 +44,8 @@ func (f *eplbSeeds) worst(name string) float64 {
 	return slices.Max(f.values[name])
 }
 
-// missed are the seeds whose own balance, moves or points miss the goals: candidates for eplbFixed. Times are not
-// of a seed.
+// missed returns the seeds whose own balance, moves or points miss the goals: candidates for eplbFixed. Times do not
+// depend on the seed.
 func (f *eplbSeeds) missed() []uint64 {
 	out := []uint64{}
 	for i, seed := range f.seeds {
@@ -73,7 +74,7 @@ type eplbScore struct {
 	worst            float64 // balance of the worst layer
 	floor            float64
 	moved, slots     int
-	home             float64 // tokens served in the node of their group, as means
+	home             float64 // tokens served in the node of their group, in units of the mean
 	layersUnderFloor int     // peaks below the floor: must be 0
 	seeds            int
 }
@@ -81,7 +82,7 @@ type eplbScore struct {
 func (s *eplbScore) balance() float64    { return s.mean / s.peak }
 func (s *eplbScore) movedShare() float64 { return float64(s.moved) / float64(s.slots) }
 
-// join the score of another seed.
+// join adds the score of another seed.
 func (s *eplbScore) join(o *eplbScore) {
 	if s.seeds == 0 {
 		*s = *o

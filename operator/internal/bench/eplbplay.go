@@ -8,18 +8,18 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// player is a policy that goes through the windows, each plan from its own last placement.
+// player is a policy that goes through the windows; each of its plans starts from its own last placement.
 type player struct {
 	name  string
 	timed bool
 	old   []peers.Layout
 	score eplbScore
-	// plan all layers of a window; it may be asked again. The answer is taken with taken, outside of the time.
+	// plan plans all layers of a window and may be called repeatedly. taken returns the result, outside of the timing.
 	plan  func(window [][]float64, old []peers.Layout) error
 	taken func(window [][]float64, old []peers.Layout) []peers.Layout
 }
 
-// figures of a workload over seeds; prints a line for each policy.
+// figures returns the figures of a workload over seeds, and prints a line per policy.
 func (w eplbWorkload) figures(out io.Writer, seeds []uint64, effort eplbEffort) (*eplbSeeds, error) {
 	all := &eplbSeeds{}
 	sums, names := map[string]*eplbScore{}, []string{}
@@ -50,7 +50,7 @@ func (w eplbWorkload) figures(out io.Writer, seeds []uint64, effort eplbEffort) 
 	return all, nil
 }
 
-// players of a workload: the greedy, ours, FlashLB-like, and unless few are asked for, the other algorithms in use.
+// players of a workload: the greedy, ours, FlashLB-like, and unless `few`, other algorithms in use.
 func (w eplbWorkload) players(few bool) []*player {
 	first := make([]peers.Layout, w.layers)
 	for l := range first {
@@ -73,7 +73,7 @@ func (w eplbWorkload) players(few bool) []*player {
 	return out
 }
 
-// play the windows: all policies that are timed take turns, round by round.
+// play goes through the windows; the timed policies alternate in each round.
 func (w eplbWorkload) play(players []*player, windows [][][]float64, rounds int) error {
 	ranks := w.rankList()
 	for i := range eplbWindows {
@@ -137,7 +137,7 @@ func (w eplbWorkload) rankList() []placement.Rank {
 	return out
 }
 
-// ours is a mode of the planner. Its problem is kept in its own form; only the plan is timed.
+// ours is a mode of the planner. Its problem stays in the planner's form, so only the plan is timed.
 func (w eplbWorkload) ours(mode string) *player {
 	planner, out := placement.Planner{}, &player{name: mode}
 	problem := &placement.Problem{Layers: make([]placement.Layer, w.layers), Ranks: w.rankList()}
@@ -164,7 +164,7 @@ func (w eplbWorkload) ours(mode string) *player {
 	}
 	out.taken = func([][]float64, []peers.Layout) []peers.Layout {
 		for _, f := range result.Layers {
-			out.score.home += f.Home * f.Mean // 0 where groups are not kept
+			out.score.home += f.Home * f.Mean // 0 if groups are not kept
 		}
 		problem.Old = result.Placement
 		return w.layouts(result.Placement)

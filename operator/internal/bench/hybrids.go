@@ -9,11 +9,12 @@ import (
 	"tangram.dev/operator/internal/simcli"
 )
 
-// hybridsTried beside the two modes: experts sliced over all ranks while each request's heads are on one, alone and among others.
+// hybridsTried in addition to the two modes: experts sliced over all ranks with each request's heads on one rank, alone
+// and with others.
 var hybridsTried = [][]string{{"all/1"}, {"all/1", "all/2", "1/2"}}
 
-// PolicyHybrids plays the four traces of Policy on three engines' kernels under the calibrated policy, once with the two modes to choose from, and again with hybrids beside them:
-// the sum of latencies with over that without.
+// PolicyHybrids simulates the four traces of Policy on three engines' kernels under the calibrated policy, with only
+// the two modes and with hybrids in addition. The result is the sum of latencies with hybrids over that without.
 func PolicyHybrids(out, progress io.Writer, quick bool) error {
 	traces, on := policyTraces(), engines
 	if quick {

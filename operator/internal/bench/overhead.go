@@ -11,19 +11,20 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// The load of KVOverhead, and what the reference engine leaves for a flip where KV is copied ahead (e2e/engine/transition): the block that
-// a request fills, and of full blocks so many of a rank.
+// The load of KVOverhead, and the KV that the reference engine leaves for the flip after copying ahead
+// (e2e/engine/transition). That is the block that a request fills, and a number of full blocks per rank.
 const (
 	overheadRequests = 256
 	overheadTokens   = 4096
 	overheadBlock    = 16
 	overheadLeft     = 8
 	overheadStep     = 30e-3 // seconds
-	overheadLink     = 450e9 // bytes in a second into a GPU
+	overheadLink     = 450e9 // bytes per second into a GPU
 )
 
-// KVOverhead says what it costs to be ready for a switch of mode: memory of a rank that it needs on top of what the larger of the two modes takes at rest, of
-// weights and KV, by the planner's own flips; and what moves in a flip if all other KV was copied ahead, as a share of a step. No byte is moved: it is counted.
+// KVOverhead measures the cost of being ready for a mode switch, by the planner's own flips. One figure is the rank
+// memory of weights and KV above the larger of both modes at rest. The other is the bytes that move in a flip after all
+// other KV was copied ahead, as a share of a step. No bytes are moved; they are counted.
 func KVOverhead(out, progress io.Writer, quick bool) error {
 	views, err := publicViews()
 	if err != nil {
@@ -64,13 +65,13 @@ func KVOverhead(out, progress io.Writer, quick bool) error {
 		Env: environment(quick)})
 }
 
-// overhead of one switch: bytes of the rank that has most.
+// overhead of one switch, in bytes of the most loaded rank.
 type overhead struct {
 	flips                int
-	weights, peakWeights uint64 // at rest, the larger of both modes; while flips are under way
+	weights, peakWeights uint64 // at rest, the larger of both modes; during flips
 	kvBefore, kvAfter    uint64
-	peakKV, rest, peak   uint64 // of both kinds together
-	repair               uint64 // what the worst loss of a rank would need at a survivor, on top of rest
+	peakKV, rest, peak   uint64 // weights and KV together
+	repair               uint64 // extra memory of a survivor for the worst loss of a rank, on top of rest
 	flipSteps            float64
 }
 
@@ -115,7 +116,7 @@ func overheadCase(v *geometry.View, from, to layout.Mode, spare uint32) (*overhe
 			o.peakWeights, o.peakKV = max(o.peakWeights, part.PeakBytes), max(o.peakKV, kv)
 			o.peak = max(o.peak, part.PeakBytes+kv)
 			inFlip := arriving(v, old, result.Layouts[i], int(part.Rank), overheadBlock)
-			// Full blocks that are left lie in all layers of the flip, of all heads at most.
+			// The remaining full blocks span all layers of the flip, and at most all heads.
 			inFlip += overheadLeft * overheadBlock * changed(old, result.Layouts[i]) * uint64(v.Proto.KvHeads) * v.Proto.KvHeadTokenBytes
 			o.flipSteps = max(o.flipSteps, float64(inFlip)/overheadLink/overheadStep)
 		}
@@ -134,7 +135,7 @@ func overheadCase(v *geometry.View, from, to layout.Mode, spare uint32) (*overhe
 	return o, nil
 }
 
-// heads of KV that a rank has of a request, by its home, in one layer.
+// headsOf returns the KV heads that a rank has of a request, by the request's home, in one layer.
 func headsOf(v *geometry.View, l *tangramv1.LayerLayout, rank, home int) (first, last uint32) {
 	for _, g := range l.Attention {
 		p := slices.Index(g.Ranks, uint32(rank))
@@ -145,7 +146,7 @@ func headsOf(v *geometry.View, l *tangramv1.LayerLayout, rank, home int) (first,
 	return 0, 0
 }
 
-// kvOf a rank, bytes: requests have their homes in turns.
+// kvOf returns the KV bytes of a rank, with homes assigned round-robin.
 func kvOf(v *geometry.View, l *tangramv1.Layout, rank int) uint64 {
 	var heads uint64
 	for _, layer := range l.Layers {
@@ -157,7 +158,7 @@ func kvOf(v *geometry.View, l *tangramv1.Layout, rank int) uint64 {
 	return heads * overheadTokens * v.Proto.KvHeadTokenBytes
 }
 
-// arriving at a rank in a flip, bytes of so many tokens of each request: what it has not yet, in layers that change.
+// arriving returns the bytes that a rank lacks and receives in a flip, for `tokens` tokens of each request.
 func arriving(v *geometry.View, before, after *tangramv1.Layout, rank int, tokens uint64) uint64 {
 	var heads uint64
 	for i, layer := range after.Layers {
@@ -171,7 +172,7 @@ func arriving(v *geometry.View, before, after *tangramv1.Layout, rank int, token
 	return heads * tokens * v.Proto.KvHeadTokenBytes
 }
 
-// changed counts layers whose attention is another.
+// changed counts the layers whose attention sharding changes.
 func changed(before, after *tangramv1.Layout) (n uint64) {
 	for i, layer := range after.Layers {
 		if layer.AttentionGroupSize != before.Layers[i].AttentionGroupSize {

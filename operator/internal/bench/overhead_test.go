@@ -8,7 +8,8 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// Three layers of Qwen3-235B by hand: 4 KV heads on 8 ranks are there twice in mode TensorParallel; a spare bank is a layer's experts of a rank; a flip walks one layer.
+// Three layers of Qwen3-235B by hand. In mode TensorParallel, 4 KV heads on 8 ranks are stored twice. A spare bank has
+// the size of a rank's experts of one layer. A flip changes one layer.
 func TestWhatReadinessToSwitchCosts(t *testing.T) {
 	views, err := publicViews()
 	require.NoError(t, err)
@@ -26,7 +27,7 @@ func TestWhatReadinessToSwitchCosts(t *testing.T) {
 		kv := 3 * uint64(p.KvHeads) * tokens * p.KvHeadTokenBytes
 		require.Equal(t, []uint64{kv / modelRanks, 2 * kv / modelRanks}, []uint64{o.kvBefore, o.kvAfter})
 		require.Equal(t, o.weights+spare*bank, o.peakWeights)
-		// A rank has its own requests' four heads, and gets one head of all requests but its own.
+		// A rank has all four heads of its own requests, and gets one head of all other requests.
 		moves := spare * tokens / 8 * 7 * p.KvHeadTokenBytes
 		require.LessOrEqual(t, o.peak, o.weights+spare*bank+o.kvAfter+moves)
 		require.Greater(t, o.peak, o.rest)

@@ -15,7 +15,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// planCase is a transition to plan, between so many ranks at most.
+// planCase is a transition to plan, between at most `ranks` ranks.
 type planCase struct {
 	name   string
 	model  string
@@ -33,15 +33,15 @@ func (c planCase) run() error {
 type caseSize int
 
 const (
-	reference caseSize = iota // the sort is its yardstick
-	small                     // the yardstick of how time grows with the ranks
-	large                     // the slowest reference case is its yardstick
+	reference caseSize = iota // relative to the sort
+	small                     // reference for the growth of time with the ranks
+	large                     // relative to the slowest reference case
 )
 
-// PlanTime plans two reference transitions, per expert and all layers, and two large ones. Times are of one thread. The
-// former are judged over sorting one 64-bit key for each piece of the layout it leads to and each fetch, alternating with it;
-// the latter over the slower of the former, and over a small one of the same model: how time grows with the number of ranks n,
-// over n log n; alternating with both, so that all see the same machine.
+// PlanTime plans two reference transitions, per expert and all layers, and two large ones. Times are of one thread.
+// Reference cases are relative to sorting one 64-bit key per piece of the target layout and per fetch. Large cases are
+// relative to the slower reference case, and to a small case of the same model over n log n for n ranks. All alternate
+// with their references, so that all see the machine in the same state.
 func PlanTime(out, progress io.Writer, quick bool) error {
 	cases, err := planCases(quick)
 	if err != nil {
@@ -50,8 +50,8 @@ func PlanTime(out, progress io.Writer, quick bool) error {
 	defer alone()()
 	slowest, biggest, growth := 0.0, 0, 0.0
 	overReference := 0.0
-	var yardstick, least planCase // the slower of the reference cases, and the small one
-	most := 0.0                   // ms, of the former
+	var yardstick, least planCase // the slower reference case, and the small one
+	most := 0.0                   // milliseconds of the yardstick
 	metrics := map[string]any{}
 	for _, c := range cases {
 		line, ratio, wire, err := c.measure()
@@ -156,7 +156,7 @@ func planCases(quick bool) ([]planCase, error) {
 	return out, nil
 }
 
-// measure gives the line of a case, its time over the sort's, and the largest part with its flip's delta in bytes.
+// measure returns the line of a case, its time over the sort's, and the largest part with its flip's delta in bytes.
 func (c planCase) measure() (line map[string]any, ratio float64, wire int, err error) {
 	result, err := c.plan()
 	if err != nil {
@@ -189,7 +189,7 @@ func (c planCase) measure() (line map[string]any, ratio float64, wire int, err e
 		"fetches": fetches, "flips": len(result.Plan.Flips), "part_and_delta_bytes": wire}, ratio, wire, nil
 }
 
-// piecesOf a layout, on all ranks: filled slots times the ranks that share them.
+// piecesOf counts the pieces of a layout on all ranks: filled slots times the ranks that share them.
 func piecesOf(l *tangramv1.Layout) int {
 	n := 0
 	for _, layer := range l.Layers {

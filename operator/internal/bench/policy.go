@@ -13,11 +13,11 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// policyTrace is a load and the model that can serve it on 8 ranks.
+// policyTrace is a load and a model that can serve it on 8 ranks.
 type policyTrace struct {
 	name     string
 	options  simcli.Options
-	requests []simulator.Request // nil: as the options say
+	requests []simulator.Request // nil: by options
 }
 
 func policyTraces() []policyTrace {
@@ -27,14 +27,16 @@ func policyTraces() []policyTrace {
 	conversation, code, bursts, day := small, small, o, small
 	conversation.Trace = "conversation"
 	code.Trace, code.Times = "code", 20
-	// Quiet, with two bursts of a minute; and a day's shape in twelve minutes.
+	// Low load with two bursts of a minute, and a day's shape in twelve minutes.
 	bursts.Rates, bursts.Prompt, bursts.Output = "300x2,60x12,300x2,60x12,300x2", 1024, 512
 	day.Rates, day.Prompt, day.Output = "200x5,100x60,200x20,30x150,200x5", 1024, 512
 	return []policyTrace{{"conversation", conversation, nil}, {"code x 20", code, nil}, {"bursts", bursts, nil}, {"day", day, nil}}
 }
 
-// switchingTraces are made so that neither mode alone is right: a burst after a long time with few requests; chat with long answers, which mode TensorParallel serves faster, and now and then
-// many long documents with short answers, which mode ExpertParallel does; and batches whose tails are all that is left of them for most of the time. Whether a case is one of these the bench finds out by itself.
+// switchingTraces are loads for which neither mode alone is best. One is a burst after a long time with few requests.
+// One is chat with long answers (TensorParallel is faster) with bursts of long documents with short answers
+// (ExpertParallel is faster). One is batches that consist of their tails for most of the time. The bench checks whether
+// a case is of this kind.
 func switchingTraces() []policyTrace {
 	chat, tails := simcli.Defaults(), simcli.Defaults()
 	documents := func(chatted float64, bursts ...simulator.Rate) []simulator.Request {
@@ -71,7 +73,7 @@ func switchingTraces() []policyTrace {
 
 var engines = []string{"vllm", "trtllm", "sglang"}
 
-// played is what one load on one engine's kernels cost under each policy, in mean seconds of a request.
+// played has the results of one load on one engine's kernels under each policy: mean latency of a request, in seconds.
 type played struct {
 	latency  map[string]float64
 	switches map[string]int
@@ -81,8 +83,8 @@ func (p played) static() float64 {
 	return min(p.latency["ExpertParallel"], p.latency["TensorParallel"])
 }
 
-// over hindsight. What a search that is no bound did not find, another found: the best schedule known is the yardstick, and a
-// ratio below 1 to the search alone is printed too.
+// over returns the latency over the best known schedule: the hindsight search is no bound, so a static mode may be
+// better. The ratio to the search alone, which may then be below 1, is printed too.
 func (p played) over(name string) float64 {
 	return p.latency[name] / min(p.latency["hindsight"], p.static())
 }
@@ -117,14 +119,14 @@ func (p played) line(bench, trace, engine string) map[string]any {
 		"calibrated_over_static": p.latency["calibrated"] / p.static()}
 }
 
-// Policy plays four traces on three engines' kernels under the calibrated policy, whose prior is another engine's and whose steps carry
-// 10 % noise, and compares the sum of latencies with the best schedule that is known.
+// Policy simulates four traces on three engines' kernels under the calibrated policy, with another engine's prior and
+// 10 % noise on steps. It compares the sum of latencies with the best known schedule.
 func Policy(out, progress io.Writer, quick bool) error {
 	traces, on := policyTraces(), engines
 	if quick {
 		traces, on = traces[2:], []string{"trtllm", "sglang"}
 	}
-	judged := len(traces) // in the median and the worst; the others are there for where neither mode alone is right
+	judged := len(traces) // in median and worst; the others are for loads where neither mode alone is best
 	traces = append(traces, switchingTraces()...)
 	var over []float64
 	worstStatic, worstWhereSwitching, thresholds, switching := 0.0, 1.0, 0.0, 0
@@ -157,20 +159,21 @@ func Policy(out, progress io.Writer, quick bool) error {
 	}
 	metrics := map[string]any{"worst": slices.Max(over), "worst_over_static": worstStatic, "cases_where_static_is_bad": switching,
 		"threshold_worst": thresholds, "cases": len(over), "seconds": time.Since(begin).Seconds()}
-	if switching > 0 { // else nothing is known of such cases, and its gate says so
+	if switching > 0 { // otherwise no such case was found, and its gate fails
 		metrics["worst_where_static_is_bad"] = worstWhereSwitching
 	}
 	return printLine(out, Summary{Bench: "policy", Value: middle(over), Unit: "sum of latencies over hindsight's, median", Ceiling: 1, Ratio: middle(over), Env: environment(quick),
 		Metrics: metrics})
 }
 
-// PolicyUnseen plays traces drawn by the seed of a date: parts of random rates and lengths, with clumps or without, on random kernels.
+// PolicyUnseen simulates traces drawn by the seed of a date: parts of random rates and lengths, with clumps or without,
+// on random kernels.
 func PolicyUnseen(out, progress io.Writer, date string, quick bool) error {
 	if date == "" {
 		date = time.Now().UTC().Format(time.DateOnly)
 	}
 	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(date)) // a hash takes everything
+	_, _ = hash.Write([]byte(date)) // a hash write never fails
 	random := rand.New(rand.NewPCG(hash.Sum64(), 5))
 	cases := 50
 	if quick {
@@ -198,7 +201,7 @@ func PolicyUnseen(out, progress io.Writer, date string, quick bool) error {
 			return err
 		}
 	}
-	// Of the worst it is told what remains for who knows the kernels from the start, and what if steps have no noise either.
+	// For the worst cases, print what remains when the kernels are known from the start, and also without noise.
 	order := make([]int, cases)
 	for i := range order {
 		order[i] = i
@@ -220,8 +223,8 @@ func PolicyUnseen(out, progress io.Writer, date string, quick bool) error {
 			"worst_three_knowing_kernels": knowing, "cases": cases, "date": date}})
 }
 
-// knowingKernels plays a trace again under the calibrated policy, with the truth's own table as its prior: with the noise that there was, and without any. What is over hindsight's
-// then is none of the model's; `best` is hindsight's mean latency.
+// knowingKernels simulates a trace again under the calibrated policy with the true table as prior, with the same noise
+// and without any. What then remains over hindsight is not the model's error. `best` is hindsight's mean latency.
 func knowingKernels(t policyTrace, over, best float64) (map[string]any, error) {
 	line := map[string]any{"bench": "policy-unseen", "trace": t.name, "calibrated_over_hindsight": over}
 	o := t.options
@@ -249,7 +252,7 @@ func drawn(random *rand.Rand) (simcli.Options, []simulator.Request) {
 		o.Prior = engines[random.IntN(3)]
 	}
 	o.Routing = []string{"balanced", "power_law_1.01", "power_law_1.2"}[random.IntN(3)]
-	most := 14.0 // requests per second of a thousand prompt tokens that 8 ranks can serve for long
+	most := 14.0 // sustainable requests per second on 8 ranks, with a thousand prompt tokens each
 	if random.IntN(2) == 0 {
 		o.Model, most = "Qwen3-30B-A3B", 70
 	}
@@ -258,7 +261,7 @@ func drawn(random *rand.Rand) (simcli.Options, []simulator.Request) {
 	var rates []simulator.Rate
 	for range 3 + random.IntN(8) {
 		r := simulator.Rate{Seconds: between(20, 200), PerSecond: most * between(.02, .8)}
-		if random.IntN(4) == 0 { // a burst: short and above what can be served
+		if random.IntN(4) == 0 { // a burst: short and above capacity
 			r.Seconds, r.PerSecond = between(5, 30), most*between(1, 3)
 		}
 		o.Rates += fmt.Sprintf("%s%.0fx%.1f", map[bool]string{true: ","}[o.Rates != ""], r.Seconds, r.PerSecond)
@@ -266,7 +269,7 @@ func drawn(random *rand.Rand) (simcli.Options, []simulator.Request) {
 	}
 	o.Seed = random.Uint64()
 	requests := simulator.Generate(rates, o.Prompt, o.Output, o.Seed)
-	if clump := random.IntN(3); clump > 0 { // as in traces whose times are coarse
+	if clump := random.IntN(3); clump > 0 { // as in traces with coarse timestamps
 		for i := range requests {
 			unit := float64(clump)
 			requests[i].At = float64(int(requests[i].At/unit)) * unit

@@ -24,16 +24,16 @@ type drift struct {
 	assignments int // per layer and window
 }
 
-// The three drifts whose best predictors differ: fast, slow, and slow under much noise.
+// Three drifts with different best predictors: fast, slow, and slow under much noise.
 var drifts = []drift{
 	{"ln1.0_rho.9", 1, .9, 32768},
 	{"ln1.0_rho.98", 1, .98, 32768},
 	{"ln0.5_rho.98_8192", .5, .98, 8192},
 }
 
-// contender is a way to forecast the next window; adaptive has no single candidate: it chooses among the 15 of
-// load.Candidates, which hold the five fixed ones. So it is compared with a part of its own choices, the best of them
-// picked afterwards: the bench says what choosing online costs, not that no other forecast is better.
+// contender is a way to forecast the next window. The adaptive one has no fixed candidate: it chooses among the 15 of
+// load.Candidates, including the five fixed ones. The comparison picks the best of these afterwards. So the bench shows
+// the cost of choosing online, not that no other forecast is better.
 type contender struct {
 	name  string
 	fixed []load.Candidate
@@ -61,10 +61,9 @@ func (t *tally) add(ranks []float64) {
 
 func (t *tally) balance() float64 { return t.mean / t.peak }
 
-// Predict places experts by the forecast of each contender and scores the placement on the
-// window that came; the oracle places by that window itself. Every window but the first is
-// scored, also those in which the adaptive one has not learned yet. Forecasts are made
-// before the window is drawn.
+// Predict places experts by the forecast of each contender and scores the placement on the following window; the oracle
+// places by that window itself. Every window but the first is scored, also while the adaptive contender is still
+// learning. Each forecast is made before the window is drawn.
 func Predict(out, progress io.Writer, quick bool) error {
 	seeds, windows := 5, 60
 	if quick {
@@ -108,8 +107,8 @@ func Predict(out, progress io.Writer, quick bool) error {
 		Ceiling: 1, Ratio: leastOverOracle, Metrics: metrics, Env: environment(quick)})
 }
 
-// run gives the tallies of the contenders and of the oracle, and the milliseconds that the
-// adaptive one takes per window for all layers.
+// run returns the tallies of the contenders and of the oracle, and the milliseconds per window of the adaptive one for
+// all layers.
 func (d drift) run(seeds, windows int) (scores []tally, oracle tally, spent float64, err error) {
 	scores = make([]tally, len(contenders))
 	var busy time.Duration
@@ -179,7 +178,7 @@ func score(t *tally, window [][]float64, plan load.Placement) error {
 	return nil
 }
 
-// packAll gives the best placement for loads, by the packer of pkg/placement.
+// packAll returns the best placement for loads, by the packer of pkg/placement.
 func packAll(loads [][]float64) (load.Placement, error) {
 	problem := &placement.Problem{Ranks: slices.Repeat([]placement.Rank{{Slots: predictSlots}}, predictRanks)}
 	for _, row := range loads {

@@ -21,13 +21,13 @@ const (
 type state struct {
 	name string
 	now  *tangramv1.Layout
-	// also: by which every rank holds verified pieces that now does not name; nil: none.
+	// also is a layout whose verified pieces the ranks hold in addition to those of now; nil: none.
 	also *tangramv1.Layout
 }
 
-// RepairBytes loses each single rank of worlds of 2 to 64 ranks of the public models, in ExpertParallel, in
-// Tensor and half way between, and compares what the repair reads with what no survivor
-// holds. Quick spreads what fits into its 30 s over all widths, states and ranks.
+// RepairBytes removes each single rank of worlds of 2 to 64 ranks of the public models, in ExpertParallel, in Tensor
+// and halfway between. It compares the bytes that the repair reads with those that no survivor holds. Quick spreads the
+// repairs that fit into 30 s over all widths, states and ranks.
 func RepairBytes(out, progress io.Writer, quick bool) error {
 	views, err := publicViews()
 	if err != nil {
@@ -64,7 +64,7 @@ func RepairBytes(out, progress io.Writer, quick bool) error {
 			"read_gigabytes": float64(t.read) / 1e9, "worst_case": t.name, "seconds": time.Since(t.begin).Seconds()}})
 }
 
-// repairTally sums up.
+// repairTally adds up the results.
 type repairTally struct {
 	begin                time.Time
 	worst                float64
@@ -73,8 +73,8 @@ type repairTally struct {
 	read                 uint64
 }
 
-// everyWidth takes widths by strides, and of each width its ranks too, so that what a deadline leaves out
-// is spread.
+// everyWidth goes through the widths, and the ranks of each, by strides, so that the repairs left out at the deadline
+// are spread.
 func (t *repairTally) everyWidth(v *geometry.View, deadline time.Time) error {
 	widths := mostRepairRanks - 1
 	for i := range widths {
@@ -103,7 +103,7 @@ func (t *repairTally) everyWidth(v *geometry.View, deadline time.Time) error {
 	return nil
 }
 
-// allLayers is one loss of a world of the whole model in each mode.
+// allLayers loses one rank of a world of the whole model, in each mode.
 func (t *repairTally) allLayers(v *geometry.View, n int) error {
 	for _, mode := range []layout.Mode{layout.Expert, layout.Tensor} {
 		if mode == layout.Tensor && uint32(n) > v.Granules {
@@ -121,8 +121,8 @@ func (t *repairTally) allLayers(v *geometry.View, n int) error {
 	return nil
 }
 
-// statesOf a world of n ranks: each mode it can have, and the middle of the way between them with and
-// without the pieces of the flip before, which nobody retired yet.
+// statesOf returns the states of a world of n ranks. They are each possible mode and the halfway point between them,
+// with and without the previous flip's pieces, which are not retired yet.
 func statesOf(v *geometry.View, n int) ([]state, error) {
 	var out []state
 	var expert, tensor *tangramv1.Layout
@@ -150,8 +150,8 @@ func statesOf(v *geometry.View, n int) ([]state, error) {
 	return out, nil
 }
 
-// lose a rank, and count the bytes in the parts themselves. Where survivors hold only what the layout
-// names, nothing may move between them either.
+// lose removes a rank and counts the bytes in the parts themselves. If survivors hold only the layout's pieces, no
+// bytes may move between them either.
 func (t *repairTally) lose(v *geometry.View, s state, dead int) error {
 	in := planner.RepairInput{World: "bench", Revision: "r", Geometry: v, Current: s.now}
 	held := make([][][]bound.Held, v.MoELayers())
@@ -208,7 +208,7 @@ func (t *repairTally) lose(v *geometry.View, s state, dead int) error {
 	return nil
 }
 
-// holding is what a rank has in a state.
+// holding returns the pieces of a rank in a state.
 func holding(v *geometry.View, s state, rank uint32) *tangramv1.Inventory {
 	inv := layout.InventoryOf(s.now, v, rank)
 	if s.also == nil {

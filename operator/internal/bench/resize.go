@@ -16,11 +16,10 @@ import (
 
 const mostRanks = 40
 
-// ResizeBytes plans every P -> Q of the public models and compares the bytes that the
-// parts fetch with the bound. Layers are independent and alike, so one MoE layer is
-// planned for every pair, and all layers for a sample, and along a random walk of widths, modes and placements, in
-// pools with no byte to spare. Quick stops planning new pairs
-// of a model after its share of 30 s and says how many it left out.
+// ResizeBytes plans every P -> Q of the public models and compares the bytes that the parts fetch with the bound.
+// Layers are independent and alike, so every pair is planned for one MoE layer, and a sample for all layers. So is a
+// random walk of widths, modes and placements, in pools with no byte to spare. Quick stops planning new pairs of a
+// model after its share of 30 s and prints the number left out.
 func ResizeBytes(out, progress io.Writer, quick bool) error {
 	views, err := publicViews()
 	if err != nil {
@@ -96,8 +95,7 @@ func ResizeBytes(out, progress io.Writer, quick bool) error {
 			"layers_per_pair": 1, "plans_of_all_layers": fullPlans, "plans_of_walks": walked, "worst_case": most, "seconds": time.Since(begin).Seconds()}})
 }
 
-// everyPair goes by strides through all pairs, so that what a deadline leaves out is
-// spread over all widths.
+// everyPair goes through all pairs by strides, so that the pairs left out at the deadline are spread over all widths.
 func everyPair(v *geometry.View, mode layout.Mode, limit int, deadline time.Time, note func(string, uint64, uint64)) (done, left int, err error) {
 	froms := make([]*tangramv1.Layout, limit+1)
 	total := limit * limit
@@ -136,7 +134,7 @@ func pair(v *geometry.View, mode layout.Mode, p, q int) (moved, least uint64, er
 	return resize(v, from, mode, q)
 }
 
-// resize counts the bytes in the parts themselves, not what the plan says they cost.
+// resize counts the bytes in the parts themselves, not the plan's stated cost.
 func resize(v *geometry.View, from *tangramv1.Layout, mode layout.Mode, q int) (moved, least uint64, err error) {
 	in := request(v, from, q, mode)
 	result, err := planner.Plan(in)
@@ -151,7 +149,7 @@ func resize(v *geometry.View, from *tangramv1.Layout, mode layout.Mode, q int) (
 	return moved, least, nil
 }
 
-// movedAndLeast counts the bytes in the parts of a plan to groups of g ranks, and those that any layout of that shape would need.
+// movedAndLeast counts the bytes in a plan's parts to groups of g ranks, and the lower bound for its shape.
 func movedAndLeast(v *geometry.View, in planner.Input, result *planner.Result, g uint32) (moved, least uint64) {
 	ordinal := map[uint32]int{}
 	held := make([][][]bound.Held, v.MoELayers())

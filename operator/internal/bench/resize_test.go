@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// From wherever a walk left the world, in pools with no byte to spare, what moves is the bound; and counting one fetch
-// less would be noticed.
+// From any state of a walk, in pools with no byte to spare, the moved bytes equal the bound. One fetch less would be
+// detected.
 func TestAWalkMovesTheBound(t *testing.T) {
 	views, err := publicViews()
 	require.NoError(t, err)

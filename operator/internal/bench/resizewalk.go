@@ -11,15 +11,15 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-const walkRanks = 12 // at most
+const walkRanks = 12 // maximum
 
-// walker takes a world of all layers at random through widths, modes and placements, members leaving from anywhere. What
-// it asks for next starts from the layout that the way so far has left, on pools that have room for this plan and not for a byte more.
+// walker moves a world of all layers at random through widths, modes and placements. Any members may leave. Each plan
+// starts from the layout that the walk has reached, in pools that fit this plan exactly.
 type walker struct {
 	v      *geometry.View
 	random *rand.Rand
 	now    *tangramv1.Layout
-	joined int // members that ever were
+	joined int // number of members so far
 }
 
 func (w *walker) member() planner.Member {
@@ -28,7 +28,7 @@ func (w *walker) member() planner.Member {
 		Node: fmt.Sprintf("node-%d", w.joined), Pod: fmt.Sprintf("world-%d", w.joined), Link: "rdma"}}
 }
 
-// input of the next plan: some members stay, some come.
+// input of the next plan: some members stay, others join.
 func (w *walker) input(n int, shape layout.Shape) planner.Input {
 	in := planner.Input{World: "bench", Revision: "r", Geometry: w.v, Current: w.now, Shape: shape, Options: planner.Options{SpareBanks: 2}}
 	for rank, m := range w.now.GetMembers() {
@@ -46,8 +46,8 @@ func (w *walker) input(n int, shape layout.Shape) planner.Input {
 	return in
 }
 
-// step goes somewhere, and tells of a resize or switch what moved and the least that could have; of a rebalance, whose
-// placement is given, moved == least.
+// step takes a random step. For a resize or switch it returns the moved bytes and the lower bound; for a rebalance,
+// whose placement is given, moved == least.
 func (w *walker) step() (name string, moved, least uint64, err error) {
 	n := 1 + w.random.IntN(walkRanks)
 	shape, kind := layout.Shape{Mode: layout.Expert}, w.random.IntN(3)
@@ -81,7 +81,7 @@ func (w *walker) step() (name string, moved, least uint64, err error) {
 	if kind == 1 {
 		g = uint32(n)
 	}
-	if w.now == nil { // from the checkpoint: no rank holds anything
+	if w.now == nil { // from the checkpoint: no rank holds a piece
 		moved, least = 0, 0
 	} else if moved, least = movedAndLeast(w.v, in, result, g); kind == 2 {
 		least = moved
@@ -90,7 +90,7 @@ func (w *walker) step() (name string, moved, least uint64, err error) {
 	return name, moved, least, nil
 }
 
-// placement at random: every expert somewhere, one in four on two ranks, as rebalances leave it.
+// placement at random: every expert on one rank, and about one in four on two, as after rebalances.
 func (w *walker) placement(n int) [][][]uint32 {
 	out := make([][][]uint32, w.v.MoELayers())
 	for o := range out {

@@ -11,8 +11,8 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// Rollout plays steps of reinforcement learning: batches of sequences that only fall. Makespans, of the better mode for all steps and
-// of the better mode for each step, over ours.
+// Rollout simulates steps of reinforcement learning: batches whose number of sequences only falls. It prints the
+// makespans of the better mode for all steps, and of the better mode for each step, over ours.
 func Rollout(out, progress io.Writer, quick bool) error {
 	steps, sequences := 9, 2048
 	if quick {
@@ -73,9 +73,10 @@ func Rollout(out, progress io.Writer, quick bool) error {
 		Metrics: metrics, Env: environment(quick)})
 }
 
-// foreseenMakespan of a batch: of who knows each answer's length, is in the better mode in each single step, changes at no cost, and has in both modes the KV of the one that has
-// more of it. Sequences are admitted in their order as KV gets free, as in the simulator, but all of it is one pool; prompts cost nothing. No schedule of
-// the two modes with that order is shorter.
+// foreseenMakespan is a lower bound of a batch's makespan. It knows each answer's length, uses the better mode in each
+// step, switches at no cost, and has the larger KV of the two modes. Sequences are admitted in order as KV becomes
+// free, as in the simulator, but KV is one pool; prompts cost nothing. No schedule of the two modes in that order is
+// shorter.
 func foreseenMakespan(c simulator.Config, requests []simulator.Request) float64 {
 	room := 0
 	for _, m := range c.Modes {
@@ -93,12 +94,12 @@ func foreseenMakespan(c simulator.Config, requests []simulator.Request) float64 
 			used += q.Prompt + q.Output
 			live = append(live, left{q.Output, q.Prompt + q.Output, q.Prompt})
 		}
-		// Until the first of them ends nothing changes but contexts, which grow.
+		// Until the first of them ends, only the contexts change: they grow.
 		steps, context := live[0].tokens, 0
 		for _, l := range live {
 			steps, context = min(steps, l.tokens), context+l.context
 		}
-		steps = min(steps, 64) // within which contexts are taken as they are in the beginning
+		steps = min(steps, 64) // during which contexts keep their initial length
 		best := math.Inf(1)
 		for _, m := range c.Modes {
 			groups := m.Truth.Shape().Groups()
@@ -123,8 +124,8 @@ func foreseenMakespan(c simulator.Config, requests []simulator.Request) float64 
 	return seconds
 }
 
-// kernelGap is how long a step takes in mode ExpertParallel over mode TensorParallel, with few requests and with many. Published (arXiv 2606.26607): 52 over
-// 37 ms when it is quiet, and the reverse order when it is not.
+// kernelGap is the step duration in mode ExpertParallel over that in TensorParallel, with few requests and with many.
+// Published (arXiv 2606.26607): 52 over 37 ms at low load, and the reverse order at high load.
 func kernelGap(c simulator.Config) [2]float64 {
 	at := func(n int) float64 {
 		var seconds []float64
@@ -137,17 +138,17 @@ func kernelGap(c simulator.Config) [2]float64 {
 	return [2]float64{at(8), at(1024)}
 }
 
-// rolloutCase is what the gain of a switch within a step may depend on.
+// rolloutCase has parameters on which the gain of a switch within a step may depend.
 type rolloutCase struct {
 	tail   simulator.LongTail
 	rankGB float64
 }
 
-// enoughGB of a rank: all sequences are admitted at once.
+// enoughGB of a rank: all sequences are admitted immediately.
 const enoughGB = 1000
 
-// rolloutCases looks where the published gain can be had: with answers of other lengths, with KV for all sequences, and by the threshold of requests that
-// is best in hindsight.
+// rolloutCases searches for cases with the published gain: other answer lengths, KV for all sequences, and the
+// threshold of requests that is best in hindsight.
 func rolloutCases(out, progress io.Writer, sequences int, quick bool) error {
 	on, steps, medians, sigmas := engines, 2, []float64{500, 1500, 4000}, []float64{.8, 1.2}
 	if quick {

@@ -9,7 +9,8 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// What is said to be below every schedule is: both modes alone, the threshold and the policy, with KV for all and with little; and not by much where one mode does it all.
+// The lower bound is below both modes alone, the threshold and the policy, with KV for all sequences and with little.
+// It is close where one mode is always the better one.
 func TestNoScheduleOfABatchIsShorter(t *testing.T) {
 	for _, gb := range []float64{90, 1000} {
 		for seed := range uint64(3) {

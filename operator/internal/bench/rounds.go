@@ -10,8 +10,8 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// Rounds schedules the moves of full and incremental plans of workload A and of a dead rank,
-// and compares the rounds with the most moves at a rank.
+// Rounds schedules the moves of full and incremental plans of workload A, and of the loss of a rank. It compares the
+// number of rounds with the most moves at one rank.
 func Rounds(out, progress io.Writer, quick bool) error {
 	w := eplbWorkloads()[0]
 	windows, err := w.windows(2)
@@ -78,7 +78,7 @@ func Rounds(out, progress io.Writer, quick bool) error {
 		Metrics: metrics, Env: environment(quick)})
 }
 
-// countRounds counts from the moves alone, and refuses two of a rank in one round.
+// countRounds counts rounds from the moves alone, and rejects two sends or two receives of a rank in one round.
 func countRounds(moves []migration.Move, ranks int) (rounds, degree int, err error) {
 	type port struct {
 		rank, round int32

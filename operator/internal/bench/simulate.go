@@ -7,8 +7,8 @@ import (
 	"tangram.dev/operator/internal/simcli"
 )
 
-// Simulate plays the conversation trace on one thread, reading it and compiling the tables not counted, and compares the time with an
-// hour's worth of traffic in it.
+// Simulate runs the conversation trace on one thread, without the time to read it and to compile the tables. It
+// compares the time with an hour of its traffic.
 func Simulate(out, progress io.Writer, quick bool) error {
 	o := simcli.Defaults()
 	o.Trace, o.Model = "conversation", "Qwen3-30B-A3B"

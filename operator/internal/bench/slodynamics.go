@@ -10,7 +10,7 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// command to go to a shape at some second.
+// command switches to a shape at a given second.
 type command struct {
 	policy.Static
 	at float64
@@ -25,7 +25,7 @@ func (c *command) Decide(t policy.Telemetry, s policy.State) policy.Decision {
 	return policy.Decision{Switch: true, To: c.to, Why: policy.Reason{Text: "as commanded"}}
 }
 
-// shareOf the requests that came from one second to another.
+// shareOf returns the share within the SLO of the requests that arrived between two times.
 func shareOf(r simulator.Result, from, to float64) float64 {
 	n, within := 0, 0
 	for _, a := range r.Answers {
@@ -39,22 +39,23 @@ func shareOf(r simulator.Result, from, to float64) float64 {
 	return float64(within) / float64(max(n, 1))
 }
 
-// SLODynamics plays what a step of the load does to the SLO's attainment, 4 -> 6 ranks and 6 -> 4, by several ways to change the width at the same command; and a load that grows, under static
-// widths and the policy of the width.
+// SLODynamics simulates how a step of the load affects SLO attainment, 4 -> 6 ranks and 6 -> 4. It compares several
+// ways to change the width at the same command. It also simulates a growing load under static widths and the width
+// policy.
 func SLODynamics(out, progress io.Writer, quick bool) error {
 	b, err := newWidthBench("trtllm")
 	if err != nil {
 		return err
 	}
 	const step, commanded, until, window, prompt, output = 120.0, 150.0, 420.0, 10.0, 2000, 600
-	// Rates between what four ranks hold and what six do.
+	// Four ranks keep the SLO at low, and six at high.
 	low, high := 12.0, 28.0
 	way := func(name string, pods, stall float64, from, to int, rates []simulator.Rate) (float64, error) {
 		c := b.ours
 		c.Start, c.PodSeconds = from-widthLeast, pods
 		c.Switches = slices.Clone(c.Switches)
 		row := slices.Clone(c.Switches[from-widthLeast])
-		row[to-widthLeast].Flips += int(stall / c.Rates.FlipSeconds) // nobody is served meanwhile
+		row[to-widthLeast].Flips += int(stall / c.Rates.FlipSeconds) // serving is stopped meanwhile
 		c.Switches[from-widthLeast] = row
 		var p policy.Policy = &command{at: commanded, to: kernels.Expert(to)}
 		if from == to {
@@ -65,7 +66,7 @@ func SLODynamics(out, progress io.Writer, quick bool) error {
 			return 0, err
 		}
 		var series []float64
-		back := -1.0 // seconds after the command from which on the SLO is held
+		back := -1.0 // seconds from the command until the SLO is kept again
 		for at := 0.0; at < until; at += window {
 			s := shareOf(r, at, at+window)
 			series = append(series, s)
@@ -111,7 +112,7 @@ func SLODynamics(out, progress io.Writer, quick bool) error {
 		Metrics: map[string]any{"policy_rate_over_8": most["policy"] / most["8 ranks"], "most_rate_policy": most["policy"], "most_rate_4": most["4 ranks"], "most_rate_8": most["8 ranks"], "rank_hours_policy_over_8": most["hours"]}})
 }
 
-// growing load: up to which rate the SLO is held.
+// growing determines up to which rate the SLO is kept.
 func (b *widthBench) growing(out io.Writer, quick bool) (map[string]float64, error) {
 	const piece, pieces = 60.0, 40
 	var rates []simulator.Rate

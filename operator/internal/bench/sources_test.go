@@ -10,7 +10,7 @@ import (
 	"tangram.dev/operator/pkg/load"
 )
 
-// partsOf the sources of tokens for each expert, [expert][rank], cumulative.
+// partsOf returns the shares of the ranks in each expert's tokens, [expert][rank], cumulative.
 func partsOf(dice *rand.Rand, uneven, topics float64) [][]float64 {
 	brings := make([]float64, predictRanks)
 	for r := range brings {
@@ -27,7 +27,7 @@ func partsOf(dice *rand.Rand, uneven, topics float64) [][]float64 {
 	return out
 }
 
-// sourcesOf draws the sources of a layer's tokens, [rank][expert].
+// sourcesOf draws the source ranks of a layer's tokens, [rank][expert].
 func sourcesOf(dice *rand.Rand, tokens []float64, parts [][]float64) [][]float64 {
 	out := make([][]float64, predictRanks)
 	for r := range out {
@@ -45,16 +45,16 @@ func sourcesOf(dice *rand.Rand, tokens []float64, parts [][]float64) [][]float64
 	return out
 }
 
-// On the loads of predict, whose placements take replicas for evenly used: what local replicas first do to the balance of
-// the next window. Ranks that bring alike, unlike numbers of tokens, and each its own topics: it asks for each expert more or
-// less often by a log-normal factor.
+// On the loads of predict, whose placements assume even use of replicas: the effect of preferring local replicas on the
+// balance of the next window. Ranks route equal numbers of tokens, unequal ones, or have their own topics: each rank's
+// share of an expert then varies by a log-normal factor.
 func TestWhatLocalReplicasFirstCostInBalance(t *testing.T) {
 	const windows, seeds = 2, 2
 	for _, d := range drifts {
 		for _, from := range []struct {
 			name           string
 			uneven, topics float64
-			atMost         float64 // of balance that it may cost
+			atMost         float64 // of balance that it may lose
 		}{{"alike", 0, 0, .001}, {"from 0.7 to 1.3 of the mean", .3, 0, .001}, {"with topics", .3, 1, .02}} {
 			var turn, local tally
 			for seed := range uint64(seeds) {

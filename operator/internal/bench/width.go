@@ -20,29 +20,30 @@ import (
 
 const (
 	widthModel   = "Qwen3-30B-A3B"
-	widthMemory  = 48e9 // bytes of a rank: three of them hold the model and what repair needs
+	widthMemory  = 48e9 // bytes per rank: three ranks hold the model and the repair headroom
 	widthRouting = "power_law_1.2"
 	widthLeast   = 3
 	widthMost    = 8
 	quantum      = 4    // ranks of a replica
-	rankTokens   = 2048 // of a step of each rank, as engines set it
-	podSeconds   = 60.0 // of both
+	rankTokens   = 2048 // tokens per step and rank, as engines set it
+	podSeconds   = 60.0 // for pods of the world and of replicas
 )
 
-// widthSLO of all: that of the example in docs/simulator.md but for the time between tokens, which no width of this model holds in 50 ms while prompts are computed.
+// widthSLO is the SLO of the example in docs/simulator.md, except TPOT: no width keeps 50 ms while it computes prompts.
 var widthSLO = policy.SLO{TTFT: 2, TPOT: .1, Share: .9}
 
-// widthLoad is what one engine's kernels are to serve.
+// widthLoad is a load for one engine's kernels.
 type widthLoad struct {
 	name, engine string
 	requests     []simulator.Request
 }
 
-// codeTimes is the largest multiple of the code trace that eight ranks of an engine's kernels hold the SLO for, all the time eight: of twenty times, none holds a tenth.
+// codeTimes is the largest multiple of the code trace for which a static world of eight ranks keeps the SLO. At twenty
+// times, none keeps it for a tenth of the requests.
 var codeTimes = map[string]int{"trtllm": 5, "vllm": 4, "sglang": 3}
 
-// dayOf is a day's shape in so many seconds: four times as much at noon as at night, minutes that differ, and two bursts. At its peak eight ranks' steps
-// are `full`.
+// dayOf is a day's shape in `seconds` seconds: four times the load at noon as at night, minutes that differ, and two
+// bursts. At its peak, the steps of eight ranks are `full`.
 func dayOf(truth *kernels.Step, seconds, full float64, seed uint64) []simulator.Request {
 	const prompt, output = 1536, 192
 	const chunk, decode = rankTokens, rankTokens * output / prompt // of a rank, at that rate
@@ -64,7 +65,7 @@ func dayOf(truth *kernels.Step, seconds, full float64, seed uint64) []simulator.
 	return simulator.Generate(rates, prompt, output, seed)
 }
 
-// widthFigures of one way to serve a load.
+// widthFigures are the results of one way to serve a load.
 type widthFigures struct {
 	Within    float64 `json:"within"`
 	RankHours float64 `json:"rank_hours"`
@@ -76,7 +77,7 @@ func figuresOf(r simulator.Result, what string) widthFigures {
 	return widthFigures{float64(r.Within) / float64(r.Requests), r.RankSeconds / 3600, len(r.Switches), what}
 }
 
-// better of two for who wants the SLO: the one that holds it at fewer rank-hours; of two that do not, that which comes nearer.
+// better: of two that keep the SLO, fewer rank-hours; of two that do not, the higher share.
 func (f widthFigures) better(o widthFigures) bool {
 	holds, other := f.Within >= widthSLO.Share, o.Within >= widthSLO.Share
 	switch {
@@ -88,7 +89,7 @@ func (f widthFigures) better(o widthFigures) bool {
 	return f.Within > o.Within
 }
 
-// widthBench is what all loads of an engine share.
+// widthBench has what all loads of an engine share.
 type widthBench struct {
 	view          *geometry.View
 	table         *kernels.Table
@@ -121,11 +122,11 @@ func newWidthBench(engine string) (*widthBench, error) {
 	if b.ours, err = simulator.Build(v, table, engine, widthRouting, h, shapes...); err != nil {
 		return nil, err
 	}
-	h.Memory.NoRepairHeadroom = true // nobody repairs a replica
+	h.Memory.NoRepairHeadroom = true // a replica is never repaired
 	if b.replica, err = simulator.Build(v, table, engine, widthRouting, h, kernels.Expert(quantum)); err != nil {
 		return nil, err
 	}
-	b.ours.Start = quantum - widthLeast // both begin with as many ranks
+	b.ours.Start = quantum - widthLeast // both start with the same number of ranks
 	for _, c := range []*simulator.Config{&b.ours, &b.replica} {
 		c.Noise, c.Seed, c.TTFT, c.TPOT, c.Share, c.PodSeconds, c.RankTokens = .1, 1, widthSLO.TTFT, widthSLO.TPOT, widthSLO.Share, podSeconds, rankTokens
 	}
@@ -138,12 +139,12 @@ func (b *widthBench) policy(share float64) *policy.Width {
 	o.SLO.Share = share
 	p := policy.NewWidth(o, costmodel.New(costmodel.Options{}, b.priors...))
 	first := b.ours
-	first.Modes = first.Modes[b.ours.Start : b.ours.Start+1] // where it begins; of the others it knows the other engine's table
+	first.Modes = first.Modes[b.ours.Start : b.ours.Start+1] // other widths keep the other engine's table
 	simulator.Calibrate(first, p)
 	return p
 }
 
-// static ranks all the time.
+// static simulates a constant number of ranks.
 func (b *widthBench) static(ranks int, requests []simulator.Request) (widthFigures, []simulator.Answer, error) {
 	c := b.ours
 	c.Start = ranks - widthLeast
@@ -154,7 +155,7 @@ func (b *widthBench) static(ranks int, requests []simulator.Request) (widthFigur
 	return figuresOf(r, fmt.Sprintf("%d ranks", ranks)), r.Answers, nil
 }
 
-// never scales.
+// never is a scaler that never scales.
 type never struct{}
 
 func (never) Every() float64               { return math.Inf(1) }
@@ -166,14 +167,15 @@ func (b *widthBench) load(name string, seconds float64) widthLoad {
 	}
 	code, err := simulator.Code()
 	if err != nil {
-		panic(err) // it is embedded, and read by tests
+		panic(err) // it is embedded, and tests read it
 	}
 	times := codeTimes[b.engine]
 	return widthLoad{fmt.Sprintf("code x %d", times), b.engine, simulator.Times(code.Requests, times, 1)}
 }
 
-// Width plays Azure's code trace and a generated day on three engines' kernels, under the policy of the width (3 to 8 ranks of one world) and under scalers of replicas
-// (one or two worlds of 4 ranks), their parameters the best of a grid on that very load.
+// Width simulates Azure's code trace and a generated day on three engines' kernels. It compares the width policy (3 to
+// 8 ranks of one world) with scalers of replicas (one or two worlds of 4 ranks). The scalers have the best parameters
+// of a grid for the same load.
 func Width(out, progress io.Writer, quick bool) error {
 	on, seconds := engines, 3600.0
 	if quick {
@@ -212,11 +214,11 @@ func Width(out, progress io.Writer, quick bool) error {
 type compared struct {
 	best   widthFigures
 	kind   string
-	ours   widthFigures // asked for the SLO
-	as     widthFigures // asked for the attainment that the best scaler had
+	ours   widthFigures // with the SLO's share as goal
+	as     widthFigures // with the best scaler's share as goal
 	kinds  map[string]widthFigures
 	static map[string]widthFigures
-	ahead  widthFigures // known ahead, as much as the best scaler had
+	ahead  widthFigures // hindsight with the best scaler's share
 	tried  int
 }
 
@@ -226,7 +228,7 @@ func (c compared) json(l widthLoad) map[string]any {
 		"rank_hours_over_best": c.as.RankHours / c.best.RankHours, "within_over_best": c.as.Within - c.best.Within}
 }
 
-// asked plays the policy that is asked for a share of the answers.
+// asked simulates the policy with a share of the answers as its goal.
 func (b *widthBench) asked(share float64, requests []simulator.Request) (widthFigures, error) {
 	c := b.ours
 	c.Share = share
@@ -276,7 +278,7 @@ func (b *widthBench) compare(l widthLoad, quick bool) (compared, error) {
 		c.tried++
 	}
 	c.ahead = hindsight(widths, answers, c.best.Within)
-	for _, n := range []int{1, widthMost / quantum} { // no scaler, and for comparison only
+	for _, n := range []int{1, widthMost / quantum} { // for comparison only: no scaler
 		r, err := simulator.RunReplicas(b.replica, l.requests, n, n, never{})
 		if err != nil {
 			return c, err

@@ -6,12 +6,13 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// hindsightSeconds for which a width is chosen.
+// hindsightSeconds is the interval for which a width is chosen.
 const hindsightSeconds = 60
 
-// hindsight is the fewest rank-hours at which somebody would have had so many of the requests within the SLO who knows the future, changes the width once a minute and has
-// pods at once: of each minute what each width did with the requests that came in it while it served all the time, and the best choice of one width for each by a price
-// on rank-seconds (Everett 1963). A queue of a minute before, on fewer ranks, is not carried along, so that it is rather too good. The share that it has is given, too.
+// hindsight returns the fewest rank-hours that keep `share` of the requests within the SLO, if the future is known and
+// pods start immediately. For each minute it takes each static width's results for the requests that arrived in it. A
+// price on rank-seconds selects the width of each minute (Everett 1963). A queue from a minute with fewer ranks is not
+// carried over, so the result is rather too good. Within is the share reached.
 func hindsight(widths []int, answers [][]simulator.Answer, share float64) widthFigures {
 	last := 0.0
 	for _, a := range answers[0] {
@@ -41,7 +42,7 @@ func hindsight(widths []int, answers [][]simulator.Answer, share float64) widthF
 		}
 		return out
 	}
-	// The higher the price, the fewer ranks; the highest that has the share.
+	// A higher price means fewer ranks. Find the highest price that keeps the share.
 	low, high := 0.0, total
 	for range 60 {
 		if mid := (low + high) / 2; at(mid).Within >= share {

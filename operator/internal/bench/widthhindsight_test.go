@@ -8,7 +8,8 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// Two minutes: in the first any width does, in the second three ranks alone. Who wants all pays for three there and for one before; who wants half pays for one all the time.
+// Two minutes: any width suffices in the first, only three ranks in the second. A share of 1 needs three there and one
+// before; a share of half needs one throughout.
 func TestHindsightTakesTheFewestRanks(t *testing.T) {
 	run := func(second bool) []simulator.Answer {
 		return []simulator.Answer{{Arrival: 1, Within: true}, {Arrival: 70, Within: second}}

@@ -8,19 +8,21 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// Scalers of replicas, re-implemented from their documentation: what they look at and how they decide. Both are given what they would have to measure first
-// exactly: the profile is the truth that the simulator plays. Here all replicas compute prompts and decode, so there is one pool.
+// Scalers of replicas, re-implemented from their documentation: their inputs and decisions. Both get the data that they
+// would have to measure first exactly: the profile is the simulator's truth. All replicas compute prompts and decode,
+// so there is one pool.
 
-// throughputScaler is Dynamo's planner in its throughput mode (docs.nvidia.com/dynamo, design-docs/planner-design): each interval it forecasts requests and lengths,
-// looks up in the profile what a replica does within the SLO, corrected by the measured TTFT and ITL over those of the profile, and divides.
+// throughputScaler is Dynamo's planner in throughput mode (docs.nvidia.com/dynamo, design-docs/planner-design). Each
+// interval it forecasts requests and lengths. From the profile it takes a replica's throughput within the SLO,
+// corrected by measured over profiled TTFT and ITL, and divides.
 type throughputScaler struct {
 	truth    *kernels.Step
 	chunk    int
 	ttft     float64 // targets
 	tpot     float64
 	interval float64
-	trend    bool    // forecast by the last two intervals (its ARIMA and Kalman predictors need more than an hour has), or the last one (constant)
-	part     float64 // of the profile's throughput that a replica is given
+	trend    bool    // from the last two intervals (ARIMA and Kalman need more than an hour), not one (constant)
+	part     float64 // share of the profile's throughput to plan with
 
 	last   float64
 	seen   bool
@@ -30,7 +32,7 @@ type throughputScaler struct {
 
 func (d *throughputScaler) Every() float64 { return d.interval }
 
-// step of the profile: so many requests decode, so many prompt tokens are computed.
+// step returns the profiled duration of a step that decodes `decode` requests and computes `prefill` prompt tokens.
 func (d *throughputScaler) step(decode, prefill float64) float64 {
 	groups := d.truth.Shape().Groups()
 	each := func(n float64) int { return int(math.Ceil(n / float64(groups))) }
@@ -42,7 +44,7 @@ func (d *throughputScaler) step(decode, prefill float64) float64 {
 	return d.truth.Even(l, int(decode+prefill))
 }
 
-// most requests per second that a replica does in the profile, within this time between tokens.
+// most returns the requests per second of a replica in the profile within this time between tokens.
 func (d *throughputScaler) most(tpot float64) float64 {
 	low, high := 0.0, 1e4
 	for range 40 {
@@ -73,7 +75,8 @@ func (d *throughputScaler) Scale(s simulator.Replicas) int {
 		next = max(0, 2*rate-d.last)
 	}
 	d.last, d.seen = rate, true
-	// Corrections: measured over profiled, at what each replica had to do. Of prompts only less than profiled counts, as there it is the cache's.
+	// Corrections: measured over profiled, at the load of each replica. For prompts, only values below the profile
+	// count, which are due to the cache.
 	each := rate / float64(max(len(s.Serving), 1))
 	step := .001
 	for range 30 {
@@ -91,13 +94,13 @@ func (d *throughputScaler) Scale(s simulator.Replicas) int {
 	return max(1, int(math.Ceil(next*max(prefill, .1)/max(most*d.part, 1e-6))))
 }
 
-// loadScaler is Dynamo's planner in its load mode (same page): one replica more when all replicas' predicted TTFT or ITL is above the SLO, one fewer when all are below a
-// part of it; the prediction is from what waits now.
+// loadScaler is Dynamo's planner in load mode (same page). It adds a replica when the predicted TTFT or ITL of all
+// replicas is above the SLO. It removes one when all are below a part of it. It predicts from the current queues.
 type loadScaler struct {
 	profile  throughputScaler
 	interval float64
 	part     float64 // sensitivity of scaling down
-	most     float64 // of the SLO above which it scales up
+	most     float64 // part of the SLO above which it scales up
 }
 
 func (d *loadScaler) Every() float64 { return d.interval }
@@ -107,7 +110,7 @@ func (d *loadScaler) Scale(s simulator.Replicas) int {
 	if s.Ended.Answers > 0 {
 		d.profile.prompt, d.profile.output = float64(s.Ended.Prompts)/float64(s.Ended.Answers), float64(s.Ended.Outputs)/float64(s.Ended.Answers)
 	}
-	if d.profile.prompt == 0 || s.Starting > 0 { // it waits until what it asked for is there
+	if d.profile.prompt == 0 || s.Starting > 0 { // it waits for the replicas that are starting
 		return n
 	}
 	above, below := true, true
@@ -127,22 +130,24 @@ func (d *loadScaler) Scale(s simulator.Replicas) int {
 	return n
 }
 
-// saturationScaler is the workload variant autoscaler of llm-d with its saturation analyser (github.com/llm-d/llm-d-workload-variant-autoscaler,
-// deploy/configmap-saturation-scaling.yaml of v0.9.0 and its docs), whose wish an HPA follows: a replica is saturated by KV or queue; one more when the
-// others' spare KV or queue is below the trigger in the mean; one fewer when the rest, given its load, would still have that to spare, and that was so for the stabilization window.
+// saturationScaler is llm-d's workload variant autoscaler with its saturation analyser
+// (github.com/llm-d/llm-d-workload-variant-autoscaler, deploy/configmap-saturation-scaling.yaml of v0.9.0 and its
+// docs), followed by an HPA. A replica is saturated by KV or queue. It adds one when the mean spare KV or queue of the
+// others is below the trigger. It removes one when the rest would keep that spare capacity with its load, throughout
+// the stabilization window.
 type saturationScaler struct {
 	kv, queue           float64 // thresholds
 	spareKV, spareQueue float64 // triggers
 	interval, steady    float64
 
-	calm float64 // seconds that one fewer would do
+	calm float64 // seconds for which one replica fewer would have been enough
 }
 
 func (w *saturationScaler) Every() float64 { return w.interval }
 
 func (w *saturationScaler) Scale(s simulator.Replicas) int {
 	n := len(s.Serving) + s.Starting
-	if s.Starting > 0 { // what starts is not asked for again
+	if s.Starting > 0 { // starting replicas are not requested again
 		w.calm = 0
 		return n
 	}
@@ -171,13 +176,13 @@ func (w *saturationScaler) Scale(s simulator.Replicas) int {
 	return n
 }
 
-// contenderOf a grid: its parameters in words.
+// contenderOf a grid, with its parameters in words.
 type contenderOf struct {
 	kind, what string
 	make       func() simulator.Scaler
 }
 
-// scalerGrid: the parameters that are tried, those that the documentation has as defaults among them.
+// scalerGrid has the parameters to try, including the documented defaults.
 func scalerGrid(truth *kernels.Step, chunk int, ttft, tpot float64, quick bool) []contenderOf {
 	var out []contenderOf
 	thin := func(values ...float64) []float64 {

@@ -21,7 +21,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// customizations that users give Argo CD.
+// customizations are the settings that users add to Argo CD.
 func customizations(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root(), "charts", "tangram", "argocd", "argocd-cm.yaml"))
@@ -31,7 +31,7 @@ func customizations(t *testing.T) map[string]string {
 	return patch.Data
 }
 
-// toLua as Argo CD gives objects to scripts.
+// toLua converts objects as Argo CD does for scripts.
 func toLua(l *lua.LState, v any) lua.LValue {
 	switch x := v.(type) {
 	case map[string]any:
@@ -56,7 +56,7 @@ func toLua(l *lua.LState, v any) lua.LValue {
 	return lua.LNil
 }
 
-// script of Argo CD's, by the interpreter that Argo CD has, on an object.
+// script runs one of Argo CD's scripts on an object, with the same interpreter as Argo CD.
 func script(t *testing.T, text string, object map[string]any) *lua.LTable {
 	t.Helper()
 	l := lua.NewState(lua.Options{SkipOpenLibs: true})
@@ -74,7 +74,7 @@ func script(t *testing.T, text string, object map[string]any) *lua.LTable {
 	return out
 }
 
-// recorded objects of a kind: those of the tests of this package (see TestMain).
+// recorded returns the recorded objects of a kind, from the tests of this package (see TestMain).
 func recorded[T any](t *testing.T, file string) (objects []map[string]any, typed []T) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", file))
@@ -93,7 +93,7 @@ func recorded[T any](t *testing.T, file string) (objects []map[string]any, typed
 	}
 }
 
-// wantedHealth in words of Argo CD, said in another way than the script does.
+// wantedHealth computes the expected health independently of the script.
 func wantedHealth(d *api.MoEDeployment) string {
 	is := map[string]metav1.Condition{}
 	for _, c := range d.Status.Conditions {
@@ -116,7 +116,7 @@ func wantedHealth(d *api.MoEDeployment) string {
 	return "Progressing"
 }
 
-// What Argo CD shows of each object that tests of this package came to see: every type of condition, with every reason.
+// Argo CD's health of each recorded object; the objects cover every type of condition and every reason.
 func TestArgoHealthOfEveryCondition(t *testing.T) {
 	text := customizations(t)["resource.customizations.health.serving.tangram.dev_MoEDeployment"]
 	objects, typed := recorded[api.MoEDeployment](t, "moedeployments.jsonl")
@@ -136,7 +136,7 @@ func TestArgoHealthOfEveryCondition(t *testing.T) {
 	for _, health := range []string{"Healthy", "Progressing", "Degraded", "Suspended"} {
 		require.Positive(t, shown[health], health)
 	}
-	rare := map[string]bool{api.ReasonExpired: true, api.ReasonGainTooSmall: true} // no test here is sure to see them
+	rare := map[string]bool{api.ReasonExpired: true, api.ReasonGainTooSmall: true} // rare in these tests
 	for constant, value := range conditionNames(t) {
 		require.True(t, seen[value] || rare[value], "no recorded object has %s (%s): record again, as README.md tells", constant, value)
 	}
@@ -185,7 +185,7 @@ func TestArgoHealthOfTransitions(t *testing.T) {
 	require.Greater(t, len(seen), len(want), "one that runs")
 }
 
-// Actions do what one would do with kubectl, and are there when they would do something.
+// Actions do the same as kubectl commands, and exist only when they would have an effect.
 func TestArgoActions(t *testing.T) {
 	var actions struct {
 		Discovery   string `json:"discovery.lua"`

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// askedFor: so long after the last question a reader of its own goes.
+	// askedFor is how long a reader stays open after its last query.
 	askedFor = 5 * time.Minute
-	// firstReadings: until a reader that was just opened can say something.
+	// firstReadings is how long a new reader may take until its first result.
 	firstReadings = 3 * time.Second
 )
 
-// askers are readers of worlds that this operator does not lead, or not yet: it is asked all the same, for a Service takes any operator. Autoscalers
-// ask four times a minute, so a reader stays.
+// askers are readers of worlds that this operator does not lead: the Service sends queries to any operator. Autoscalers
+// query four times a minute, so readers stay open.
 type askers struct {
 	mu sync.Mutex
 	by map[types.UID]*asker
@@ -38,7 +38,7 @@ type asker struct {
 	last     time.Time
 }
 
-// Find the worlds of a namespace with such labels (custommetrics.Worlds).
+// Find returns the worlds of a namespace that match a selector (custommetrics.Worlds).
 func (r *Reconciler) Find(ctx context.Context, namespace string, s k8slabels.Selector) ([]types.NamespacedName, error) {
 	var list api.MoEDeploymentList
 	if err := r.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: s}); err != nil {
@@ -51,7 +51,7 @@ func (r *Reconciler) Find(ctx context.Context, namespace string, s k8slabels.Sel
 	return out, nil
 }
 
-// Load of a world in the mean of a window, also of one that another operator leads (custommetrics.Worlds).
+// Load returns a world's load over a window, also for a world that another operator leads (custommetrics.Worlds).
 func (r *Reconciler) Load(ctx context.Context, key types.NamespacedName, window time.Duration) (readings.Reading, error) {
 	d := &api.MoEDeployment{}
 	if err := r.Get(ctx, key, d); err != nil {
@@ -77,7 +77,7 @@ func (r *Reconciler) Load(ctx context.Context, key types.NamespacedName, window 
 	}
 }
 
-// ask the gateways of a world that this operator does not lead.
+// ask returns a reader of the gateways of a world that this operator does not lead.
 func (r *Reconciler) ask(ctx context.Context, d *api.MoEDeployment) (*readings.Reader, error) {
 	addresses, err := r.gatewayAddresses(ctx, d)
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *Reconciler) ask(ctx context.Context, d *api.MoEDeployment) (*readings.R
 	return found.Reader, nil
 }
 
-// endAsked: readers that nobody asks any more go, when the operator ends all do.
+// endAsked closes readers that are no longer queried, and all of them when the operator ends.
 func (r *Reconciler) endAsked(ctx context.Context) error {
 	for {
 		ended := false
@@ -147,7 +147,7 @@ func (r *Reconciler) endAsked(ctx context.Context) error {
 	}
 }
 
-// beside runs in all operators, whoever leads.
+// beside runs in all operators, not only in the leader.
 type beside func(context.Context) error
 
 // Start implements manager.Runnable.

@@ -26,41 +26,41 @@ import (
 )
 
 const (
-	// policyEvery: how often a status tells that nothing is decided, at most.
+	// policyEvery is the shortest time between status updates without a decision.
 	policyEvery = 30 * time.Second
-	// silentFor: so long after the last reading that said something, what was said of it is over.
+	// silentFor is how long a decision stays valid after the last usable reading.
 	silentFor = 10 * time.Second
-	// mostDecisions that a status keeps.
+	// mostDecisions limits the decisions in a status.
 	mostDecisions = 10
-	// mostModes that a status tells of.
+	// mostModes limits the rejected modes in a status.
 	mostModes = 8
-	// mostText of a reason.
+	// mostText limits the length of a reason.
 	mostText = 1024
 )
 
-// advice is the running side of mode Auto: a policy is asked at each reading of the gateways, a second apart, and whoever reconciles the
-// world hears what it decided.
+// advice runs the policies of one world. Each reading of the gateways, once a second, asks them for a decision. The
+// next reconcile of the world reads it.
 type advice struct {
 	options adviser.Options
 
 	mu          sync.Mutex
 	adviser     *adviser.Adviser
 	world       adviser.World
-	modes       bool   // the mode is decided on
-	scales      bool   // what is decided of the width is applied; that of the mode: !world.DryRun
-	forbidden   string // why the width is not decided on; empty: it is
+	modes       bool   // the policy decides the mode
+	scales      bool   // decisions on the number of ranks are applied; for the mode see world.DryRun
+	forbidden   string // why the number of ranks is not decided; empty: it is
 	mode, width word
-	heard       time.Time // when something was read last; zero: never
+	heard       time.Time // time of the last reading; zero: never
 }
 
-// word of a policy: the last one, and the switch that is to be followed, once.
+// word is a policy's last decision, and the switch that must be followed once.
 type word struct {
 	last    decisions.Decision
-	taken   bool // there is a last
+	taken   bool // last is valid
 	pending *decisions.Decision
 }
 
-// take what a policy says. True: it is a switch, and not the one that it said just before, which nobody follows in a dry run.
+// take stores a decision. It returns true for a switch to another shape than before; in a dry run decisions repeat.
 func (w *word) take(d decisions.Decision) bool {
 	news := d.Switch && (!w.last.Switch || w.last.To != d.To)
 	w.last, w.taken = d, true
@@ -70,7 +70,7 @@ func (w *word) take(d decisions.Decision) bool {
 	return news
 }
 
-// take a reading. True: a switch was decided. One at a time: of two, the width's; in a dry run nobody follows either.
+// take passes a reading to the policies and returns whether one decided. An applied change of ranks comes first.
 func (a *advice) take(s *telemetry.Sample) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,22 +94,22 @@ func (a *advice) take(s *telemetry.Sample) bool {
 	return decided
 }
 
-// heard is what the policies of a world said.
+// heard are the last decisions of a world's policies.
 type heard struct{ mode, width word }
 
-// set how the world is now, and hear what was decided. why: gateways tell nothing of use, if that is so. A switch that is pending stays so until it is followed.
+// set updates the world and returns the decisions, which stay pending until followed. why: no usable load report.
 func (a *advice) set(w adviser.World, modes, scales bool, forbidden, why string) heard {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.world, a.modes, a.scales, a.forbidden = w, modes, scales, forbidden
 	if p := a.mode.pending; p != nil && (!modes || p.To.Ranks != w.Shape.Ranks) {
-		a.mode.pending = nil // it was of another world
+		a.mode.pending = nil // it was for another number of ranks
 	}
 	if forbidden != "" || w.Busy {
 		a.width.pending = nil
 	}
 	out := heard{a.mode, a.width}
-	if !a.heard.IsZero() && time.Since(a.heard) > silentFor { // what was said is of a load that may be over
+	if !a.heard.IsZero() && time.Since(a.heard) > silentFor { // the decision was for a load that may have ended
 		a.mode.pending, a.width.pending = nil, nil
 		said := decisions.Decision{Held: true, To: w.Shape, Why: decisions.Reason{Text: fmt.Sprintf("No decision was made: the gateways have sent no usable load report since %s%s.", a.heard.UTC().Format(time.TimeOnly), why)}}
 		out = heard{word{last: said, taken: true}, word{last: said, taken: true}}
@@ -117,7 +117,7 @@ func (a *advice) set(w adviser.World, modes, scales bool, forbidden, why string)
 	return out
 }
 
-// followed: what was heard is written down, and the world is so now.
+// followed clears the pending switches of h, because the status now contains them, and updates the world.
 func (a *advice) followed(h heard, w adviser.World) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -129,7 +129,7 @@ func (a *advice) followed(h heard, w adviser.World) {
 	}
 }
 
-// wantedMode of a world: as the spec says, or as its policy decided. Until it has, mode Auto is mode Expert.
+// wantedMode is the mode of the spec, or of its policy. Before the first decision, mode Auto is ExpertParallel.
 func wantedMode(d *api.MoEDeployment) api.Mode {
 	switch {
 	case !d.IsAuto():
@@ -137,12 +137,12 @@ func wantedMode(d *api.MoEDeployment) api.Mode {
 	case d.Status.Policy == nil || d.Status.Policy.Mode == "":
 		return api.ModeExpert
 	case d.Status.Policy.Mode == api.ModeHybrid && ranges.OfSpec(d.Status.Policy.Layers).Divide(wantedRanks(d)) != nil:
-		return api.ModeExpert // it was chosen for another width
+		return api.ModeExpert // it was chosen for another number of ranks
 	}
 	return d.Status.Policy.Mode
 }
 
-// adviserOptions of a spec: what is not set has the defaults of the CRD.
+// adviserOptions returns the options of a spec. Unset fields have the defaults of the CRD.
 func adviserOptions(d *api.MoEDeployment) adviser.Options {
 	o := adviser.Options{Policy: adviser.Calibrated, Prior: adviser.Prior{Model: "Qwen3-30B-A3B", Engine: "vllm", Routing: "power_law_1.2"}}
 	if a := d.Spec.Parallelism.Auto; a != nil {
@@ -163,15 +163,15 @@ func adviserOptions(d *api.MoEDeployment) adviser.Options {
 	return o
 }
 
-// advised is asked at each reading of a world's gateways.
+// advised passes each reading of a world's gateways to its policies.
 func (r *Reconciler) advised(uid types.UID, key client.ObjectKey, s *telemetry.Sample) {
 	if found, there := r.advices.Load(uid); there && found.(*advice).take(s) { //nolint:forcetypeassert // nothing else is stored
 		r.news.put(key)
 	}
 }
 
-// auto follows the policies of a world in mode Auto, or with an SLO: what they decided is in the status before anything is done about it, so that an operator
-// that comes after this one goes on with it. It gives when to tell anew.
+// auto follows the policies of a world in mode Auto or with an SLO. It writes a decision into the status before it
+// acts, so that the next operator continues with it. It returns when to update the status again.
 func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (time.Duration, error) {
 	before := d.DeepCopy()
 	if !d.IsAuto() && !d.IsAutoscaled() {
@@ -183,10 +183,10 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 		return 0, r.Status().Patch(ctx, d, locked(before))
 	}
 	if d.Status.Policy == nil && s.seen.Layout == nil {
-		return policyEvery, nil // a world that serves goes on in its mode, and it is not known yet which that is
+		return policyEvery, nil // a serving world keeps its mode, which is not known yet
 	}
 	a, err := r.adviceOf(d, s)
-	if err != nil { // the world goes on as it is
+	if err != nil { // the world stays unchanged
 		s.invalid = &refusal{api.ReasonInvalidSpec, err.Error() + "."}
 		return policyEvery, nil
 	}
@@ -199,12 +199,12 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 	world := worldNow(d, s)
 	said := a.set(world, d.IsAuto(), d.AppliesReplicas(), forbidden, r.unread(d.UID))
 	mode, width := said.mode, said.width
-	if failed != "" { // what was decided before is of the world before
+	if failed != "" { // earlier decisions were for the previous state
 		mode = word{last: decisions.Decision{Held: true, Why: decisions.Reason{Text: failed}}, taken: true}
 		width = mode
 	}
 	if width.pending != nil && d.AppliesReplicas() {
-		mode.pending = nil // one at a time
+		mode.pending = nil // one switch at a time
 	}
 	now := policyStatus(x, s, mode)
 	scalingStatus(x, now, width, forbidden)
@@ -216,7 +216,7 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 	if err := r.Status().Patch(ctx, d, locked(before)); err != nil {
 		return 0, err
 	}
-	a.followed(said, worldNow(d, s)) // which shapes are refused is written down now
+	a.followed(said, worldNow(d, s)) // the status now contains the blocked shapes
 	if failed != "" {
 		r.event(d, nil, corev1.EventTypeWarning, api.EventDecisionReverted, "Reconcile", "%s", failed)
 	}
@@ -226,7 +226,7 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 	return policyEvery, nil
 }
 
-// adviceOf a world, made anew where what it rests on has changed.
+// adviceOf returns the policies of a world, and creates them again if their options changed.
 func (r *Reconciler) adviceOf(d *api.MoEDeployment, s *scene) (*advice, error) {
 	options := adviserOptions(d)
 	found, there := r.advices.Load(d.UID)
@@ -247,7 +247,7 @@ func (r *Reconciler) adviceOf(d *api.MoEDeployment, s *scene) (*advice, error) {
 	return a, nil
 }
 
-// newDecisions of a status, the oldest first.
+// newDecisions returns the decisions that were added to a status, oldest first.
 func newDecisions(was, now *api.PolicyStatus) []api.PolicyDecision {
 	var before []api.PolicyDecision
 	if was != nil {
@@ -284,7 +284,7 @@ func (r *Reconciler) tellDecision(d *api.MoEDeployment, said api.PolicyDecision)
 	}
 }
 
-// unread says why the gateways of a world tell nothing of use; empty: they do, or nobody asks them.
+// unread says why the gateways of a world have no usable report; empty: they have one, or no reader exists.
 func (r *Reconciler) unread(uid types.UID) string {
 	found, there := r.readers.Load(uid)
 	if !there {
@@ -296,7 +296,7 @@ func (r *Reconciler) unread(uid types.UID) string {
 	return ""
 }
 
-// same: nothing is new that would be worth a write.
+// same says that nothing changed that is worth a write.
 func same(was, now *api.PolicyStatus) bool {
 	if was == nil || was.Mode != now.Mode || was.Outcome != now.Outcome || was.Replicas != now.Replicas || (was.Scaling == nil) != (now.Scaling == nil) ||
 		now.Scaling != nil && (was.Scaling.Outcome != now.Scaling.Outcome || was.Scaling.Reason != now.Scaling.Reason) || !equality.Semantic.DeepEqual(was.Decisions, now.Decisions) || !equality.Semantic.DeepEqual(was.Backoff, now.Backoff) {
@@ -355,7 +355,7 @@ func action(applies bool) api.Action {
 	return api.ActionRecommend
 }
 
-// note a decision as the newest. One that nobody follows is said anew while it holds, and noted once.
+// note adds a decision as the newest. A recommendation that repeats is not added again.
 func note(st *api.PolicyStatus, decision api.PolicyDecision) {
 	width := decision.ToReplicas > 0
 	if i := slices.IndexFunc(st.Decisions, func(x api.PolicyDecision) bool { return (x.ToReplicas > 0) == width }); i >= 0 && decision.Action == api.ActionRecommend {
@@ -369,7 +369,7 @@ func note(st *api.PolicyStatus, decision api.PolicyDecision) {
 	st.Decisions = st.Decisions[:min(len(st.Decisions), mostDecisions)]
 }
 
-// beginsIn which shape mode Auto goes on: that of the layout in force; in the middle of a transition that to which it goes.
+// beginsIn returns the shape in which mode Auto starts: the active layout's, or that of the newest transition's target.
 func beginsIn(x shapes, s *scene) (kernels.Shape, bool) {
 	if serves := shapeOf(s.seen.Layout); x.allowed(serves) {
 		return serves, true
@@ -380,7 +380,7 @@ func beginsIn(x shapes, s *scene) (kernels.Shape, bool) {
 	return kernels.Shape{}, false
 }
 
-// worldNow as a policy is to see it. A world that is not at rest is busy: nothing is decided about it.
+// worldNow returns the world's state for the policies, which decide nothing about a busy world (not at rest).
 func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 	seen := &s.seen
 	w := adviser.World{Epoch: seen.Epoch, KVBytes: uint64(d.Spec.Memory.KVCache.Value()), Rates: ratesOf(s.transitions),
@@ -396,11 +396,11 @@ func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 			break
 		}
 	}
-	d = d.DeepCopy() // what follows is asked whenever a reading comes, while reconciliations write d
+	d = d.DeepCopy() // readings use the copy while reconciles write d
 	x := shapes{d, s.byData}
 	w.Shape = shapeOf(l)
 	if ranks := len(l.Members); ranks > 1 && ranks == wantedRanks(d) && w.Shape != x.wanted().On(ranks) {
-		w.Busy = true // on its way
+		w.Busy = true // a transition has not reached the desired shape yet
 	}
 	w.Pods = podsNow(d, s, w.Shape)
 	w.Repairable = repairable(d, w.View)
@@ -409,7 +409,7 @@ func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 	return w
 }
 
-// optimalOf a world in mode Auto.
+// optimalOf returns the condition ModeOptimal of a world in mode Auto.
 func optimalOf(d *api.MoEDeployment) verdict {
 	st := d.Status.Policy
 	switch {

@@ -25,7 +25,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// loaded is a gateway that tells of a load: so many requests run, on the ranks of the layout in force.
+// loaded is a gateway that reports a load: the number of running requests, on the ranks of the active layout.
 type loaded struct {
 	tangramv1.UnimplementedTelemetryServer
 	b     *bed
@@ -46,7 +46,7 @@ func (l *loaded) Read(ctx context.Context, r *tangramv1.TelemetryRequest) (*tang
 	defer l.mu.Unlock()
 	d := &api.MoEDeployment{}
 	if err := l.b.c.Get(ctx, client.ObjectKey{Namespace: l.b.namespace, Name: "w"}, d); err != nil {
-		return nil, err // the last reading of a test that is over
+		return nil, err // the last reading of a finished test
 	}
 	report := &tangramv1.TelemetryReport{World: r.World, Gateway: "g", Incarnation: 1, At: time.Since(l.began).Seconds(), Epoch: uint64(d.Status.Epoch)}
 	for _, m := range d.Status.Members {
@@ -62,7 +62,7 @@ func (b *bed) loaded(d *api.MoEDeployment, running uint32) *loaded {
 	l := &loaded{b: b, began: time.Now(), running: running}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
 	tangramv1.RegisterTelemetryServer(server, l)
-	go func() { _ = server.Serve(listener) }() // ends with Stop
+	go func() { _ = server.Serve(listener) }() // until Stop
 	b.t.Cleanup(server.Stop)
 	b.gatewayRuns(d, listener.Addr())
 	b.change(`{"metadata":{"annotations":{"gateways":"there"}}}`)
@@ -79,7 +79,7 @@ func inMode(mode api.Mode) func(*api.MoEDeployment) bool {
 	}
 }
 
-// Nobody says in which mode a world serves: few requests take it to TensorParallel, many to ExpertParallel; status, condition and events say why.
+// In mode Auto, few requests lead to TensorParallel and many to ExpertParallel. The reason is reported.
 func TestAWorldChoosesItsMode(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
@@ -105,7 +105,7 @@ func TestAWorldChoosesItsMode(t *testing.T) {
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Decisions[0].To)
 	require.Len(t, b.history(), 3, "the first layout, and a transition for each decision")
 
-	// Who says a mode owns it: the policy's words go.
+	// A mode in the spec takes precedence: the policy's status is removed.
 	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel","auto":null}}}`)
 	d = b.until("w", "in the mode that the spec says", inMode(api.ModeTensor))
 	require.Nil(t, d.Status.Policy)
@@ -124,7 +124,7 @@ func TestPolicies_WhenSpecNamesNoAction(t *testing.T) {
 	require.False(t, d.AppliesReplicas())
 }
 
-// A dry run, which is what a spec asks for that says nothing of it, tells what it would do, and does nothing.
+// A dry run, the default of the spec, reports the decision and does nothing.
 func TestADryRunOnlyTells(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
@@ -145,7 +145,7 @@ func TestADryRunOnlyTells(t *testing.T) {
 	require.Len(t, b.history(), 1)
 }
 
-// A profile that no table has is told of, with the names that there are; the world serves as it is, and the mode is chosen once the name is right.
+// An unknown profile is reported with the known names. The world stays as it is until the name is right.
 func TestKernelProfile_WhenUnknown(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
@@ -161,7 +161,7 @@ func TestKernelProfile_WhenUnknown(t *testing.T) {
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
 }
 
-// A dry run notes a decision once, however often its policy says it, and the world is not called optimal while it is not followed.
+// A dry run records a repeated decision once, and the world is not called optimal while the decision is not followed.
 func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
 	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1}}
 	d.Spec.Parallelism = auto(api.ActionRecommend)
@@ -179,7 +179,7 @@ func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
 	for second := range 60 {
 		running := 4
 		if second >= 40 {
-			running = 250 // between the thresholds: no reason for either
+			running = 250 // between the thresholds: a reason for neither mode
 		}
 		sample := &telemetry.Sample{At: float64(second), Seconds: 1, Epoch: 1, Whole: true, Gauges: telemetry.Gauges{Running: running, Ranks: 2}}
 		if a.take(sample) {
@@ -200,7 +200,7 @@ func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
 	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
 }
 
-// A switch that would pay and comes too soon after the last one is none that the world is optimal without.
+// If a useful switch must wait because the last one is recent, the world does not count as optimal.
 func TestOptimal_WhenSwitchIsWithheld(t *testing.T) {
 	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1}}
 	d.Status.Policy = &api.PolicyStatus{Mode: api.ModeExpert}
@@ -208,7 +208,7 @@ func TestOptimal_WhenSwitchIsWithheld(t *testing.T) {
 	require.Equal(t, verdict{metav1.ConditionUnknown, api.ReasonNoDecision, "The last switch is too recent."}, optimalOf(d))
 }
 
-// What a transition moves in a second is learned from those that moved much: one of a few bytes, whose time is that of messages, says little.
+// Rates come from transitions that moved many bytes; the time of a small one goes to messages and counts little.
 func TestRates_WhenTransitionsDiffer(t *testing.T) {
 	require.InEpsilon(t, assumedRate, ratesOf(nil).BytesPerSecond, 1e-9)
 	require.InEpsilon(t, assumedFlip, ratesOf(nil).FlipSeconds, 1e-9)

@@ -24,7 +24,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// rangeOf the width, in ranks, of a world whose width is decided.
+// rangeOf returns the possible numbers of ranks of a world with spec.autoscaling.
 func rangeOf(d *api.MoEDeployment) adviser.Range {
 	a := d.Spec.Autoscaling
 	step := int(max(d.Spec.RanksPerPod, 1))
@@ -37,7 +37,7 @@ func rangeOf(d *api.MoEDeployment) adviser.Range {
 	return out
 }
 
-// otherOwner says who else decides how many pods the world has; empty: nobody. Two that decide would undo each other's work for ever.
+// otherOwner names another autoscaler of the world; empty: none. Two would undo each other's changes forever.
 func (r *Reconciler) otherOwner(ctx context.Context, d *api.MoEDeployment) (string, error) {
 	if !d.IsAutoscaled() {
 		return "", nil
@@ -49,7 +49,7 @@ func (r *Reconciler) otherOwner(ctx context.Context, d *api.MoEDeployment) (stri
 	return fmt.Sprintf("HorizontalPodAutoscaler %s also scales this MoEDeployment; delete the HorizontalPodAutoscaler or remove spec.autoscaling", strings.Join(found, ", ")), nil
 }
 
-// autoscalersOf an object of the namespace: the names of the HorizontalPodAutoscalers that scale it, sorted.
+// autoscalersOf returns the names of the HorizontalPodAutoscalers that scale an object of the namespace, sorted.
 func (r *Reconciler) autoscalersOf(ctx context.Context, namespace, group, kind, name string) ([]string, error) {
 	var all autoscalingv2.HorizontalPodAutoscalerList
 	if err := r.List(ctx, &all, client.InNamespace(namespace)); err != nil {
@@ -66,13 +66,13 @@ func (r *Reconciler) autoscalersOf(ctx context.Context, namespace, group, kind, 
 	return found, nil
 }
 
-// twoOwners: the width is not decided on, as somebody else does.
+// twoOwners means that the number of ranks is not decided, because another autoscaler sets it.
 const twoOwners decisions.Cause = "TwoOwners"
 
-// reasons of ScalingActive where somebody has to do something, by the policy's cause.
+// reasons maps a policy's cause to the reason of ScalingActive, if a user must act.
 var reasons = map[decisions.Cause]string{twoOwners: api.ReasonTwoOwners, decisions.OutOfReach: api.ReasonSLOOutOfReach, decisions.Contradicted: api.ReasonModelContradicted}
 
-// podsNow that are to make the world wider, or were to be.
+// podsNow returns the pods that can widen the world, and those that it waits for.
 func podsNow(d *api.MoEDeployment, s *scene, serving kernels.Shape) decisions.Pods {
 	in := layoutPods(s.seen.Layout)
 	out := decisions.Pods{Ready: serving.Ranks}
@@ -114,7 +114,7 @@ func podsNow(d *api.MoEDeployment, s *scene, serving kernels.Shape) decisions.Po
 	return out
 }
 
-// startOf a pod: seconds from its being made to its being ready. One that became ready again much later tells nothing.
+// startOf returns the seconds from a pod's creation to its readiness. Long ones do not count: it was ready before.
 func startOf(p *corev1.Pod) (float64, bool) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
@@ -125,10 +125,10 @@ func startOf(p *corev1.Pod) (float64, bool) {
 	return 0, false
 }
 
-// believedStart of a pod in seconds that is believed.
+// believedStart is the longest start time that counts, in seconds.
 const believedStart = 1800
 
-// repairable says whether in a shape the experts of a lost rank would fit in the weights' memory of the others.
+// repairable says whether in a shape the weights' memory of the other ranks could hold the experts of a lost rank.
 func repairable(d *api.MoEDeployment, v *geometry.View) func(kernels.Shape) error {
 	return func(s kernels.Shape) error {
 		if s.Ranks == 1 {
@@ -143,7 +143,7 @@ func repairable(d *api.MoEDeployment, v *geometry.View) func(kernels.Shape) erro
 	}
 }
 
-// scalingStatus is what was decided of the number of replicas, and what is applied of it.
+// scalingStatus writes the decision on the number of replicas into a status, and applies it if the spec says so.
 func scalingStatus(x shapes, st *api.PolicyStatus, said word, forbidden string) {
 	d := x.d
 	if !d.IsAutoscaled() {
@@ -194,10 +194,10 @@ func scalingStatus(x shapes, st *api.PolicyStatus, said word, forbidden string) 
 	note(st, decision)
 }
 
-// mostWidths that a status tells of.
+// mostWidths limits the rejected numbers of replicas in a status.
 const mostWidths = 32
 
-// scalingOf a world whose width is decided.
+// scalingOf returns the condition ScalingActive of a world with spec.autoscaling.
 func scalingOf(d *api.MoEDeployment) verdict {
 	st := d.Status.Policy
 	if st == nil || st.Scaling == nil {

@@ -22,7 +22,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// busy is a gateway of a world that is asked for more than it can do: so many steps, requests and tokens since it began.
+// busy is a gateway of an overloaded world, with steady rates of steps, requests and tokens.
 type busy struct {
 	tangramv1.UnimplementedTelemetryServer
 	b     *bed
@@ -38,7 +38,7 @@ const (
 func (l *busy) Read(ctx context.Context, r *tangramv1.TelemetryRequest) (*tangramv1.TelemetryReport, error) {
 	d := &api.MoEDeployment{}
 	if err := l.b.c.Get(ctx, client.ObjectKey{Namespace: l.b.namespace, Name: "w"}, d); err != nil {
-		return nil, err // the last reading of a test that is over
+		return nil, err // the last reading of a finished test
 	}
 	at := time.Since(l.began).Seconds()
 	report := &tangramv1.TelemetryReport{World: r.World, Gateway: "g", Incarnation: 1, At: at, Epoch: uint64(d.Status.Epoch)}
@@ -58,13 +58,13 @@ func (b *bed) busy(d *api.MoEDeployment) {
 	listener, config := b.gatewayListens(d)
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
 	tangramv1.RegisterTelemetryServer(server, &busy{b: b, began: time.Now().Add(-time.Second)})
-	go func() { _ = server.Serve(listener) }() // ends with Stop
+	go func() { _ = server.Serve(listener) }() // until Stop
 	b.t.Cleanup(server.Stop)
 	b.gatewayRuns(d, listener.Addr())
 	b.change(`{"metadata":{"annotations":{"gateways":"there"}}}`)
 }
 
-// scaled between two and four pods, in a mode that the spec says.
+// scaled is a deployment with two to four pods, in the default mode.
 func (b *bed) scaled(action api.Action) *api.MoEDeployment {
 	d := b.deployment("w", 2)
 	d.Spec.MinReplicas, d.Spec.MaxReplicas = ptr.To[int32](2), ptr.To[int32](4)
@@ -79,7 +79,7 @@ func scalingIs(status metav1.ConditionStatus, reason string) func(*api.MoEDeploy
 	}
 }
 
-// A world that is asked for more than it can do gets wider, though nobody says so: spec.replicas stays, status, condition and event tell why.
+// An overloaded world scales up; spec.replicas stays, and status, condition and event give the reason.
 func TestAutoscalingScalesAWorld(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
@@ -101,7 +101,7 @@ func TestAutoscalingScalesAWorld(t *testing.T) {
 	b.told(api.EventReplicasDecided, "to 4 replicas")
 	b.until("w", "decided", scalingIs(metav1.ConditionTrue, api.ReasonDecides))
 
-	// The cluster counts evictions against spec.replicas, which is 2: the budget says itself how many have to stay.
+	// The cluster counts evictions against spec.replicas, which is 2, so the budget sets the minimum number of pods.
 	budget := &policyv1.PodDisruptionBudget{}
 	require.Eventually(t, func() bool {
 		require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: enginesName(d)}, budget))
@@ -109,7 +109,7 @@ func TestAutoscalingScalesAWorld(t *testing.T) {
 	}, wait, tick)
 	require.Nil(t, budget.Spec.MaxUnavailable)
 
-	// Bounds hold at once, and who says a number owns it again.
+	// New bounds apply immediately, and without spec.autoscaling the number of the spec applies again.
 	b.change(`{"spec":{"maxReplicas":3}}`)
 	b.until("w", "within its bounds", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 3 })
 	b.change(`{"spec":{"autoscaling":null}}`)
@@ -117,7 +117,7 @@ func TestAutoscalingScalesAWorld(t *testing.T) {
 	require.Nil(t, apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionScalingActive))
 }
 
-// Who else scales the world is named, and nothing is decided while somebody does.
+// Another autoscaler of the world is named, and the policy decides nothing while it exists.
 func TestAnHPAAndAutoscalingDoNotBothDecide(t *testing.T) {
 	b := newBed(t)
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: "other"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 9,
@@ -134,7 +134,7 @@ func TestAnHPAAndAutoscalingDoNotBothDecide(t *testing.T) {
 	b.until("w", "wider", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 4 })
 }
 
-// A dry run of the width only tells.
+// A dry run of the number of ranks only reports.
 func TestADryRunOfTheWidthOnlyTells(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionRecommend)))
@@ -149,7 +149,7 @@ func TestADryRunOfTheWidthOnlyTells(t *testing.T) {
 	require.Len(t, b.history(), 1)
 }
 
-// An SLO that no width holds even without load is told of, and the width stays.
+// An SLO that no number of ranks meets even without load is reported, and the number stays.
 func TestAnSLOOutOfReachIsToldOf(t *testing.T) {
 	b := newBed(t)
 	d := b.scaled(api.ActionApply)
@@ -177,7 +177,7 @@ func TestBoundsOfTheWidthAreChecked(t *testing.T) {
 	}
 }
 
-// What somebody has to do something about is told by its cause, whatever the words are.
+// The condition's reason follows from the cause, not from the text.
 func TestTheConditionOfTheWidthIsItsCause(t *testing.T) {
 	d := &api.MoEDeployment{}
 	d.Spec.Replicas, d.Spec.RanksPerPod = 2, 1

@@ -21,14 +21,14 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// crooked is a gateway whose reports are spoilt for a while.
+// crooked is a gateway whose reports are invalid for a while.
 type crooked struct {
 	tangramv1.UnimplementedTelemetryServer
 	loaded *loaded
 
 	mu    sync.Mutex
 	reads int
-	spoil func(r *tangramv1.TelemetryReport, n int) error // nil: nothing is wrong
+	spoil func(r *tangramv1.TelemetryReport, n int) error // nil: reports are valid
 }
 
 func (c *crooked) Read(ctx context.Context, q *tangramv1.TelemetryRequest) (*tangramv1.TelemetryReport, error) {
@@ -54,8 +54,8 @@ func (c *crooked) set(spoil func(*tangramv1.TelemetryReport, int) error) {
 	c.spoil = spoil
 }
 
-// What gateways tell and cannot be right, or do not tell at all, is no reason to switch, although the load would be one: the condition says why, the layout stays;
-// and when they tell the truth again, the world switches.
+// Implausible or missing reports cause no switch, although the load would be a reason. The condition gives the cause
+// and the layout stays. With valid reports the world switches.
 func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(r *tangramv1.TelemetryReport, n int) error
@@ -93,7 +93,7 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 			g := &crooked{loaded: &loaded{b: b, began: time.Now(), running: 400}}
 			server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
 			tangramv1.RegisterTelemetryServer(server, g)
-			go func() { _ = server.Serve(listener) }() // ends with Stop
+			go func() { _ = server.Serve(listener) }() // until Stop
 			t.Cleanup(server.Stop)
 			b.gatewayRuns(d, listener.Addr())
 			b.change(`{"metadata":{"annotations":{"gateways":"there"}}}`)
@@ -103,8 +103,9 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 			b.until("w", "in the best mode", optimal(metav1.ConditionTrue, api.ReasonBestMode))
 
 			g.set(c.spoil)
-			g.loaded.set(4)                                                                             // a reason to go to TensorParallel
-			d = b.until("w", "told that nothing is decided, and why", func(d *api.MoEDeployment) bool { // first perhaps that a busy machine did not answer in time
+			g.loaded.set(4) // a reason to switch to TensorParallel
+			// On a busy machine, the first message may be about a late answer.
+			d = b.until("w", "told that nothing is decided, and why", func(d *api.MoEDeployment) bool {
 				return optimal(metav1.ConditionUnknown, api.ReasonNoDecision)(d) && strings.Contains(message(d, api.ConditionModeOptimal), c.words)
 			})
 			require.Equal(t, api.OutcomeNoDecision, d.Status.Policy.Outcome)
@@ -117,7 +118,7 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 	}
 }
 
-// A cost model that contradicts what clients feel decides nothing, and the condition says so. The readings are those of some minutes, given at once.
+// A cost model that contradicts the latency of clients decides nothing. Minutes of readings are passed at once.
 func TestAModelThatContradictsIsToldOf(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
@@ -126,7 +127,7 @@ func TestAModelThatContradictsIsToldOf(t *testing.T) {
 	total := telemetry.Counters{}
 	for second := range 600 {
 		answers := telemetry.Latencies{}
-		answers.Note(30, 9*.01, 10) // half a minute to the first token, where steps take milliseconds and nobody waits
+		answers.Note(30, 9*.01, 10) // half a minute to the first token, with steps of milliseconds and an empty queue
 		total.Arrived, total.PromptTokens, total.Finished, total.OutputTokens = total.Arrived+1, total.PromptTokens+100, total.Finished+1, total.OutputTokens+10
 		total.Steps, total.StepSeconds = total.Steps+20, total.StepSeconds+.2
 		b.r.advised(d.UID, client.ObjectKeyFromObject(d), &telemetry.Sample{At: float64(second), Seconds: 1, Epoch: uint64(d.Status.Epoch), Whole: true, Answers: answers, Total: total,
@@ -143,7 +144,7 @@ func TestAModelThatContradictsIsToldOf(t *testing.T) {
 	require.Len(t, b.history(), 1, "the layout stays")
 }
 
-// Where nodes are short the world becomes as wide as the pods that came allow, and what was not to be had is given up.
+// On a full cluster the world uses the pods that could be scheduled, and the policy abandons the larger number.
 func TestAsWideAsPodsOfTheClusterAllow(t *testing.T) {
 	b := newBed(t)
 	b.let(fate{unschedulable: "0/2 nodes are available: 2 Insufficient memory."}, "w-3")

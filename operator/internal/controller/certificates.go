@@ -20,11 +20,11 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// Keys of the Secrets, by the names that agents and engines are told.
+// Keys of the Secrets; agents and engines get the same names.
 const (
 	keyCA         = "ca.crt"
 	keyCAKey      = "ca.key"
-	keyCANext     = "next.key" // of the authority that is to sign next
+	keyCANext     = "next.key" // of the authority that signs next
 	keyAgentCert  = "agent.crt"
 	keyAgentKey   = "agent.key"
 	keyEngineCert = "engine.crt"
@@ -37,7 +37,7 @@ func secret(d *api.MoEDeployment, name, component string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: d.Namespace, Labels: labels(d, component)}, Type: corev1.SecretTypeOpaque}
 }
 
-// authority of the world, made at the first call; renew replaces it when it is due.
+// authority returns the world's authority, and creates it at the first call; renew replaces it when it is due.
 func (r *Reconciler) authority(ctx context.Context, d *api.MoEDeployment) (*authority, error) {
 	s := secret(d, authorityName(d), "authority")
 	issuer, withoutIssuer := r.issuer(ctx, d)
@@ -66,12 +66,12 @@ func (r *Reconciler) authority(ctx context.Context, d *api.MoEDeployment) (*auth
 	return &authority{Authority: a, secret: s, withoutIssuer: withoutIssuer}, nil
 }
 
-// issuerError: the user's issuer cannot be had.
+// issuerError means that the user's issuer is unavailable.
 type issuerError struct{ error }
 
 func (e *issuerError) Unwrap() error { return e.error }
 
-// issuer that the user named; nil: none. It is read live: it carries no label of ours.
+// issuer returns the issuer that the user named; nil: none. It is read live, because it does not have our labels.
 func (r *Reconciler) issuer(ctx context.Context, d *api.MoEDeployment) (*pki.Issuer, error) {
 	name := d.Spec.Certificates.IssuerSecretName
 	if name == "" {
@@ -89,11 +89,11 @@ func (r *Reconciler) issuer(ctx context.Context, d *api.MoEDeployment) (*pki.Iss
 	return i, nil
 }
 
-// authority of a world, and where it is kept.
+// authority of a world, and the Secret that stores it.
 type authority struct {
 	*pki.Authority
 	secret        *corev1.Secret
-	withoutIssuer error // the user's issuer cannot be had: nothing new comes from it
+	withoutIssuer error // the user's issuer is unavailable: no new authority comes from it
 }
 
 func authorityData(a *pki.Authority) (map[string][]byte, error) {
@@ -112,11 +112,11 @@ func authorityData(a *pki.Authority) (map[string][]byte, error) {
 	return data, nil
 }
 
-// podCertificates of a pod that is about to be made. They name the pod, not its address, so
-// that one that is left over from a pod of the same name serves as well.
+// podCertificates creates the certificates of a pod before the pod. They name the pod, not its address, so those of an
+// earlier pod with the same name can be used again.
 func (r *Reconciler) podCertificates(ctx context.Context, d *api.MoEDeployment, a *authority, pod string) error {
 	s := secret(d, podTLSName(pod), api.ComponentRank)
-	// Live: the one of an earlier pod of this name may just have been removed.
+	// Live: the Secret of an earlier pod with this name may just have been deleted.
 	wanted := maps.Clone(s.Labels)
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(s), s)
 	if err == nil {
@@ -131,7 +131,7 @@ func (r *Reconciler) podCertificates(ctx context.Context, d *api.MoEDeployment, 
 	return r.createNew(ctx, d, s, func() error { return a.fill(s, podCertificates(pod)) })
 }
 
-// certificate in a Secret: who it is for, and the keys it has there.
+// certificate in a Secret: its role, and its keys there.
 type certificate struct{ role, cert, key string }
 
 func podCertificates(pod string) []certificate {
@@ -140,7 +140,7 @@ func podCertificates(pod string) []certificate {
 
 func gatewayCertificates() []certificate { return []certificate{{"gateway", keyCert, keyKey}} }
 
-// fill a Secret with fresh certificates, and what their holders trust.
+// fill writes new certificates and the trusted authorities into a Secret.
 func (a *authority) fill(s *corev1.Secret, all []certificate) error {
 	s.Data = map[string][]byte{keyCA: a.BundlePEM()}
 	for _, c := range all {
@@ -153,8 +153,8 @@ func (a *authority) fill(s *corev1.Secret, all []certificate) error {
 	return nil
 }
 
-// keepCertificates makes the Secrets of pods that are there and lost theirs, and removes those of pods that somebody else deleted. It gives
-// when to look again, if some are too young to be told from those of a pod that is about to be made.
+// keepCertificates creates missing Secrets of existing pods, and removes those of pods that another client deleted. It
+// returns when to check again: a young Secret may belong to a pod that is about to be created.
 func (r *Reconciler) keepCertificates(ctx context.Context, d *api.MoEDeployment, a *authority, pods []corev1.Pod) (time.Duration, error) {
 	var list corev1.SecretList
 	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
@@ -165,7 +165,7 @@ func (r *Reconciler) keepCertificates(ctx context.Context, d *api.MoEDeployment,
 		if slices.ContainsFunc(list.Items, func(s corev1.Secret) bool { return s.Name == name }) {
 			continue
 		}
-		// Live: it may have been deleted just now, with its Secret.
+		// Live: it may have been deleted just now, together with its Secret.
 		live := &corev1.Pod{}
 		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(&pods[i]), live); apierrors.IsNotFound(err) || err == nil && (live.DeletionTimestamp != nil || live.UID != pods[i].UID) {
 			continue
@@ -187,7 +187,7 @@ func (r *Reconciler) keepCertificates(ctx context.Context, d *api.MoEDeployment,
 			again = r.KeepEnded
 			continue
 		}
-		// Live: a pod that was just made may not be in the cache yet.
+		// Live: a pod that was just created may not be in the cache yet.
 		err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: d.Namespace, Name: pod}, &corev1.Pod{})
 		if apierrors.IsNotFound(err) {
 			err = r.remove(ctx, s)
@@ -204,7 +204,7 @@ func (r *Reconciler) gatewayCertificate(ctx context.Context, d *api.MoEDeploymen
 	return r.createOnce(ctx, d, s, func() error { return a.fill(s, gatewayCertificates()) })
 }
 
-// dialer to the world's agents, as their driver.
+// dialer connects to the world's agents as their driver.
 func dialer(d *api.MoEDeployment, i *pki.Identity) world.Dialer {
 	config := i.Client(worldName(d), "agent/")
 	return func(address string) (world.Agent, error) { return agentclient.Dial(address, config) }

@@ -39,7 +39,7 @@ func TestScaleUpAndDown(t *testing.T) {
 	require.Len(t, d.Status.RecentTransitions, 3)
 }
 
-// Pods that stand by are there beside the world, are not counted by autoscalers, join at once, and take who leaves among them.
+// Standby pods are in no layout, autoscalers do not count them, they join immediately, and leaving pods refill them.
 func TestPodsStandBy(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
@@ -61,7 +61,7 @@ func TestPodsStandBy(t *testing.T) {
 	require.False(t, selector.Matches(k8slabels.Set(stands.Labels)))
 	require.True(t, selector.Matches(k8slabels.Set(b.pod("w-0").Labels)))
 
-	b.let(fate{hold: true}, "w-3") // who stands by next takes its time
+	b.let(fate{hold: true}, "w-3") // the next standby pod starts slowly
 	b.scale(3)
 	standing("it is in", 3, 0, "w-0", "w-1", "w-2", "w-3")
 	require.Equal(t, stands.UID, b.pod("w-2").UID)
@@ -111,7 +111,7 @@ func TestSwitchOfMode(t *testing.T) {
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
 }
 
-// A change of the spec while a transition runs: the running flip ends, the rest is planned anew.
+// After a change of the spec during a transition, the running flip ends and the rest is planned again.
 func TestSpecChangeInFlight(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
@@ -175,7 +175,7 @@ func TestFailedPrepareServesOnAndIsTriedAgain(t *testing.T) {
 	require.Equal(t, status.CurrentStatus, kstatus(t, d).Status)
 }
 
-// What failed is forgotten once it is not wanted any more.
+// A failure is forgotten once the change is withdrawn.
 func TestTakingBackAChangeThatFails(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)

@@ -17,10 +17,10 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// configHashDigits of a ConfigMap's name: enough to tell the contents of one world apart.
+// configHashDigits is the length of the hash in a ConfigMap's name: enough for the configurations of one world.
 const configHashDigits = 10
 
-// checkpointFolder as containers that mount it see it.
+// checkpointFolder is the path in containers that mount the checkpoint.
 func checkpointFolder(d *api.MoEDeployment) string {
 	if image := d.Spec.Model.Source.ImageVolume; image != nil {
 		return path.Join(dirModels, string(image.Path))
@@ -28,7 +28,7 @@ func checkpointFolder(d *api.MoEDeployment) string {
 	return path.Join(dirModels, string(d.Spec.Model.Source.PersistentVolumeClaim.Path))
 }
 
-// agentConfig is the file of the agents that start now (agent/server/README.md), named by its content; what only a pod knows comes by flags.
+// agentConfig is the file of new agents (agent/server/README.md), named by its content. Flags carry a pod's own values.
 func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 	file := map[string]any{
 		"world": worldName(d), "ranks": d.Spec.RanksPerPod,
@@ -69,9 +69,9 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 	return &corev1.ConfigMap{ObjectMeta: meta(d, name, api.ComponentRank), Immutable: ptr.To(true), Data: map[string]string{"agent.yaml": string(wire)}}, nil
 }
 
-// keepConfigs makes the configuration of pods that are there and lost it, if it is that of new pods, too, and removes those that no pod of the
-// world refers to, and that no new pod will. A pod that is there keeps its own: its agent may restart in place in an older image, which
-// refuses keys that it does not know.
+// keepConfigs restores the configuration of existing pods if new pods use it too. It removes configurations that
+// neither an existing nor a new pod refers to. An existing pod keeps its own: its agent may restart in place with an
+// older image, which rejects unknown keys.
 func (r *Reconciler) keepConfigs(ctx context.Context, d *api.MoEDeployment, mine []corev1.Pod) error {
 	wanted, err := agentConfig(d)
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *Reconciler) keepConfigs(ctx context.Context, d *api.MoEDeployment, mine
 	if len(unused) == 0 {
 		return nil
 	}
-	// Live: a pod that was just made may not be in the cache yet.
+	// Live: a pod that was just created may not be in the cache yet.
 	var pods corev1.PodList
 	if err := r.APIReader.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (r *Reconciler) keepConfigs(ctx context.Context, d *api.MoEDeployment, mine
 	return nil
 }
 
-// refersTo says whether a pod mounts the ConfigMap of that name.
+// refersTo says whether a pod mounts the ConfigMap with that name.
 func refersTo(p *corev1.Pod, config string) bool {
 	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == config })
 }

@@ -12,7 +12,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// configOf the agent of a pod: the ConfigMap that the pod refers to.
+// configOf returns the ConfigMap that a pod refers to.
 func (b *bed) configOf(pod string) *corev1.ConfigMap {
 	b.t.Helper()
 	config := &corev1.ConfigMap{}
@@ -25,7 +25,7 @@ func (b *bed) configOf(pod string) *corev1.ConfigMap {
 	return config
 }
 
-// agentConfig is the file that the agent of a world's first pod reads.
+// agentConfig returns the file of the agent in a world's first pod.
 func (b *bed) agentConfig(d *api.MoEDeployment) map[string]any {
 	b.t.Helper()
 	return fileIn(b.t, b.configOf(podName(d, 0)))
@@ -38,8 +38,8 @@ func fileIn(t *testing.T, config *corev1.ConfigMap) map[string]any {
 	return file
 }
 
-// An agent may restart in place in an old image, which does not know the keys of a newer file: its pod's file never changes. A file goes
-// with the last pod that refers to it.
+// An agent may restart in place with an old image, which rejects the keys of a newer file. So a pod's file never
+// changes. A file is removed with the last pod that refers to it.
 func TestAgentConfig_WhenWantedConfigChanges(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
@@ -48,7 +48,7 @@ func TestAgentConfig_WhenWantedConfigChanges(t *testing.T) {
 	require.NotNil(t, old.Immutable)
 	require.True(t, *old.Immutable)
 
-	// What an operator that names it by the world left, and somebody else's.
+	// The file of an older operator, named by the world alone, and one of another owner.
 	orphan := &corev1.ConfigMap{ObjectMeta: meta(d, "w-agent", api.ComponentRank)}
 	orphan.OwnerReferences = []metav1.OwnerReference{ownerReference(d)}
 	foreign := &corev1.ConfigMap{ObjectMeta: meta(d, "foreign", api.ComponentRank)}

@@ -28,7 +28,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// kstatus of a deployment, as kubectl-like tools compute it.
+// kstatus computes the status of a deployment as tools with kstatus do.
 func kstatus(t *testing.T, d *api.MoEDeployment) *status.Result {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(d)
@@ -100,7 +100,7 @@ func TestCreate(t *testing.T) {
 	require.InDelta(t, 1, testutil.ToFloat64(b.metrics.transitions.WithLabelValues(b.namespace, "w", "Succeeded")), 0)
 }
 
-// What a world owns is owned: the API server removes it with the MoEDeployment.
+// The world's objects have an owner reference: the API server removes them with the MoEDeployment.
 func TestObjectsOfAWorld(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 2)
@@ -116,7 +116,7 @@ func TestObjectsOfAWorld(t *testing.T) {
 	require.Contains(t, gateway.Spec.Template.Spec.Containers[0].Args, "--discover="+engines.Spec.ClusterIP+":7300")
 	require.Contains(t, gateway.Spec.Template.Spec.Containers[0].Args, "--world="+b.namespace+".w")
 
-	// The certificates in the Secrets are the world's, each of its role.
+	// The certificates in the Secrets are from the world's authority, each for its role.
 	ca, mine := &corev1.Secret{}, &corev1.Secret{}
 	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-ca"}, ca))
 	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-0-tls"}, mine))
@@ -127,7 +127,7 @@ func TestObjectsOfAWorld(t *testing.T) {
 		require.NoError(t, new(pki.Identity).Set(mine.Data[keyCA], mine.Data[role+".crt"], mine.Data[role+".key"]), role)
 	}
 
-	// Drift is repaired; what is right is not written again.
+	// Drift is repaired; an unchanged object is not written again.
 	before := gateway.ResourceVersion
 	base := gateway.DeepCopy()
 	gateway.Spec.Template.Spec.Containers[0].Image = "somebody:else"
@@ -174,7 +174,7 @@ func TestGatewaysComeAndGoOneByOne(t *testing.T) {
 	require.Equal(t, gateway.Spec.Selector.MatchLabels, budget.Spec.Selector.MatchLabels)
 }
 
-// An autoscaler of gateways is left alone, and what it says ends with it. A number that somebody else wrote is put back.
+// With an HPA, the operator keeps the HPA's number of gateways until the HPA is deleted. It reverts other writes.
 func TestAnAutoscalerOwnsTheNumberOfGateways(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 1)))
@@ -206,7 +206,7 @@ func TestAnAutoscalerOwnsTheNumberOfGateways(t *testing.T) {
 	}
 	known(1)
 	scale(7)
-	// The grace period shows that the Deployment was written meanwhile, and that its number was not.
+	// The new grace period proves that the Deployment was written, and that its number was not.
 	b.change(`{"spec":{"gateway":{"template":{"spec":{"terminationGracePeriodSeconds":120}}}}}`)
 	require.Eventually(t, func() bool { return *gateway().Spec.Template.Spec.TerminationGracePeriodSeconds == 120 }, wait, tick)
 	require.EqualValues(t, 7, *gateway().Spec.Replicas)
@@ -236,7 +236,7 @@ func TestSeveralRanksPerPod(t *testing.T) {
 	require.EqualValues(t, 6, d.Status.Ranks)
 }
 
-// Huge pages are asked for beside the agent's own memory, in whole pages, and the agent is told.
+// Huge pages are requested in whole pages, in addition to the agent's own memory, and the agent's file enables them.
 func TestHugePages(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
@@ -254,8 +254,8 @@ func TestHugePages(t *testing.T) {
 	require.EqualValues(t, 2<<20, file["page_bytes"], "experts begin at whole pages")
 }
 
-// Each container asks for its share of a node's processors, also if the spec says nothing: who asks for nothing has none where all is
-// in use, and streams go through gateways. What the spec says is taken as it is.
+// Every container requests CPU by default: without a request it would get almost none on a busy node, and streams go
+// through gateways. Values in the spec are kept.
 func TestContainersAskForProcessors(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
@@ -270,7 +270,7 @@ func TestContainersAskForProcessors(t *testing.T) {
 	require.Equal(t, "200m", gateway.Spec.Template.Spec.Containers[0].Resources.Requests.Cpu().String())
 }
 
-// Agents are told how much of the machine staging may have, if the spec does not say: all of what serving leaves, while steps take twice as long at most.
+// By default, staging may use all capacity that serving leaves, while steps take at most twice as long.
 func TestStagingPercent(t *testing.T) {
 	b := newBed(t)
 	plain := b.agentConfig(b.serve("w", 1))
@@ -284,7 +284,7 @@ func TestStagingPercent(t *testing.T) {
 	require.EqualValues(t, 50, file["max_step_stretch_percent"])
 }
 
-// Of strategy Fast engines are told to compute nothing while it moves; of a first layout and a repair there is nothing to tell.
+// With strategy Fast, engines pause steps while bytes move, except in a first layout and a repair.
 func TestStrategyFast(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
@@ -316,7 +316,7 @@ func TestStrategyFast(t *testing.T) {
 	require.False(t, all[slices.Max(slices.Collect(maps.Keys(all)))])
 }
 
-// A spec that the API server refuses changes nothing for the world that is there.
+// A spec that the API server rejects does not affect the existing world.
 func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
@@ -336,7 +336,7 @@ func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
 	require.Equal(t, before.Status.Epoch, after.Status.Epoch)
 }
 
-// What the operator gives an engine cannot be overridden: the API server refuses it, with where and what.
+// The API server rejects a spec that overrides the operator's settings of an engine, with the field and the reason.
 func TestEngineKeepsWhatTheOperatorGivesIt(t *testing.T) {
 	b := newBed(t)
 	given := b.r.engineContainer(b.deployment("w", 1), 0)
@@ -359,7 +359,7 @@ func TestEngineKeepsWhatTheOperatorGivesIt(t *testing.T) {
 	require.NoError(t, b.c.Create(t.Context(), d))
 }
 
-// requireScale holds that what /scale says of world w is what its selector finds.
+// requireScale checks that /scale of world w counts the pods that its selector finds.
 func (b *bed) requireScale() {
 	b.t.Helper()
 	d := b.get("w")
@@ -375,7 +375,7 @@ func (b *bed) requireScale() {
 	}, wait, tick, "status.replicas counts the pods that the selector finds: %+v", scale)
 }
 
-// A scale subresource with the gateway's pods, a foreign pod and a second world beside it.
+// A scale subresource, with a pod of a gateway, a foreign pod and a second world in the namespace.
 func TestScaleSubresourceCountsItsPods(t *testing.T) {
 	b := newBed(t)
 	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: b.namespace, Labels: map[string]string{api.WorldLabel: "w", api.ComponentLabel: api.ComponentGateway}},
@@ -399,7 +399,7 @@ func TestScaleSubresourceCountsItsPods(t *testing.T) {
 	require.True(t, slices.Equal(b.podNames("w"), []string{"w-0"}))
 }
 
-// The Service of the gateways is as the spec says, also after a change.
+// The gateways' Service follows the spec, also after a change.
 func TestGatewayService_WhenSpecChanges(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)

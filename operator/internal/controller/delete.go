@@ -19,8 +19,8 @@ import (
 
 const lookAgain = 500 * time.Millisecond
 
-// delete ends the running flip, then the pods, then the finalizer. The API server removes
-// what else the MoEDeployment owns.
+// delete ends the running flip, deletes the pods, and then removes the finalizer. The API server removes the
+// MoEDeployment's other objects.
 func (r *Reconciler) delete(ctx context.Context, d *api.MoEDeployment) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(d, api.Finalizer) {
 		return reconcile.Result{}, nil
@@ -37,14 +37,14 @@ func (r *Reconciler) delete(ctx context.Context, d *api.MoEDeployment) (reconcil
 		}
 		return reconcile.Result{RequeueAfter: lookAgain}, err
 	}
-	r.forget(client.ObjectKeyFromObject(d)) // what did not end in time ends beside us
+	r.forget(client.ObjectKeyFromObject(d)) // work that did not end in time ends in the background
 	before := d.DeepCopy()
 	controllerutil.RemoveFinalizer(d, api.Finalizer)
 	return r.again(client.ObjectKeyFromObject(d), client.IgnoreNotFound(r.Patch(ctx, d, locked(before))))
 }
 
-// dissolve ends the running flip beside us, or leaves its outcome to nobody, and then has the pods end at once: there is
-// no world to leave any more. It gives the pods that are still there, and whether all that ran has ended.
+// dissolve ends the running flip in the background, or abandons it after DeleteWithin. Then it deletes the pods without
+// time to drain: the world has ended. It returns the remaining pods, and whether all work has ended.
 func (r *Reconciler) dissolve(ctx context.Context, d *api.MoEDeployment, why string) (pods []corev1.Pod, over bool, err error) {
 	if pods, err = r.pods(ctx, d); err != nil {
 		return nil, false, err
@@ -67,8 +67,8 @@ func (r *Reconciler) dissolve(ctx context.Context, d *api.MoEDeployment, why str
 	return pods, over, nil
 }
 
-// reach the agents once more, so that they can be told that their world is over, also by an operator that has just
-// started. One that cannot be told waits for its pod's grace period, which is short by then.
+// reach connects to the agents again so that Dissolve can release them, also from an operator that has just started. An
+// unreachable agent's pod ends with its grace period, which is short by then.
 func (r *Reconciler) reach(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod) {
 	agents := endpoints(slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return endsNow(&p) }))
 	if len(agents) == 0 {
@@ -77,7 +77,7 @@ func (r *Reconciler) reach(ctx context.Context, d *api.MoEDeployment, pods []cor
 	w := r.Worlds.Find(d.UID)
 	if w == nil {
 		authority, err := r.authority(ctx, d)
-		if err != nil { // it went with the namespace
+		if err != nil { // the namespace's deletion removed it
 			r.Log.Info("cannot release the agents of an ended world", "world", worldName(d), "error", err)
 			return
 		}
@@ -91,8 +91,8 @@ func (r *Reconciler) reach(ctx context.Context, d *api.MoEDeployment, pods []cor
 	w.SetEndpoints(agents, true)
 }
 
-// namespaceEnds: a namespace that is deleted deletes its pods first and everything else after
-// they are gone, so that this is all that tells us.
+// namespaceEnds handles the deletion of the namespace, which deletes pods first and other objects later. Only the
+// failed creation of an object reports it.
 func (r *Reconciler) namespaceEnds(ctx context.Context, d *api.MoEDeployment) (reconcile.Result, error) {
 	pods, _, err := r.dissolve(ctx, d, "the namespace is being deleted")
 	if err != nil {

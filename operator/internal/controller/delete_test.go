@@ -13,7 +13,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// deleted waits until a deployment and its pods are gone.
+// deleted deletes a deployment and waits until it and its pods no longer exist.
 func (b *bed) deleted(name string) {
 	b.t.Helper()
 	b.mayHarm = true
@@ -47,7 +47,7 @@ func TestDeleteInTheMiddleOfATransition(t *testing.T) {
 	b.until("w", "a transition runs", func(d *api.MoEDeployment) bool {
 		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
 	})
-	b.deleted("w") // it does not wait for what will never end
+	b.deleted("w") // it does not wait for a transition that never ends
 	require.Nil(t, b.world("w").Layout(), "no agent is left")
 }
 
@@ -59,7 +59,7 @@ func TestDeleteWithAgentsThatDoNotAnswer(t *testing.T) {
 	b.deleted("w")
 }
 
-// An object that was never served, and one that waits for a name that somebody has.
+// A world that never served, and one whose object name has another owner.
 func TestDeleteBeforeItServed(t *testing.T) {
 	b := newBed(t)
 	b.let(fate{unschedulable: "no room"}, "w-0", "w-1")
@@ -75,18 +75,18 @@ func TestDeleteBeforeItServed(t *testing.T) {
 	require.False(t, b.gone(&corev1.Secret{}, "v-ca"), "what is not ours stays")
 }
 
-// A successor goes on from what the agents hold; what serves is not disturbed.
+// A new operator continues from the agents' state and does not disturb serving.
 func TestRestartOfAnIdleOperator(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 3)
 	uids := b.ranks("w")
 	b.stop()
 	b.operator()
-	b.scale(3) // nothing new
+	b.scale(3) // nothing changes
 	d := b.ready("w")
 	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)
 	require.Len(t, b.history(), 1)
-	b.scale(4) // proves that the new one works
+	b.scale(4) // proves that the new operator works
 	d = b.ready("w")
 	for i := range uids {
 		require.Equal(t, uids[i].UID, b.pod(uids[i].Name).UID)
@@ -121,7 +121,7 @@ func TestRestartInTheMiddleOfATransition(t *testing.T) {
 	}
 }
 
-// An operator that was killed leaves its LayoutTransition open and the agents half way.
+// A killed operator leaves its LayoutTransition open and the agents in the middle of it.
 func TestSuccessorOfAKilledOperator(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 2)
@@ -147,8 +147,8 @@ func TestSuccessorOfAKilledOperator(t *testing.T) {
 	}, wait, tick, "what nobody runs any more is not left open")
 }
 
-// A namespace that is deleted deletes its pods and waits for them, before anything else of it:
-// their grace periods are not waited for, since there is no world to leave any more.
+// A deleted namespace deletes its pods and waits for them before it deletes other objects. The pods do not use their
+// grace periods, because the world has ended.
 func TestNamespaceThatIsDeleted(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
@@ -156,7 +156,7 @@ func TestNamespaceThatIsDeleted(t *testing.T) {
 	agents := []*drivertest.Agent{b.agent("w-0"), b.agent("w-1")}
 	require.NoError(t, b.c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}))
 	for _, p := range b.ranks("w") {
-		require.NoError(t, b.c.Delete(t.Context(), &p)) // as the namespace controller does, which is not here
+		require.NoError(t, b.c.Delete(t.Context(), &p)) // as the namespace controller does, which does not run here
 	}
 	require.Eventually(t, func() bool { return len(b.podNames("w")) == 0 }, wait, tick, "the grace period is longer than that")
 	for _, a := range agents {

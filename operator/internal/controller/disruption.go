@@ -14,9 +14,9 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// disruptionBudget tells the cluster how many members of the layout in force may be evicted now: one, so that a drain
-// goes pod by pod, each leaving by a transition; none while the world could not let one go, which is a world of one
-// pod, and one that is in the middle of a transition or a repair. Pods in no layout may go at any time.
+// disruptionBudget says how many members of the active layout may be evicted now: one, so that a drain goes pod by pod.
+// Each pod then leaves by a transition. It is none for a world of one pod, during a transition or a repair, and while
+// suspended. Pods in no layout can be evicted at any time.
 func disruptionBudget(d *api.MoEDeployment, seen *world.Snapshot) *policyv1.PodDisruptionBudget {
 	in := layoutPods(seen.Layout)
 	slices.Sort(in)
@@ -30,14 +30,14 @@ func disruptionBudget(d *api.MoEDeployment, seen *world.Snapshot) *policyv1.PodD
 	out := &policyv1.PodDisruptionBudget{ObjectMeta: meta(d, enginesName(d), api.ComponentRank), Spec: policyv1.PodDisruptionBudgetSpec{
 		MaxUnavailable: &most, Selector: &metav1.LabelSelector{MatchLabels: members},
 		UnhealthyPodEvictionPolicy: ptr.To(policyv1.IfHealthyBudget)}}
-	if d.AppliesReplicas() { // the cluster counts against spec.replicas, which says nothing here
+	if d.AppliesReplicas() { // maxUnavailable counts against spec.replicas, which is not the desired number here
 		least := intstr.FromInt32(max(d.DesiredReplicas(), int32(len(in))) - most.IntVal)
 		out.Spec.MaxUnavailable, out.Spec.MinAvailable = nil, &least
 	}
 	return out
 }
 
-// budget of disruptions, as soon as it is known who is in the layout; until then the last one stands.
+// budget applies the disruption budget once the members of the layout are known; until then the last one stays.
 func (r *Reconciler) budget(ctx context.Context, d *api.MoEDeployment, seen *world.Snapshot) error {
 	if !seen.Looked && seen.Layout == nil {
 		return nil

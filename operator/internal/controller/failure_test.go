@@ -33,7 +33,7 @@ func TestUnschedulablePodsChangeNothing(t *testing.T) {
 
 	b.scale(4)
 	b.degraded("w", api.ReasonPodsUnschedulable)
-	b.let(fate{}) // a node comes
+	b.let(fate{}) // a node becomes available
 	require.EqualValues(t, 4, b.ready("w").Status.Ranks)
 }
 
@@ -53,12 +53,12 @@ func TestImageThatDoesNotStart(t *testing.T) {
 	require.Equal(t, api.ReasonPodsFailing, d.Status.State)
 	require.Equal(t, status.FailedStatus, kstatus(t, d).Status)
 	b.told(api.ReasonPodsFailing, "ErrImageNeverPull")
-	b.let(fate{}) // the image comes
+	b.let(fate{}) // the image becomes available
 	b.ready("w")
 }
 
-// A container that ends before its pod joins, as an agent does without a model: the pod stays a
-// while to be looked at, then another is tried.
+// A container ends before its pod joins, as an agent does without a model. The pod stays for a while for inspection,
+// then a new one is tried.
 func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
 	b := keeping(t)
 	before := b.serve("w", 1)
@@ -78,7 +78,7 @@ func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
 	}
 }
 
-// The log of an agent that ends, as JSON lines, is no part of a condition: its last line is.
+// A condition shows only the last line of an agent's log of JSON lines.
 func TestLastWordsOfAContainerAreOneLine(t *testing.T) {
 	b := keeping(t)
 	b.serve("w", 1)
@@ -107,7 +107,7 @@ func TestClip(t *testing.T) {
 		"tab\there":                  "tab here",
 		"0123456789abcdef":           "0123456789abcdef",
 		"0123456789abcdefg":          "0123456789abc...",
-		"0123456789ab\u00e9\u00e9xy": "0123456789ab...", // no half of a letter
+		"0123456789ab\u00e9\u00e9xy": "0123456789ab...", // no half of a character
 		"bad \xff byte":              "bad ? byte",
 	} {
 		require.Equal(t, want, clip(text, 16), "%q", text)
@@ -131,12 +131,12 @@ func TestEnginesThatDoNotAttachAreWaitedFor(t *testing.T) {
 	require.EqualValues(t, 2, b.ready("w").Status.Ranks)
 }
 
-// A pod that somebody deletes leaves the world first; its preStop hook waits for that.
+// A pod deleted by a user leaves the world first; its preStop hook waits for that.
 func TestPodDeletedByHand(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
 	b.serve("w", 3)
-	b.let(fate{hold: true}, "w-3") // the replacement is slow
+	b.let(fate{hold: true}, "w-3") // the replacement starts slowly
 	gone := b.pod("w-1")
 	require.NoError(t, b.c.Delete(t.Context(), gone))
 	d := b.until("w", "it has left", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 2 })
@@ -183,7 +183,7 @@ func TestAgentThatDoesNotAnswer(t *testing.T) {
 	require.Equal(t, before.Status.Members, d.Status.Members, "what was known last is told on")
 	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonAgentsUnreachable))
 
-	// Nothing is known of them: nothing may be done to them, also not by a successor.
+	// Their state is unknown, so nothing may be done to them, also not by a new operator.
 	b.scale(1)
 	b.until("w", "the operator has seen it", func(d *api.MoEDeployment) bool { return d.Status.ObservedGeneration == d.Generation })
 	b.stop()

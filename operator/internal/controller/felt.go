@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// feltAround: what clients were given before and after a transition is told of so long.
+	// feltAround is how long before and after a transition clients' latency is measured.
 	feltAround = 10 * time.Second
-	// feltWithin: readings are kept for five minutes. What is not written by then is not known any more.
+	// feltWithin is when a record must be written: readings are kept for five minutes and then lost.
 	feltWithin = 4 * time.Minute
-	// feltAgain: the readings after the end come once a second.
+	// feltAgain is the time between retries: readings come once a second.
 	feltAgain = time.Second
 )
 
-// feel notes in the records of transitions that ended what clients felt of them, and gives when to look again; 0: no need.
+// feel records the impact of completed transitions on clients, and returns when to check again; 0: not needed.
 func (r *Reconciler) feel(ctx context.Context, all []api.LayoutTransition, reader *readings.Reader) (again time.Duration, err error) {
 	if reader == nil {
 		return 0, nil
@@ -44,13 +44,13 @@ func (r *Reconciler) feel(ctx context.Context, all []api.LayoutTransition, reade
 		if errors.Is(err, telemetry.ErrNotKept) {
 			continue
 		}
-		if err != nil { // not yet
+		if err != nil { // not measured yet
 			again = sooner(again, feltAgain)
 			continue
 		}
 		before := t.DeepCopy()
 		s.ClientImpact = felt
-		// With a lock: what the cache shows may be older.
+		// With a lock: the cached object may be older.
 		err = r.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return 0, fmt.Errorf("client latency of %s: %w", t.Name, err)
@@ -59,10 +59,10 @@ func (r *Reconciler) feel(ctx context.Context, all []api.LayoutTransition, reade
 	return again, nil
 }
 
-// feltOf a transition from what gateways told between two times.
+// feltOf computes the impact of a transition from the gateways' readings around and between two times.
 func feltOf(between func(from, to time.Time) (*telemetry.Window, error), start, end time.Time) (*api.ClientImpact, error) {
 	before, err := between(start.Add(-feltAround), start)
-	if errors.Is(err, telemetry.ErrNotKept) { // gateways were not asked for so long yet
+	if errors.Is(err, telemetry.ErrNotKept) { // gateways have not been queried for this long yet
 		before, err = &telemetry.Window{Seconds: 1}, nil
 	}
 	if err != nil {

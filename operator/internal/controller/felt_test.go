@@ -11,7 +11,7 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// Ten seconds before, the transition itself, and ten after; what one of them does not know nobody knows.
+// Ten seconds before, the transition itself, and ten after. Without readings from before, that part is empty.
 func TestWhatClientsFeltOfATransition(t *testing.T) {
 	start := time.Now()
 	end := start.Add(2 * time.Second)

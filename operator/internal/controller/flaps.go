@@ -8,10 +8,10 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// flaps are the sessions between gateways and ranks of one world that flap, as the last reading told.
+// flaps are the flapping sessions between gateways and ranks of one world in the last reading.
 type flaps map[telemetry.Session]bool
 
-// took a reading; it gives the sessions that flap since then.
+// took processes a reading and returns the sessions that flap since then.
 func (f flaps) took(s *telemetry.Sample) (fresh []telemetry.Session) {
 	now := map[telemetry.Session]bool{}
 	for _, session := range s.Flapping {
@@ -29,7 +29,7 @@ func (f flaps) took(s *telemetry.Sample) (fresh []telemetry.Session) {
 	return fresh
 }
 
-// flapping emits an event for each session that began to flap.
+// flapping emits an event for each session that starts to flap.
 func (r *Reconciler) flapping(d *api.MoEDeployment, f flaps, s *telemetry.Sample) {
 	for _, session := range f.took(s) {
 		r.event(d, nil, corev1.EventTypeWarning, api.EventSessionFlaps, "Serve",

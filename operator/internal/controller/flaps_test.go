@@ -10,7 +10,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// A session that flaps is one event, however many readings tell of it, and another one when it begins again.
+// A flapping session is one event, in however many readings it appears, and another event when it starts again.
 func TestASessionThatFlapsIsOneEvent(t *testing.T) {
 	one, two := telemetry.Session{Gateway: "g", Member: "a"}, telemetry.Session{Gateway: "g", Member: "b"}
 	f := flaps{}

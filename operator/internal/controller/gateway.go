@@ -20,16 +20,16 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// A gateway that is to end is unready for lameDuck and answers nevertheless: so long it may take until no kube-proxy and
-// no load balancer sends anything to it any more. It does this by itself at SIGTERM, so that there is no preStop hook.
-// Then requests have what is left of the pod's grace period, but for endMargin, in which they are told that it is over.
+// At SIGTERM, a gateway reports unready but still accepts requests for lameDuck seconds, until kube-proxies and load
+// balancers send it no more. It does so itself, so there is no preStop hook. Requests then have the rest of the pod's
+// grace period, except endMargin, in which the gateway aborts them.
 const (
 	gatewayGrace = 600
 	lameDuck     = 10
 	endMargin    = 5
 )
 
-// gatewayService is what clients and load balancers connect to.
+// gatewayService is the Service for clients and load balancers.
 func gatewayService(d *api.MoEDeployment) *corev1.Service {
 	s := d.Spec.Gateway.Service
 	out := &corev1.Service{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: corev1.ServiceSpec{
@@ -39,9 +39,9 @@ func gatewayService(d *api.MoEDeployment) *corev1.Service {
 	return out
 }
 
-// gateway of the world: a Deployment, a Service and a budget of disruptions; it gives the number of replicas that accept
-// requests, and what keeps others from it. The engines' Service must be there: its address is what gateways ask for the world,
-// so that they need no DNS.
+// gateway applies the world's gateway: a Deployment, a Service and a disruption budget. It returns the number of
+// replicas that accept requests, and notes problems in s. It needs the address of the engines' Service, where gateways
+// query the world without DNS.
 func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *authority, s *scene) (int32, error) {
 	if err := r.gatewayCertificate(ctx, d, a); err != nil {
 		return 0, err
@@ -54,7 +54,7 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 	}
 	engines := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: enginesName(d), Namespace: d.Namespace}}
 	if there, err := r.find(ctx, d, engines); err != nil || !there || engines.Spec.ClusterIP == "" {
-		return 0, err // the Service's own event brings us here again
+		return 0, err // the Service's own event triggers the next reconcile
 	}
 	wanted, err := r.gatewayDeployment(d, engines.Spec.ClusterIP)
 	if err != nil {
@@ -69,7 +69,7 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 			return 0, err
 		}
 		if len(autoscalers) > 0 {
-			wanted.Spec.Replicas = nil // it stays as the autoscaler says
+			wanted.Spec.Replicas = nil // the autoscaler's number stays
 		}
 	}
 	if err := r.apply(ctx, d, wanted); err != nil {
@@ -77,7 +77,7 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 		if why == nil || why.reason != api.ReasonObjectRejected {
 			return 0, err
 		}
-		// Told of, and nothing else waits for it: gateways that are there serve on.
+		// Only reported, and blocks nothing else: existing gateways continue to serve.
 		s.gatewayProblems = append(s.gatewayProblems, problem{gatewayName(d), why.reason, clip(why.message, longestWords)})
 	}
 	if _, err := r.find(ctx, d, made); err != nil {
@@ -86,15 +86,15 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 	return made.Status.AvailableReplicas, r.gatewayProblems(ctx, d, made, s)
 }
 
-// scaledByOthers says whether a client wrote the number of gateways by the scale subresource, and owns the field. Only then may an apply
-// leave it out: without an owner the API server sets it to 1.
+// scaledByOthers says whether a client set the number of gateways with the scale subresource, and owns the field. Only
+// then may an apply omit it: without an owner the API server sets it to 1.
 func scaledByOthers(made *appsv1.Deployment) bool {
 	return slices.ContainsFunc(made.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Subresource == "scale" && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:replicas"`)
 	})
 }
 
-// gatewayProblems are why pods of gateways do not start, or were not made.
+// gatewayProblems collects why pods of gateways do not start or could not be created.
 func (r *Reconciler) gatewayProblems(ctx context.Context, d *api.MoEDeployment, made *appsv1.Deployment, s *scene) error {
 	for _, c := range made.Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
@@ -152,7 +152,7 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) (*a
 		VolumeMounts: []corev1.VolumeMount{{Name: "tls", MountPath: dirTLS, ReadOnly: true}},
 	}
 	deployment := &appsv1.Deployment{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: appsv1.DeploymentSpec{
-		// None goes before another one is ready in its place.
+		// No gateway ends before its replacement is ready.
 		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
 			RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))}},
 		Replicas: ptr.To(d.Spec.Gateway.Replicas), Selector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentGateway)},
@@ -170,15 +170,15 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) (*a
 	return deployment, fromTemplate(&d.Spec.Gateway.Template, &pod.ObjectMeta, &pod.Spec)
 }
 
-// gatewayBudget lets evictions take one gateway at a time. A single one may go, too: that it is the only one was somebody's
-// choice, and a drain that never ends helps nobody.
+// gatewayBudget lets evictions take one gateway at a time. A single gateway can be evicted too: the user chose to have
+// only one, and a budget that blocks a drain forever helps no user.
 func gatewayBudget(d *api.MoEDeployment) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: policyv1.PodDisruptionBudgetSpec{
 		MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentGateway)},
 		UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow)}}
 }
 
-// endpoint of the gateway inside the cluster.
+// endpoint is the gateway's address inside the cluster.
 func endpoint(d *api.MoEDeployment) string {
 	return fmt.Sprintf("http://%s.%s.svc/v1", gatewayName(d), d.Namespace)
 }

@@ -17,13 +17,13 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// Managers of fields, as the tools call themselves.
+// Field managers, with the names that the tools use.
 const (
 	flux       = "kustomize-controller"
 	autoscaler = "kube-controller-manager"
 )
 
-// committed is what a repository holds of world w: no replicas, which an autoscaler has.
+// committed is the manifest of world w in a repository: without replicas, which the autoscaler owns.
 func (b *bed) committed() *unstructured.Unstructured {
 	b.t.Helper()
 	u := &unstructured.Unstructured{}
@@ -43,10 +43,10 @@ spec:
 	return u
 }
 
-// sync as Flux does: server-side apply by force. Drifted: what is there is not what it would be after a dry run of it.
+// sync applies like Flux: server-side apply with force. drifted are the fields that a dry run would change.
 func (b *bed) sync(committed *unstructured.Unstructured) (drifted []string) {
 	b.t.Helper()
-	for { // until nobody wrote in between
+	for { // until no other client wrote in between
 		live, would := committed.DeepCopy(), committed.DeepCopy()
 		require.NoError(b.t, b.c.Get(b.t.Context(), client.ObjectKeyFromObject(live), live))
 		require.NoError(b.t, b.c.Apply(b.t.Context(), client.ApplyConfigurationFromUnstructured(would), client.FieldOwner(flux), client.ForceOwnership, client.DryRunAll))
@@ -65,7 +65,7 @@ func (b *bed) sync(committed *unstructured.Unstructured) (drifted []string) {
 	return drifted
 }
 
-// fieldsOf an object that a tool compares.
+// fieldsOf returns the fields of an object that a tool compares.
 func fieldsOf(t *testing.T, o any) map[string]string {
 	t.Helper()
 	text, err := json.Marshal(o)
@@ -90,14 +90,14 @@ func fieldsOf(t *testing.T, o any) map[string]string {
 	return out
 }
 
-// scaleTo as an autoscaler does.
+// scaleTo scales like an autoscaler.
 func (b *bed) scaleTo(n int32) {
 	b.t.Helper()
 	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: n}}
 	require.NoError(b.t, b.c.SubResource("scale").Update(b.t.Context(), b.get("w"), client.WithSubResourceBody(scale), client.FieldOwner(autoscaler)))
 }
 
-// ownersOf the fields of a spec: by manager, their names.
+// ownersOf returns the fields of a spec by manager.
 func ownersOf(t *testing.T, d *api.MoEDeployment) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
@@ -113,8 +113,8 @@ func ownersOf(t *testing.T, d *api.MoEDeployment) map[string][]string {
 	return out
 }
 
-// An autoscaler owns the width, the policy the mode in force, and a GitOps tool all that is committed: whatever each of them and a death do, applying it
-// again changes nothing, and nobody's field is overwritten.
+// An autoscaler owns the number of ranks, the policy the active mode, and a GitOps tool the committed fields. Whatever
+// they do, and after a death, applying again changes nothing and overwrites no field of another manager.
 func TestGitOpsAutoscalerAndPolicyKeepToTheirFields(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
@@ -151,7 +151,7 @@ func TestGitOpsAutoscalerAndPolicyKeepToTheirFields(t *testing.T) {
 	d = wide(3)
 	settled("wider")
 	l := b.loaded(d, 3)
-	committed.SetAnnotations(map[string]string{"gateways": "there"}) // as `loaded` wakes the operator by it
+	committed.SetAnnotations(map[string]string{"gateways": "there"}) // triggers the reconcile that finds `loaded`
 	b.until("w", "in mode TensorParallel", inMode(api.ModeTensor))
 	settled("the policy switched")
 	l.set(600)
@@ -165,13 +165,13 @@ func TestGitOpsAutoscalerAndPolicyKeepToTheirFields(t *testing.T) {
 	settled("narrower")
 	t.Logf("%d times applied again, %d transitions", syncs, len(b.history()))
 
-	// What is committed and changed by hand is taken back: that is what a GitOps tool is for.
+	// The GitOps tool reverts manual changes of committed fields.
 	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel","auto":null}}}`)
 	require.NotEmpty(t, b.sync(committed))
 	require.Equal(t, api.ModeAuto, b.get("w").SpecMode())
 }
 
-// A manifest that leaves spec.replicas out leaves the number as it is, however it is applied and whoever wrote the number.
+// A manifest without spec.replicas keeps the number, however it is applied and whichever client set it.
 func TestReplicasThatAreLeftOutStay(t *testing.T) {
 	tests := map[string]func(*bed, *unstructured.Unstructured){
 		"server-side apply": func(b *bed, without *unstructured.Unstructured) { b.sync(without) },
@@ -201,7 +201,7 @@ func TestReplicasThatAreLeftOutStay(t *testing.T) {
 				})
 				require.Equal(t, want, d.Spec.Replicas)
 				require.Equal(t, want, d.Status.Ranks)
-				b.scaleTo(want + 1) // whoever scales it goes on
+				b.scaleTo(want + 1) // the autoscaler can continue
 			})
 		}
 	}

@@ -9,16 +9,16 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// gpuClass is the device class of whole GPUs that NVIDIA's driver for dynamic resource allocation makes.
+// gpuClass is the device class for whole GPUs that NVIDIA's DRA driver creates.
 const gpuClass = "gpu.nvidia.com"
 
-// What pods and claims call the one GPU of a rank, and its volume of shared memory.
+// Names, in pods and claims, of the one GPU of a rank and of its volume of shared memory.
 const (
 	gpuRequest   = "gpu"
 	sharedMemory = "shm"
 )
 
-// gpuOf is spec.accelerator with its defaults.
+// gpuOf returns spec.accelerator with its defaults.
 func gpuOf(d *api.MoEDeployment) api.Accelerator {
 	out := *d.Spec.Accelerator.DeepCopy()
 	if out.DeviceClassName == "" && out.ResourceName == "" {
@@ -30,7 +30,7 @@ func gpuOf(d *api.MoEDeployment) api.Accelerator {
 	return out
 }
 
-// handleSize in which GPU memory is mapped.
+// handleSize is the size of the blocks in which GPU memory is mapped.
 func handleSize(d *api.MoEDeployment) *resource.Quantity {
 	if size := d.Spec.Tuning.HandleSize; size != nil {
 		return size
@@ -38,7 +38,7 @@ func handleSize(d *api.MoEDeployment) *resource.Quantity {
 	return ptr.To(resource.MustParse("2Mi"))
 }
 
-// gpuClaim is what each pod's claim is made of; nil: pods have none.
+// gpuClaim is the template of each pod's claim; nil: pods have none.
 func gpuClaim(d *api.MoEDeployment) *resourcev1.ResourceClaimTemplate {
 	gpu := gpuOf(d)
 	if !d.OnGPU() || gpu.DeviceClassName == "" {
@@ -53,7 +53,7 @@ func gpuClaim(d *api.MoEDeployment) *resourcev1.ResourceClaimTemplate {
 			Requests: []resourcev1.DeviceRequest{{Name: gpuRequest, Exactly: &request}}}}}}
 }
 
-// withGPU gives the rank of a pod its GPU: to the agent, which owns the memory, and to the engine, which maps it and computes with it.
+// withGPU gives a pod's GPU to the agent, which owns the memory, and to the engine, which maps it and computes.
 func withGPU(d *api.MoEDeployment, pod *corev1.PodSpec) {
 	gpu := gpuOf(d)
 	if gpu.RuntimeClassName != "" {
@@ -66,17 +66,17 @@ func withGPU(d *api.MoEDeployment, pod *corev1.PodSpec) {
 	}
 	for i := range pod.Containers {
 		c := &pod.Containers[i]
-		// What the container is given of the driver: libcuda, and libnvidia-ml, which tells of NVLink domains. Nothing of graphics.
+		// Parts of the driver in the container: libcuda, and libnvidia-ml for NVLink domains. No graphics.
 		c.Env = append(c.Env, corev1.EnvVar{Name: "NVIDIA_DRIVER_CAPABILITIES", Value: "compute,utility"})
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: sharedMemory, MountPath: "/dev/shm"})
 		switch {
 		case gpu.DeviceClassName != "":
-			c.Resources.Claims = append(c.Resources.Claims, corev1.ResourceClaim{Name: gpuRequest}) // beside those that the spec names
+			c.Resources.Claims = append(c.Resources.Claims, corev1.ResourceClaim{Name: gpuRequest}) // plus the spec's
 		case c.Name == containerAgent:
 			one := resource.MustParse("1")
 			c.Resources.Requests[corev1.ResourceName(gpu.ResourceName)] = one
 			c.Resources.Limits[corev1.ResourceName(gpu.ResourceName)] = one
-		default: // a plugin gives a device to one container alone
+		default: // a device plugin gives a device to only one container
 			c.Env = append(c.Env, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"})
 		}
 	}

@@ -20,7 +20,7 @@ func (b *bed) gpuTemplate(d *api.MoEDeployment) (*resourcev1.ResourceClaimTempla
 	return out, b.c.Get(b.t.Context(), client.ObjectKey{Namespace: b.namespace, Name: gpuClaimName(d)}, out)
 }
 
-// By dynamic resource allocation agent and engine of a pod name one claim, so they have the same GPU; its memory is not the host's.
+// With dynamic resource allocation, agent and engine share the GPU of one claim; its memory is not the host's.
 func TestAgentAndEngineShareTheClaimOfOneGPU(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
@@ -61,7 +61,7 @@ func TestAgentAndEngineShareTheClaimOfOneGPU(t *testing.T) {
 	require.Equal(t, "cuda", file["device"])
 	require.EqualValues(t, 36<<20, file["page_bytes"])
 
-	// Somebody removes what new pods are made of.
+	// A user removes the template of new pods' claims.
 	require.NoError(t, b.c.Delete(t.Context(), template))
 	require.Eventually(t, func() bool {
 		again, err := b.gpuTemplate(d)
@@ -69,7 +69,7 @@ func TestAgentAndEngineShareTheClaimOfOneGPU(t *testing.T) {
 	}, wait, tick)
 }
 
-// A device plugin knows no claims: the agent asks for the device, and the engine takes what the node has.
+// A device plugin has no claims: the agent requests the device, and the engine uses the devices of the node.
 func TestADevicePluginGivesTheGPUToTheAgent(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
@@ -88,7 +88,7 @@ func TestADevicePluginGivesTheGPUToTheAgent(t *testing.T) {
 	require.EqualValues(t, 2<<20, b.agentConfig(d)["page_bytes"])
 }
 
-// On the host nothing of it is there.
+// A world on the host has none of it.
 func TestAWorldOnTheHostHasNoGPU(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
@@ -101,7 +101,7 @@ func TestAWorldOnTheHostHasNoGPU(t *testing.T) {
 	require.NotContains(t, b.agentConfig(d), "device")
 }
 
-// A communication library listens where it likes: between ranks of the world it may, where they may speak in plain text, and nowhere else.
+// A communication library chooses its ports: ranks of a world may use all ports if plain text is allowed, never else.
 func TestALibraryBetweenGPUsMayListenAnywhereWhereTextIsPlain(t *testing.T) {
 	r := &Reconciler{OwnNamespace: "tangram-system"}
 	for _, c := range []struct {

@@ -43,13 +43,13 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// How long a test waits for what must come, and how often it looks.
+// How long tests wait for a result, and how often they check.
 const (
-	wait = 4 * time.Minute // only what hangs takes so long
+	wait = 4 * time.Minute // only a deadlock takes this long
 	tick = 50 * time.Millisecond
 )
 
-// line to an agent: it is looked up at every call, as a connection that comes back would.
+// line connects to an agent and looks it up at every call, like a reconnecting connection.
 type line struct {
 	w       *drivertest.World
 	address string
@@ -122,20 +122,20 @@ func (l *line) Abort(ctx context.Context, h *tangramv1.Header, reason string) (f
 	return flipped, err
 }
 
-// bed of one test: a namespace of its own under restricted Pod Security, a kubelet, an operator.
+// bed is the environment of one test: its own namespace under restricted Pod Security, a kubelet, an operator.
 type bed struct {
 	*kubelet
 	t       *testing.T
 	metrics *Metrics
 	worlds  *world.Worlds
-	stop    func() // the operator
+	stop    func() // stops the operator
 	r       *Reconciler
-	calls   interceptor.Funcs // of the operator to its cache and the API server, set before operator()
-	mayHarm bool              // pods of the layout in force are deleted in this test
+	calls   interceptor.Funcs // intercept the operator's calls to its cache and the API server; set before operator()
+	mayHarm bool              // this test deletes pods of the active layout
 
-	driver       atomic.Pointer[pki.Identity] // of the world that was opened last
+	driver       atomic.Pointer[pki.Identity] // for the world that was opened last
 	certificates Certificates                 // set before operator()
-	keepEnded    time.Duration                // of the Reconciler, set before operator(); 0: 3 s
+	keepEnded    time.Duration                // KeepEnded of the Reconciler, set before operator(); 0: 3 s
 }
 
 var (
@@ -144,7 +144,7 @@ var (
 	grant   sync.Once
 )
 
-func init() { // the only thing a scheme can fail with is a bug
+func init() { // only a bug can make a scheme fail
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme} {
 		if err := add(scheme); err != nil {
 			panic(err)
@@ -158,14 +158,14 @@ func newBed(t *testing.T) *bed {
 	return another(t)
 }
 
-// newBedWith an operator whose calls the test sees, and may delay.
+// newBedWith returns a bed whose operator's calls the test sees and may delay.
 func newBedWith(t *testing.T, calls interceptor.Funcs) *bed {
 	t.Helper()
 	t.Parallel()
 	return bedOf(t, calls, Certificates{})
 }
 
-// keeping is a bed whose operator replaces no pod because of a container that ended: what it tells of it stays.
+// keeping returns a bed whose operator does not replace pods with an ended container, so reported problems stay.
 func keeping(t *testing.T) *bed {
 	t.Helper()
 	b := newBed(t)
@@ -173,7 +173,7 @@ func keeping(t *testing.T) *bed {
 	return b
 }
 
-// keep makes another operator, which waits so long for a container that ended.
+// keep starts another operator, which waits this long for a container that ended.
 func (b *bed) keep(so time.Duration) {
 	b.t.Helper()
 	b.stop()
@@ -181,7 +181,7 @@ func (b *bed) keep(so time.Duration) {
 	b.operator()
 }
 
-// another bed for the same test.
+// another returns a further bed for the same test.
 func another(t *testing.T) *bed {
 	t.Helper()
 	return bedOf(t, interceptor.Funcs{}, Certificates{})
@@ -208,7 +208,7 @@ func bedOf(t *testing.T, calls interceptor.Funcs, certificates Certificates) *be
 	return b
 }
 
-// rights of the operator: those that the chart gives it, and no more.
+// rights returns a client configuration with exactly the operator's rights from the chart.
 func rights(t *testing.T, c client.Client) *rest.Config {
 	t.Helper()
 	grant.Do(func() {
@@ -226,13 +226,13 @@ func rights(t *testing.T, c client.Client) *rest.Config {
 	return as
 }
 
-// operator starts one; it may be called again after stop.
+// operator starts an operator; it may be called again after stop.
 func (b *bed) operator() {
 	b.t.Helper()
 	options, err := ManagerOptions(b.namespace)
 	require.NoError(b.t, err)
 	options.Metrics = server.Options{BindAddress: "0"}
-	options.GracefulShutdownTimeout = ptr.To[time.Duration](-1) // however long a busy machine takes
+	options.GracefulShutdownTimeout = ptr.To[time.Duration](-1) // however long it takes on a busy machine
 	options.NewClient = func(config *rest.Config, o client.Options) (client.Client, error) {
 		c, err := client.NewWithWatch(config, o)
 		return interceptor.NewClient(c, b.calls), err
@@ -270,7 +270,7 @@ func (b *bed) operator() {
 	})
 }
 
-// must have no error.
+// must panics on an error.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -278,18 +278,18 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// deployment of n pods of one rank each.
+// deployment returns a deployment of n pods with one rank each.
 func (b *bed) deployment(name string, n int32) *api.MoEDeployment {
 	return &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.namespace}, Spec: api.MoEDeploymentSpec{
 		Replicas:   n,
 		Engine:     api.Engine{Name: api.EngineReference},
 		Model:      api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models", Path: "demo"}}},
-		Transition: api.Transition{TimeoutSeconds: 86400}, // nothing is given up because the machine is busy
+		Transition: api.Transition{TimeoutSeconds: 86400}, // no timeout because the machine is busy
 		Memory:     api.Memory{Weights: resource.MustParse("64Mi"), KVCache: resource.MustParse("16Mi")},
 		Tuning:     api.Tuning{SpareBanks: 1, GranuleRows: 8}}}
 }
 
-// serve makes a deployment and waits until it is ready.
+// serve creates a deployment and waits until it is ready.
 func (b *bed) serve(name string, n int32) *api.MoEDeployment {
 	b.t.Helper()
 	d := b.deployment(name, n)
@@ -304,7 +304,7 @@ func (b *bed) get(name string) *api.MoEDeployment {
 	return d
 }
 
-// change the spec of world w, as kubectl patch does.
+// change patches the spec of world w, as kubectl patch does.
 func (b *bed) change(patch string) {
 	b.t.Helper()
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: b.namespace}}
@@ -316,14 +316,14 @@ func (b *bed) scale(n int) {
 	b.change(fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
 }
 
-// until a deployment is as the test wants it.
+// until waits until a deployment is in the expected state.
 func (b *bed) until(name, what string, is func(*api.MoEDeployment) bool) *api.MoEDeployment {
 	b.t.Helper()
 	var d *api.MoEDeployment
 	require.Eventually(b.t, func() bool {
 		next := &api.MoEDeployment{}
 		if b.c.Get(b.t.Context(), client.ObjectKey{Namespace: b.namespace, Name: name}, next) != nil {
-			return false // the last look of a test that is over
+			return false // the last poll of a finished test
 		}
 		d = next
 		return is(d)
@@ -331,7 +331,7 @@ func (b *bed) until(name, what string, is func(*api.MoEDeployment) bool) *api.Mo
 	return d
 }
 
-// ready at the generation that is wanted now.
+// ready waits until a deployment is ready at its current generation.
 func (b *bed) ready(name string) *api.MoEDeployment {
 	b.t.Helper()
 	return b.until(name, "ready", func(d *api.MoEDeployment) bool {
@@ -339,7 +339,7 @@ func (b *bed) ready(name string) *api.MoEDeployment {
 	})
 }
 
-// has a condition, of the generation in force.
+// has says whether a deployment has a condition of its current generation.
 func has(d *api.MoEDeployment, kind string, status metav1.ConditionStatus, reason string) bool {
 	c := apimeta.FindStatusCondition(d.Status.Conditions, kind)
 	return c != nil && c.Status == status && c.Reason == reason && c.ObservedGeneration == d.Generation
@@ -352,7 +352,7 @@ func message(d *api.MoEDeployment, kind string) string {
 	return ""
 }
 
-// degraded for a reason, in words that hold these.
+// degraded waits until a deployment is degraded for a reason, with a message that contains these words.
 func (b *bed) degraded(name, reason string, words ...string) *api.MoEDeployment {
 	b.t.Helper()
 	d := b.until(name, "degraded: "+reason, func(d *api.MoEDeployment) bool {
@@ -369,7 +369,7 @@ func (b *bed) degraded(name, reason string, words ...string) *api.MoEDeployment 
 	return d
 }
 
-// ranks of a world, as the API server has them.
+// ranks returns the pods of a world's ranks from the API server.
 func (b *bed) ranks(name string) []corev1.Pod {
 	b.t.Helper()
 	var list corev1.PodList
@@ -398,7 +398,7 @@ func (b *bed) gone(o client.Object, name string) bool {
 	return apierrors.IsNotFound(b.c.Get(context.Background(), client.ObjectKey{Namespace: b.namespace, Name: name}, o))
 }
 
-// history of LayoutTransitions of world w.
+// history returns the LayoutTransitions of world w.
 func (b *bed) history() []api.LayoutTransition {
 	b.t.Helper()
 	var list api.LayoutTransitionList
@@ -406,7 +406,7 @@ func (b *bed) history() []api.LayoutTransition {
 	return list.Items
 }
 
-// seen by the operator, in this version or a newer one: what it watches comes in no order between kinds.
+// seen waits until the operator's cache has this or a newer version: the watches of two kinds are not ordered.
 func (b *bed) seen(o client.Object) {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool {
@@ -415,7 +415,7 @@ func (b *bed) seen(o client.Object) {
 	}, wait, tick)
 }
 
-// recent says that the status tells what the history does: it is written first.
+// recent says whether the status lists the completed LayoutTransitions, which are written first.
 func (b *bed) recent(d *api.MoEDeployment) bool {
 	var list api.LayoutTransitionList
 	if b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace), client.MatchingLabels{api.WorldLabel: d.Name}) != nil {
@@ -426,13 +426,13 @@ func (b *bed) recent(d *api.MoEDeployment) bool {
 		equality.Semantic.DeepEqual(recent(list.Items), d.Status.RecentTransitions)
 }
 
-// repairs of world w in its history.
+// repairs returns the repairs of world w in its history.
 func (b *bed) repairs() []api.LayoutTransition {
 	b.t.Helper()
 	return slices.DeleteFunc(b.history(), func(t api.LayoutTransition) bool { return t.Spec.Kind != api.KindRepair })
 }
 
-// uids of the ranks' pods of world w, by name.
+// uids returns the UIDs of world w's pods of ranks, by name.
 func (b *bed) uids() map[string]types.UID {
 	b.t.Helper()
 	out := map[string]types.UID{}
@@ -442,7 +442,7 @@ func (b *bed) uids() map[string]types.UID {
 	return out
 }
 
-// told waits for an event with these words.
+// told waits for an event whose text contains these words.
 func (b *bed) told(reason, words string) {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool {
@@ -457,7 +457,7 @@ func (b *bed) told(reason, words string) {
 	}, wait, tick, "event %s with %q", reason, words)
 }
 
-// count events of a reason.
+// count returns the number of events with a reason.
 func (b *bed) count(reason string) int {
 	b.t.Helper()
 	var list eventsv1.EventList
@@ -474,7 +474,7 @@ func (b *bed) count(reason string) int {
 	return n
 }
 
-// dump what is there, for whoever reads a failure.
+// dump prints the state for the analysis of a failure.
 func (b *bed) dump() {
 	var all api.MoEDeploymentList
 	if err := b.c.List(context.Background(), &all, client.InNamespace(b.namespace)); err == nil {

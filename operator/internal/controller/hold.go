@@ -8,8 +8,8 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// aborted gives the LayoutTransition that the user aborted: no transition is begun while its annotation stands and the
-// spec is the one that asked for it. nil: none.
+// aborted returns the LayoutTransition that the user aborted. No transition starts while its annotation exists and the
+// spec is unchanged since it started. nil: none.
 func aborted(d *api.MoEDeployment, transitions []api.LayoutTransition) *api.LayoutTransition {
 	name := d.Annotations[api.AbortAnnotation]
 	i := slices.IndexFunc(transitions, func(t api.LayoutTransition) bool { return t.Name == name })
@@ -19,8 +19,8 @@ func aborted(d *api.MoEDeployment, transitions []api.LayoutTransition) *api.Layo
 	return &transitions[i]
 }
 
-// hold says whether no transition may be begun now, and ends one that the user aborts. running is the name of the LayoutTransition of the one
-// that runs: another open one was left by an operator that died.
+// hold says whether transitions are held back now, and ends the running one if the user aborts it. running is the name
+// of its LayoutTransition: another open one was left by an operator that died.
 func (s *scene) hold(d *api.MoEDeployment, w *world.World, running string) bool {
 	s.aborted = aborted(d, s.transitions)
 	if s.ending = s.aborted != nil && s.aborted.Name == running && s.seen.Running != nil; s.ending {

@@ -30,7 +30,7 @@ func TestSuspend(t *testing.T) {
 	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)
 	require.Equal(t, api.ReasonSuspended, d.Status.State)
 
-	b.die("w-1") // a repair still is
+	b.die("w-1") // repairs still run
 	d = b.until("w", "repaired, and no more", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 2 && suspended(d) })
 	require.Equal(t, api.ModeExpert, d.Status.Mode)
 	require.Len(t, b.history(), 2)
@@ -108,7 +108,7 @@ func TestAbort(t *testing.T) {
 			if phase == "stage" {
 				b.annotate("null")
 			} else {
-				b.scale(3) // another spec
+				b.scale(3) // a new spec
 			}
 			b.ready("w")
 			require.Empty(t, message(b.get("w"), api.ConditionStalled))
@@ -116,7 +116,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// A LayoutTransition that an operator left open when it died is none that runs: aborting it ends no other.
+// A LayoutTransition that a dead operator left open does not run: its abort does not end another one.
 func TestAbortOfOneThatDoesNotRunEndsNoOther(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
@@ -138,7 +138,7 @@ func TestAbortOfOneThatDoesNotRunEndsNoOther(t *testing.T) {
 	require.Zero(t, b.count(api.EventTransitionAborted))
 }
 
-// budget waits for a limit of disruptions.
+// budget waits until the disruption budget has this limit.
 func (b *bed) budget(most int32) *policyv1.PodDisruptionBudget {
 	b.t.Helper()
 	pdb := &policyv1.PodDisruptionBudget{}
@@ -165,7 +165,7 @@ func TestDisruptionBudget(t *testing.T) {
 	b.budget(1)
 }
 
-// An eviction, as of a drain, a kubelet or a spot notice: the pod leaves by a transition and another takes its place.
+// After an eviction (drain, kubelet, spot notice) the pod leaves by a transition and another one replaces it.
 func TestEviction(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
@@ -175,7 +175,7 @@ func TestEviction(t *testing.T) {
 		return b.c.SubResource("eviction").Create(context.Background(), b.pod("w-1"), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "w-1", Namespace: b.namespace}})
 	}
 	pdb := b.budget(1)
-	allow := func(n int32) { // what the disruption controller, which is not here, finds
+	allow := func(n int32) { // stands in for the disruption controller, which does not run here
 		require.Eventually(t, func() bool {
 			if b.c.Get(t.Context(), client.ObjectKeyFromObject(pdb), pdb) != nil {
 				return false

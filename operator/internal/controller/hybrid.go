@@ -13,7 +13,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// viewOf the model that a world serves; nil: no agent has told of it yet.
+// viewOf returns the geometry of the world's model; nil: no agent has reported it yet.
 func viewOf(s *scene) *geometry.View {
 	for _, status := range s.seen.Statuses {
 		if view, err := geometry.New(status.GetGeometry()); err == nil {
@@ -23,12 +23,12 @@ func viewOf(s *scene) *geometry.View {
 	return nil
 }
 
-// wantedRanks of a world.
+// wantedRanks is the desired number of ranks of a world.
 func wantedRanks(d *api.MoEDeployment) int {
 	return int(d.DesiredReplicas() * max(d.Spec.RanksPerPod, 1))
 }
 
-// misfit says why the world cannot have its spec's layout, and what to do; nil: it can, as far as is known.
+// misfit says why the world cannot have its spec's layout, and what to do; nil: no obstacle is known.
 func misfit(d *api.MoEDeployment, s *scene) *refusal {
 	if wantedMode(d) != api.ModeHybrid {
 		return nil
@@ -54,7 +54,7 @@ func misfit(d *api.MoEDeployment, s *scene) *refusal {
 	return &refusal{reason: api.ReasonLayoutDoesNotFit, message: text}
 }
 
-// splitsHeads is an error where the heads of a request are to be on several ranks, and an engine keeps them on one.
+// splitsHeads returns an error if the shape splits a request's heads over ranks but an engine keeps them on one.
 func splitsHeads(shape layout.Shape, s *scene) error {
 	for _, status := range s.seen.Statuses {
 		for _, rank := range status.GetRanks() {
@@ -71,9 +71,9 @@ func splitsHeads(shape layout.Shape, s *scene) error {
 	return nil
 }
 
-// want of a keeper the mode that is wanted. In mode Hybrid a width that nobody asked for, as while a pod leaves whose replacement is not there, has the layout
-// as far as it fits; and a world that cannot have its spec's layout is kept as it is: what leaves and what dies is not replaced, as with spec.suspend, but a pod that
-// leaves does so by a transition.
+// want sets the desired mode. In mode Hybrid another number of ranks, as when a pod leaves before its replacement is
+// ready, gets the layout as far as it fits. A world that cannot have its spec's layout keeps its own: lost pods are not
+// replaced, as with spec.suspend, but a leaving pod leaves by a transition.
 func want(k *keeper.Wanted, d *api.MoEDeployment, s *scene) error {
 	mode, err := layout.ParseMode(string(wantedMode(d)))
 	if err != nil {
@@ -85,7 +85,7 @@ func want(k *keeper.Wanted, d *api.MoEDeployment, s *scene) error {
 	}
 	view, spread, wanted := viewOf(s), ranges.OfSpec(d.DesiredLayers()), wantedRanks(d)
 	if s.misfit = misfit(d, s); s.misfit != nil {
-		if s.seen.Layout == nil { // nothing is begun, and no pod made for it
+		if s.seen.Layout == nil { // start nothing, and create no pod for it
 			k.Pods, k.Standby, k.Held = min(k.Pods, len(s.pods)), 0, true
 			return nil
 		}
@@ -94,7 +94,7 @@ func want(k *keeper.Wanted, d *api.MoEDeployment, s *scene) error {
 		k.Pods = len(slices.Compact(in))
 		spread, wanted = layout.RangesOf(s.seen.Layout), 0
 	}
-	if view == nil { // then nobody answers, and nothing is begun
+	if view == nil { // no agent answers: start nothing
 		k.Held = true
 		return nil
 	}
@@ -107,12 +107,12 @@ func want(k *keeper.Wanted, d *api.MoEDeployment, s *scene) error {
 	return nil
 }
 
-// hybrid says whether a layout in force is as the spec of a world in mode Hybrid wants it.
+// hybrid says whether an active layout matches the spec of a world in mode Hybrid.
 func hybrid(d *api.MoEDeployment, l *tangramv1.Layout) bool {
 	return wantedMode(d) == api.ModeHybrid && layout.Follows(l, ranges.OfSpec(d.DesiredLayers()).Shape(len(l.GetLayers()), len(l.GetMembers())))
 }
 
-// inWords a mode, with the layout where it is Hybrid.
+// inWords returns a mode in words, with the layout if it is Hybrid.
 func inWords(mode api.Mode, spread layout.Ranges) string {
 	if mode != api.ModeHybrid {
 		return string(mode)

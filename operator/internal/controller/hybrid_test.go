@@ -16,7 +16,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// spread is a range of layers in a spec; 0: All.
+// spread returns a range of layers of a spec; 0: All.
 func spread(first, last int32, experts, attention int32) api.LayerRange {
 	group := func(n int32) *intstr.IntOrString {
 		if n == 0 {
@@ -27,7 +27,7 @@ func spread(first, last int32, experts, attention int32) api.LayerRange {
 	return api.LayerRange{FirstLayer: first, LastLayer: ptr.To(last), Groups: api.Groups{ExpertGroup: group(experts), AttentionGroup: group(attention)}}
 }
 
-// told is what a status tells of the layout in force.
+// told returns the ranges of the active layout as in a status.
 func told(ranges ...[4]int32) []api.RangeStatus {
 	var out []api.RangeStatus
 	for _, x := range ranges {
@@ -36,14 +36,14 @@ func told(ranges ...[4]int32) []api.RangeStatus {
 	return out
 }
 
-// hybridly is a deployment of n pods in mode Hybrid. The model has two layers.
+// hybridly returns a deployment of n pods in mode Hybrid. The model has two layers.
 func (b *bed) hybridly(n int32, ranges ...api.LayerRange) *api.MoEDeployment {
 	d := b.deployment("w", n)
 	d.Spec.Parallelism.Layers = ranges
 	return d
 }
 
-// inForce is the layout in force, as the agents have it.
+// inForce returns the active layout from the agents.
 func (b *bed) inForce() layout.Ranges {
 	b.t.Helper()
 	for _, p := range b.ranks("w") {
@@ -57,7 +57,7 @@ func (b *bed) inForce() layout.Ranges {
 	return nil
 }
 
-// A world takes any layout that its user writes, and says which it has; the same fields lead from mode to mode, to other widths and back after a death.
+// A world takes any layout of its spec, reports it, switches modes and ranks, and returns to it after a death.
 func TestModeHybrid(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
@@ -70,13 +70,13 @@ func TestModeHybrid(t *testing.T) {
 	require.Equal(t, "start with 4 ranks Hybrid (0=2/1)", d.Status.RecentTransitions[0].Summary)
 	require.Equal(t, api.ModeHybrid, b.history()[0].Spec.To.Mode)
 
-	// Another layout of the same mode is a transition, too.
+	// Another layout of the same mode also needs a transition.
 	b.change(`{"spec":{"parallelism":{"layers":[{"firstLayer":1,"expertGroup":"All","attentionGroup":2}]}}}`)
 	d = b.ready("w")
 	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 4, 2}), d.Status.Layers)
 	require.Equal(t, "4 ranks Hybrid (0=2/1 1=1/1) -> 4 ranks Hybrid (1-=all/2)", d.Status.RecentTransitions[0].Summary)
 
-	// One mode of all layers, and back.
+	// To one mode for all layers, and back.
 	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel","layers":null}}}`)
 	d = b.ready("w")
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
@@ -84,7 +84,7 @@ func TestModeHybrid(t *testing.T) {
 	b.change(`{"spec":{"parallelism":{"mode":null,"layers":[{"firstLayer":1,"expertGroup":"All","attentionGroup":2}]}}}`)
 	require.Equal(t, api.ModeHybrid, b.ready("w").Status.Mode)
 
-	// All ranks are as many as there are; what they are not told to share in layer 1 they share by two.
+	// "All" is the current number of ranks; attention in layer 1 stays in groups of 2.
 	b.scale(6)
 	d = b.ready("w")
 	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 6, 2}), d.Status.Layers)
@@ -98,14 +98,14 @@ func TestModeHybrid(t *testing.T) {
 	require.Zero(t, b.count(api.EventWorldRestarted))
 }
 
-// A world of one pod is in whatever layout its user says, as it is in any mode.
+// A world of one pod is in any layout of its spec, as it is in any mode.
 func TestModeHybridOfOneRank(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.hybridly(1, spread(0, 1, 0, 0))))
 	require.Equal(t, api.ModeHybrid, b.ready("w").Status.Mode)
 }
 
-// A width or a model that the layout does not suit: nothing is moved and no pod made or deleted, and the condition says what would do.
+// If the layout does not fit ranks or model, nothing moves, no pod changes, and the condition says what would fit.
 func TestALayoutThatDoesNotFit(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
@@ -132,7 +132,7 @@ func TestALayoutThatDoesNotFit(t *testing.T) {
 	b.told(api.ReasonLayoutDoesNotFit, "the model has 2 layers")
 	require.Len(t, b.history(), 1, "nothing was tried")
 
-	// What dies meanwhile is repaired, and a pod that is deleted leaves by a transition.
+	// A lost rank is repaired meanwhile, and a deleted pod leaves by a transition.
 	b.die("w-3")
 	b.told(api.EventRepaired, "1 members were lost and 3 ranks serve")
 	d := b.until("w", "three serve on", func(d *api.MoEDeployment) bool {
@@ -146,7 +146,7 @@ func TestALayoutThatDoesNotFit(t *testing.T) {
 	require.EqualValues(t, 4, d.Status.Ranks)
 }
 
-// A layout that no width could have makes no pod; one that only the model can judge is told of by the first agents.
+// A layout that fits no number of ranks creates no pod. The first agents show whether one fits the model.
 func TestAFirstLayoutThatDoesNotFit(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.hybridly(3, spread(0, 1, 2, 1))))
@@ -159,7 +159,7 @@ func TestAFirstLayoutThatDoesNotFit(t *testing.T) {
 	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 3, 1}), b.ready("w").Status.Layers)
 }
 
-// Engines that keep the heads of a request on one rank have no attention groups.
+// Engines that keep the heads of a request on one rank support no attention groups.
 func TestALayoutThatTheEngineDoesNotCompute(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
@@ -172,13 +172,13 @@ func TestALayoutThatTheEngineDoesNotCompute(t *testing.T) {
 	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 2, 1}), b.ready("w").Status.Layers)
 }
 
-// A pod that somebody deletes leaves at once, whatever groups the fewer ranks can have; its replacement brings the layout back.
+// A pod deleted by a user leaves at once, whatever groups remain possible; its replacement restores the layout.
 func TestAPodLeavesAHybridInAHurry(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true // by this test
 	require.NoError(t, b.c.Create(t.Context(), b.hybridly(4, spread(0, 0, 2, 4))))
 	before := b.ready("w")
-	b.let(fate{hold: true}, "w-4") // the replacement takes its time
+	b.let(fate{hold: true}, "w-4") // the replacement starts slowly
 	require.NoError(t, b.c.Delete(t.Context(), b.pod("w-1")))
 	d := b.until("w", "three serve", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 3 && d.Status.Transition == nil })
 	require.Equal(t, told([4]int32{0, 0, 1, 3}, [4]int32{1, 1, 1, 1}), d.Status.Layers, "as far as three can")
@@ -190,7 +190,7 @@ func TestAPodLeavesAHybridInAHurry(t *testing.T) {
 	require.Equal(t, before.Status.Layers, d.Status.Layers)
 }
 
-// In mode Hybrid experts follow the load in the layers where they are whole; the layout stays the one that is wanted, and the world ready.
+// In mode Hybrid, experts follow the load in layers with whole experts. The layout stays and the world is ready.
 func TestExpertsOfAHybridFollowTheLoad(t *testing.T) {
 	b := newBed(t)
 	b.world("w").Route(b.world("w").Skew())

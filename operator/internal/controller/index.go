@@ -9,8 +9,8 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// byWorld is an index of the cache: what a reconcile lists does not grow with other worlds. A LayoutTransition names its world in its
-// spec, which nobody can change, the others by their label.
+// byWorld is an index of the cache, so that a reconcile lists only objects of its world. A LayoutTransition names its
+// world in its immutable spec, the other kinds in a label.
 const byWorld = "world"
 
 func index(ctx context.Context, indexer client.FieldIndexer) error {

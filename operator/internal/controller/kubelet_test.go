@@ -23,36 +23,35 @@ import (
 	"tangram.dev/operator/internal/world"
 )
 
-// fate of a pod of ranks, as a test orders it.
+// fate is what a test makes happen to a pod of ranks.
 type fate struct {
-	unschedulable string // the scheduler's words; empty: it is bound
+	unschedulable string // the scheduler's message; empty: the pod is bound
 	waiting       *corev1.ContainerStateWaiting
-	hold          bool // bound, and nothing more yet
-	detached      bool // it runs, its engines are not attached
+	hold          bool // bound, but not started
+	detached      bool // the pod runs, but its engines are not attached
 }
 
-// kubelet plays scheduler and kubelet for the pods of one namespace, with agents of
-// drivertest inside. A pod that is deleted stays until its agent has left the world (its
-// preStop hook) or its grace period is over.
+// kubelet simulates scheduler and kubelet for the pods of one namespace, with agents of drivertest inside. A deleted
+// pod stays until its agent has left the world (its preStop hook) or its grace period has ended.
 type kubelet struct {
 	t         *testing.T
 	c         client.WithWatch
 	namespace string
 
 	mu     sync.Mutex
-	pods   map[string]*corev1.Pod // by name, as last seen
+	pods   map[string]*corev1.Pod // by name, last version seen
 	worlds map[string]*drivertest.World
 	fates  func(pod string) fate
-	// early: pods that were deleted while a rank of theirs was in the layout in force. An
-	// operator never does that, but where a test expects it.
+	// early are pods that were deleted while one of their ranks was in the active layout. An operator does that only
+	// where a test expects it.
 	early map[string]bool
 
 	gatewaysDown atomic.Bool // gateways do not accept requests
-	// sizes is what the pod that reads the checkpoint ends with, by its arguments: a message and an exit code.
+	// sizes returns the result of the pod that reads the checkpoint, by its arguments: a message and an exit code.
 	sizes atomic.Pointer[func(args []string) (string, int32)]
 }
 
-// Pod IPs are never used twice in a run.
+// Pod IPs are never reused in a run.
 var addresses atomic.Uint32
 
 func startKubelet(t *testing.T, c client.WithWatch, namespace string) *kubelet {
@@ -72,7 +71,7 @@ func startKubelet(t *testing.T, c client.WithWatch, namespace string) *kubelet {
 
 func (k *kubelet) node(i int) string { return fmt.Sprintf("%s-node-%d", k.namespace, i) }
 
-// let pods of these names have a fate; others run.
+// let sets the fate of the named pods, or of all; others run.
 func (k *kubelet) let(f fate, names ...string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -86,7 +85,7 @@ func (k *kubelet) let(f fate, names ...string) {
 	}
 }
 
-// world of a MoEDeployment's name.
+// world returns the world of a MoEDeployment.
 func (k *kubelet) world(name string) *drivertest.World {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -104,7 +103,7 @@ func (k *kubelet) worldLocked(name string) *drivertest.World {
 	return k.worlds[name]
 }
 
-// agent in a pod, which is waited for.
+// agent waits for the agent in a pod.
 func (k *kubelet) agent(pod string) *drivertest.Agent {
 	k.t.Helper()
 	var a *drivertest.Agent
@@ -112,7 +111,7 @@ func (k *kubelet) agent(pod string) *drivertest.Agent {
 	return a
 }
 
-// find the agent in a pod; nil if it does not run.
+// find returns the agent in a pod; nil if it does not run.
 func (k *kubelet) find(pod string) *drivertest.Agent {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -125,14 +124,14 @@ func (k *kubelet) find(pod string) *drivertest.Agent {
 
 func agentAddress(ip string) string { return net.JoinHostPort(ip, strconv.Itoa(portAgent)) }
 
-// dial stands in for a connection to an agent's address.
+// dial simulates a connection to an agent's address.
 func (k *kubelet) dial(name string) world.Dialer {
 	return func(address string) (world.Agent, error) { return &line{k.world(name), address}, nil }
 }
 
 func (k *kubelet) run(ctx context.Context) {
 	var list corev1.PodList
-	watching, err := k.c.Watch(ctx, &list, client.InNamespace(k.namespace)) // whatever labels pods have: a kubelet asks for none
+	watching, err := k.c.Watch(ctx, &list, client.InNamespace(k.namespace)) // all labels: a kubelet does not filter
 	if err != nil {
 		k.t.Errorf("watch pods: %v", err)
 		return
@@ -165,7 +164,7 @@ func (k *kubelet) run(ctx context.Context) {
 	}
 }
 
-// gateways accept requests as soon as their Deployment is there, unless they are down.
+// gateways makes gateways accept requests as soon as their Deployment exists, unless they are down.
 func (k *kubelet) gateways(ctx context.Context) error {
 	var list appsv1.DeploymentList
 	if err := k.c.List(ctx, &list, client.InNamespace(k.namespace)); err != nil {
@@ -226,7 +225,7 @@ func (k *kubelet) size(p *corev1.Pod) {
 	}
 }
 
-// worldOf a pod, by its controller; "": it has none.
+// worldOf returns the controller of a pod; "": it has none.
 func worldOf(p *corev1.Pod) string {
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		return owner.Name
@@ -234,7 +233,7 @@ func worldOf(p *corev1.Pod) string {
 	return ""
 }
 
-// noteLocked a pod, unless something newer is known: what the watch tells comes late.
+// noteLocked stores a pod, unless a newer version is known: watch events come late.
 func (k *kubelet) noteLocked(p *corev1.Pod) {
 	if here := k.pods[p.Name]; here != nil && here.UID == p.UID && revision(k.t, here) > revision(k.t, p) {
 		return
@@ -260,7 +259,7 @@ func (k *kubelet) known() []*corev1.Pod {
 	return out
 }
 
-// sync does the next thing to a pod.
+// sync takes the next step for a pod.
 func (k *kubelet) sync(ctx context.Context, p *corev1.Pod) error {
 	k.mu.Lock()
 	f := k.fates(p.Name)
@@ -284,7 +283,7 @@ func (k *kubelet) sync(ctx context.Context, p *corev1.Pod) error {
 	return k.start(ctx, p, f)
 }
 
-// attach the engines of a pod that runs.
+// attach attaches or detaches the engines of a running pod.
 func (k *kubelet) attach(p *corev1.Pod, attached bool) {
 	if a := k.world(worldOf(p)).Find(agentAddress(p.Status.PodIP)); a != nil && attached {
 		a.Detach(false)
@@ -300,7 +299,7 @@ func (k *kubelet) bind(ctx context.Context, p *corev1.Pod) error {
 	return k.refresh(ctx, p)
 }
 
-// refresh what is known of a pod, so that the next round does not do a thing twice.
+// refresh updates the known state of a pod, so that the next round does not repeat a step.
 func (k *kubelet) refresh(ctx context.Context, p *corev1.Pod) error {
 	fresh := &corev1.Pod{}
 	if err := k.c.Get(ctx, client.ObjectKeyFromObject(p), fresh); err != nil {
@@ -317,7 +316,7 @@ func (k *kubelet) refresh(ctx context.Context, p *corev1.Pod) error {
 func (k *kubelet) status(ctx context.Context, p *corev1.Pod, s corev1.PodStatus) error {
 	if len(p.Status.Conditions) == len(s.Conditions) && len(s.Conditions) > 0 && p.Status.Conditions[0].Message == s.Conditions[0].Message &&
 		len(p.Status.ContainerStatuses) == len(s.ContainerStatuses) && p.Status.Phase == s.Phase {
-		return nil // said already
+		return nil // already reported
 	}
 	p.Status = s
 	if err := k.c.Status().Update(ctx, p); err != nil {
@@ -334,7 +333,7 @@ func (k *kubelet) pending(p *corev1.Pod, w *corev1.ContainerStateWaiting) corev1
 	return s
 }
 
-// start a pod whose volumes are all there.
+// start starts a pod whose volumes all exist.
 func (k *kubelet) start(ctx context.Context, p *corev1.Pod, f fate) error {
 	for _, v := range p.Spec.Volumes {
 		var err error
@@ -364,13 +363,13 @@ func (k *kubelet) start(ctx context.Context, p *corev1.Pod, f fate) error {
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}})
 	}
 	if err := k.status(ctx, p, s); err != nil {
-		w.Stop(agentAddress(ip)) // it was another pod, or an older one, that was to be started
+		w.Stop(agentAddress(ip)) // the started pod was another or an older one
 		return err
 	}
 	return nil
 }
 
-// end a deleted pod once its hook lets it.
+// end removes a deleted pod once its hook allows it.
 func (k *kubelet) end(ctx context.Context, p *corev1.Pod) error {
 	w := k.world(worldOf(p))
 	a := w.Find(agentAddress(p.Status.PodIP))
@@ -386,7 +385,7 @@ func (k *kubelet) end(ctx context.Context, p *corev1.Pod) error {
 	return k.c.Delete(ctx, p, client.GracePeriodSeconds(0), client.Preconditions{UID: &p.UID})
 }
 
-// crash a container of a pod that runs: its agent, or an engine, takes the ranks with it.
+// crash ends a container of a running pod, agent or engine; the ranks end with it.
 func (k *kubelet) crash(pod, container string, code int32, message string) {
 	k.t.Helper()
 	require.Eventually(k.t, func() bool {

@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// loadEvery: how often a status tells of the load, at most.
+	// loadEvery is the shortest time between updates of the load in a status.
 	loadEvery = 30 * time.Second
-	// firstLoad: until the first reading.
+	// firstLoad is the expected time until the first reading.
 	firstLoad = 2 * time.Second
-	// loadWindow: seconds that its rates are of.
+	// loadWindow is the window of its rates, in seconds.
 	loadWindow = 60
 )
 
-// loadOf a world: who asks its gateways, and whether there are any.
+// loadOf returns the reader of a world's load, and whether there are gateways.
 func (r *Reconciler) loadOf(ctx context.Context, d *api.MoEDeployment, i *pki.Identity) (*readings.Reader, bool, error) {
 	addresses, err := r.gatewayAddresses(ctx, d)
 	if err != nil {
@@ -43,7 +43,7 @@ func (r *Reconciler) loadOf(ctx context.Context, d *api.MoEDeployment, i *pki.Id
 		}
 		uid, key := d.UID, client.ObjectKeyFromObject(d)
 		about, flapping := d.DeepCopy(), flaps{}
-		// One worker at a time has a MoEDeployment.
+		// No race: only one worker at a time reconciles a MoEDeployment.
 		reader, err := readings.Open(readings.Options{World: worldName(d), TLS: i.Client(worldName(d), "gateway"), Log: r.Log,
 			Taken: func(s *telemetry.Sample) {
 				r.flapping(about, flapping, s)
@@ -61,7 +61,7 @@ func (r *Reconciler) loadOf(ctx context.Context, d *api.MoEDeployment, i *pki.Id
 	return reader, len(addresses) > 0, nil
 }
 
-// gatewayAddresses where a world's gateways tell of the load.
+// gatewayAddresses returns the telemetry addresses of a world's gateways.
 func (r *Reconciler) gatewayAddresses(ctx context.Context, d *api.MoEDeployment) ([]string, error) {
 	var pods corev1.PodList
 	if err := r.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentGateway))); err != nil {
@@ -76,14 +76,14 @@ func (r *Reconciler) gatewayAddresses(ctx context.Context, d *api.MoEDeployment)
 	return addresses, nil
 }
 
-// endLoad: nobody asks the gateways of a world any more that is gone.
+// endLoad closes the reader of a deleted world.
 func (r *Reconciler) endLoad(uid types.UID) {
 	if found, there := r.readers.LoadAndDelete(uid); there {
 		go found.(*readings.Reader).Close() //nolint:forcetypeassert // nothing else is stored
 	}
 }
 
-// endLoads when the operator ends.
+// endLoads closes all readers when the operator ends.
 func (r *Reconciler) endLoads(ctx context.Context) error {
 	<-ctx.Done()
 	r.readers.Range(func(uid, _ any) bool {
@@ -93,8 +93,8 @@ func (r *Reconciler) endLoads(ctx context.Context) error {
 	return nil
 }
 
-// nextLoad is what the status shall tell of the load, if that is another than it tells and it is time, and when to look again; 0: there
-// are no gateways, and the status says so if it has figures.
+// nextLoad returns the load for the status if it changed and an update is due, and when to check again. 0: there are no
+// gateways, and a status with values reports that.
 func nextLoad(was *api.LoadStatus, reader *readings.Reader, gateways bool) (*api.LoadStatus, time.Duration) {
 	if reader == nil || !gateways {
 		if was == nil || was.Problem != "" {
@@ -115,7 +115,7 @@ func nextLoad(was *api.LoadStatus, reader *readings.Reader, gateways bool) (*api
 		return nil, firstLoad
 	case err != nil:
 		now := was.DeepCopy()
-		if now.Problem == "" { // once: the text counts seconds
+		if now.Problem == "" { // once: the text contains a number of seconds
 			now.Problem = clip(err.Error(), 1024)
 		}
 		return now, loadEvery
@@ -151,7 +151,7 @@ func loadStatus(s *telemetry.Sample, w *telemetry.Window) *api.LoadStatus {
 	return out
 }
 
-// seconds in milliseconds, as people read them.
+// seconds rounds to milliseconds for people.
 func seconds(v float64) *metav1.Duration {
 	return &metav1.Duration{Duration: time.Duration(math.Round(v*1e3)) * time.Millisecond}
 }

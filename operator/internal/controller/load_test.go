@@ -31,7 +31,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// gatewayPod is a gateway's pod, and in it the real gateway. No engine is behind it.
+// gatewayPod is the pod of a real gateway, without an engine behind it.
 func (b *bed) gatewayPod(d *api.MoEDeployment) (pool *gateway.Pool, stop func()) {
 	b.t.Helper()
 	l, config := b.gatewayListens(d)
@@ -50,7 +50,7 @@ func (b *bed) gatewayPod(d *api.MoEDeployment) (pool *gateway.Pool, stop func())
 
 var gatewaysSoFar atomic.Int32
 
-// gatewayListens where the operator asks, at an address of its own, with the certificate that it made.
+// gatewayListens listens on the operator's telemetry port at a new address, with the world's gateway certificate.
 func (b *bed) gatewayListens(d *api.MoEDeployment) (net.Listener, *tls.Config) {
 	b.t.Helper()
 	folder := b.t.TempDir()
@@ -66,7 +66,7 @@ func (b *bed) gatewayListens(d *api.MoEDeployment) (net.Listener, *tls.Config) {
 	return l, config
 }
 
-// gatewayRuns there: a pod as its Deployment would make it.
+// gatewayRuns creates the pod as the gateways' Deployment would.
 func (b *bed) gatewayRuns(d *api.MoEDeployment, at net.Addr) {
 	b.t.Helper()
 	ip, _, err := net.SplitHostPort(at.String())
@@ -78,7 +78,7 @@ func (b *bed) gatewayRuns(d *api.MoEDeployment, at net.Addr) {
 	require.NoError(b.t, b.c.Status().Update(b.t.Context(), pod))
 }
 
-// The status tells what the gateways tell, and says so when they tell nothing any more.
+// The status shows the gateways' reports, and says so when none arrive.
 func TestStatusTellsOfTheLoad(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
@@ -128,7 +128,7 @@ func TestStatusTellsOfTheLoad(t *testing.T) {
 	require.Nil(t, same)
 }
 
-// anotherOperatorKnows of the load as well, though it does not lead: it asks for itself, for as long as it is asked.
+// anotherOperatorKnows checks that an operator that does not lead reads the load itself, while it is queried.
 func (b *bed) anotherOperatorKnows(d *api.MoEDeployment) {
 	b.t.Helper()
 	key := client.ObjectKeyFromObject(d)

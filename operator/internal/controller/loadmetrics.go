@@ -10,7 +10,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// loadMetrics of worlds whose experts follow the load, by namespace and name.
+// loadMetrics are the metrics of worlds whose experts follow the load, by namespace and name.
 type loadMetrics struct {
 	balancedness, layer, tokens *prometheus.GaugeVec
 	rebalances, moves           *prometheus.CounterVec
@@ -45,14 +45,14 @@ func (m *loadMetrics) forget(labels prometheus.Labels) {
 	m.moves.DeletePartialMatch(labels)
 }
 
-// balanced notes a window; layers are numbered as in the model.
+// balanced records a window; layers are numbered as in the model.
 func (m *Metrics) balanced(d *api.MoEDeployment, report *balance.Report, layers []uint32) {
 	if report == nil || len(report.Balance.Layers) != len(layers) {
-		return // no whole window, or its model is not known
+		return // no complete window, or the model is unknown
 	}
 	world := prometheus.Labels{"namespace": d.Namespace, "name": d.Name}
 	m.load.balancedness.With(world).Set(report.Balance.Aggregate)
-	m.load.tokens.DeletePartialMatch(world) // there may be fewer ranks, and in mode Hybrid other layers
+	m.load.tokens.DeletePartialMatch(world) // ranks may be fewer, and in mode Hybrid layers may differ
 	m.load.layer.DeletePartialMatch(world)
 	ranks := map[int]float64{}
 	for o, number := range layers {
@@ -66,7 +66,7 @@ func (m *Metrics) balanced(d *api.MoEDeployment, report *balance.Report, layers 
 	}
 }
 
-// unbalanced: experts do not follow the load.
+// unbalanced removes the metrics of a world whose experts do not follow the load.
 func (m *Metrics) unbalanced(d *api.MoEDeployment) {
 	m.load.balancedness.DeleteLabelValues(d.Namespace, d.Name)
 	world := prometheus.Labels{"namespace": d.Namespace, "name": d.Name}

@@ -16,13 +16,13 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// cluster is a real kube-apiserver with its etcd; nothing else runs beside it, so that the
-// tests play scheduler and kubelet themselves (kubelet_test.go).
+// cluster is a real kube-apiserver with its etcd and no other components, so the tests simulate scheduler and kubelet
+// (kubelet_test.go).
 var cluster *rest.Config
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	// The tests mostly wait: many fit side by side, whatever the number of cores.
+	// The tests mostly wait, so many run in parallel whatever the number of cores.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
@@ -38,7 +38,7 @@ func runAll(m *testing.M) int {
 	}
 	env := &envtest.Environment{BinaryAssetsDirectory: folder, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: wait, ControlPlaneStopTimeout: wait,
 		CRDDirectoryPaths: []string{filepath.Join(root(), "charts", "tangram", "crds")}}
-	// Each world has two Services, and what a test made stays until the end: the default range has 254 addresses.
+	// Each world has two Services, and a test's objects stay until the end: the default range has only 254 addresses.
 	env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", "172.30.0.0/16")
 	if cluster, err = env.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, "start kube-apiserver from", folder, ":", errors.Join(err, env.Stop()))
@@ -66,17 +66,17 @@ func runAll(m *testing.M) int {
 	return code
 }
 
-// root of the repository.
+// root is the root folder of the repository.
 func root() string {
-	folder, err := filepath.Abs(filepath.Join("..", "..", "..")) // of the folder that go test starts a test in
+	folder, err := filepath.Abs(filepath.Join("..", "..", "..")) // relative to go test's folder
 	if err != nil {
 		panic(err)
 	}
 	return folder
 }
 
-// assets is a folder with etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS, or links to
-// build/bin/kube, which dispatches on its name.
+// assets is a folder with etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS, or links to build/bin/kube, which
+// dispatches on its name.
 func assets() (string, error) {
 	if folder := os.Getenv("KUBEBUILDER_ASSETS"); folder != "" {
 		return folder, nil

@@ -20,8 +20,8 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// ManagerOptions are the scheme, and a cache that holds, of kinds that others use too, only
-// what carries our label. namespaces: those to look at; none: all.
+// ManagerOptions returns the scheme and a cache. Of kinds that others use too, the cache holds only objects with our
+// label. namespaces are the watched ones; none: all.
 func ManagerOptions(namespaces ...string) (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme)); err != nil {
@@ -41,7 +41,7 @@ func ManagerOptions(namespaces ...string) (ctrl.Options, error) {
 		}
 		o.DefaultNamespaces[namespace] = cache.Config{}
 	}
-	// controller-runtime's priority queue (v0.24) hands out an item under the lock that Done wants, and nobody takes it once it shuts
-	// down: an operator that ends while its workers are busy hangs.
+	// The priority queue of controller-runtime v0.24 hands out an item under the lock that Done needs, and no worker
+	// takes it during shutdown. An operator that ends while its workers are busy would deadlock.
 	return ctrl.Options{Scheme: scheme, Cache: o, Controller: config.Controller{UsePriorityQueue: new(false)}}, nil
 }

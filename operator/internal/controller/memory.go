@@ -9,7 +9,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// memoryOf the ranks, as the spec and the agents report it.
+// memoryOf returns the memory of the ranks, from the spec and the agents' reports.
 func memoryOf(d *api.MoEDeployment, s *scene) *api.MemoryStatus {
 	ways := map[string]bool{}
 	each := func(of func(*tangramv1.MemoryInfo) string) string {

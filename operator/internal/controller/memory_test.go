@@ -10,7 +10,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// What agents tell of their memory, and by which ways bytes came, is in the status; what they agree about is there once.
+// The status shows the agents' memory and the transports of bytes; equal values appear once.
 func TestMemoryOfTheAgents(t *testing.T) {
 	on := func(gpu string, moved *tangramv1.BytesByTransport) *tangramv1.StatusResponse {
 		return &tangramv1.StatusResponse{Moved: moved, MemoryInfo: &tangramv1.MemoryInfo{Platform: "cuda", Pages: "36 MiB", Device: gpu, Capability: "9.0", Driver: "13.0"}}

@@ -27,10 +27,10 @@ type Metrics struct {
 	world                             *worldMetrics
 }
 
-// namespaceOfMetrics begins the name of each. Those of gateways begin with tangram_gateway, those of agents with tangram_agent.
+// namespaceOfMetrics is the prefix of all names. Gateways use tangram_gateway, agents tangram_agent.
 const namespaceOfMetrics = "tangram_operator"
 
-// NewMetrics registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	world := []string{"namespace", "name"}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
@@ -88,7 +88,7 @@ func (m *Metrics) status(d *api.MoEDeployment) {
 			m.conditions.WithLabelValues(d.Namespace, d.Name, condition, string(status)).Set(is)
 		}
 	}
-	// From 0 on, or Prometheus does not see the first one as an increase.
+	// Start at 0; otherwise Prometheus does not count the first one as an increase.
 	for _, outcome := range []api.TransitionPhase{api.PhaseSucceeded, api.PhaseFailed, api.PhaseSuperseded, api.PhaseAborted} {
 		m.transitions.WithLabelValues(d.Namespace, d.Name, string(outcome))
 	}
@@ -97,12 +97,12 @@ func (m *Metrics) status(d *api.MoEDeployment) {
 	}
 }
 
-// certificate notes when the first certificate of a world expires.
+// certificate records when the first certificate of a world expires.
 func (m *Metrics) certificate(d *api.MoEDeployment, expires time.Time) {
 	m.certificates.WithLabelValues(d.Namespace, d.Name).Set(float64(expires.Unix()))
 }
 
-// repairFailed is an outcome that has no event of its own.
+// repairFailed is an outcome without an event of that name.
 const repairFailed = "Failed"
 
 func (m *Metrics) ended(d *api.MoEDeployment, outcome api.TransitionPhase, seconds float64) {
@@ -120,7 +120,7 @@ func (m *Metrics) repaired(d *api.MoEDeployment, record *driver.Record, err erro
 	}
 	m.repairs.WithLabelValues(d.Namespace, d.Name, outcome).Inc()
 	m.repairSeconds.WithLabelValues(d.Namespace, d.Name).Observe(record.TotalSeconds)
-	for _, missed := range record.Missed { // both are words of the contract, whatever an engine wrote
+	for _, missed := range record.Missed { // both come from fixed sets, whatever an engine sent
 		m.unresponsive.WithLabelValues(d.Namespace, d.Name, missed.Cause, missed.Doing).Inc()
 	}
 }

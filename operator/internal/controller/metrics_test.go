@@ -23,7 +23,7 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// exported are the names that a component registers.
+// exported collects the names of the metrics that a component registers.
 type exported struct {
 	prometheus.Registerer
 	names []string
@@ -42,7 +42,7 @@ func (e *exported) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// A name of a metric has one meaning, whoever exports it; what the docs and the chart's alerts name is exported.
+// A metric's name has one meaning across components, and the names in the docs and the chart's alerts are exported.
 func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 	var operator, gateways exported
 	NewMetrics(&operator)
@@ -58,13 +58,14 @@ func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 			owner[name] = component
 			for other := range components {
 				if component == "gateway" && strings.HasPrefix(name, "vllm:") {
-					continue // it means what it means there
+					continue // the same meaning as in vLLM
 				}
 				require.Equal(t, other == component, strings.HasPrefix(name, "tangram_"+other+"_"), "%s, of %s", name, component)
 			}
 		}
 	}
-	for _, served := range (&custommetrics.Provider{}).ListAllMetrics() { // to autoscalers: what another exports, too, means what it means there
+	// Metrics for autoscalers: a name that another component exports, too, has the same meaning.
+	for _, served := range (&custommetrics.Provider{}).ListAllMetrics() {
 		if _, exported := owner[served.Metric]; !exported && !strings.HasPrefix(served.Metric, "vllm:") {
 			require.True(t, strings.HasPrefix(served.Metric, "tangram_operator_"), served.Metric)
 			owner[served.Metric] = "operator"
@@ -87,7 +88,7 @@ func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 	}
 }
 
-// Outcomes that did not come yet are told as 0: Prometheus sees no increase where a series begins.
+// Outcomes that have not occurred are exported as 0: Prometheus sees no increase where a series begins.
 func TestOutcomesAreCountedFromNone(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)
@@ -116,7 +117,7 @@ func TestOutcomesAreCountedFromNone(t *testing.T) {
 	require.Empty(t, failed())
 }
 
-// lastReading of a world.
+// lastReading is the last reading of a world.
 type lastReading struct {
 	sample *telemetry.Sample
 	err    error
@@ -175,7 +176,7 @@ func TestConditionsAreStateSets(t *testing.T) {
 
 var quotedMetric = regexp.MustCompile("[\"`](tangram_[a-z_]+)[\"`]")
 
-// inSources are the names of metrics in quotes, each once, in files of a folder but tests.
+// inSources returns the distinct names of metrics in quotes in a folder's files, without tests.
 func inSources(t *testing.T, folder, ending string) []string {
 	t.Helper()
 	found := map[string]bool{}

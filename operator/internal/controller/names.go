@@ -6,7 +6,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// Names of what a MoEDeployment owns (docs/architecture.md, section 9).
+// Names of a MoEDeployment's objects (docs/architecture.md, section 9).
 func worldName(d *api.MoEDeployment) string      { return d.Namespace + "." + d.Name }
 func podName(d *api.MoEDeployment, o int) string { return fmt.Sprintf("%s-%d", d.Name, o) }
 func podTLSName(pod string) string               { return pod + "-tls" }
@@ -19,7 +19,7 @@ func gatewayTLSName(d *api.MoEDeployment) string {
 	return d.Name + "-gateway-tls"
 }
 
-// Ports in a pod of ranks; mesh and serve are those of device 0.
+// Ports in a pod of ranks; those of mesh and serve are for device 0.
 const (
 	portAgent   = 7100
 	portData    = 7101
@@ -33,17 +33,17 @@ const (
 	portGatewayTelemetry = 8082
 )
 
-// Places in a pod.
+// Paths in a pod.
 const (
 	dirRun    = "/run/tangram"
-	dirAgent  = "/run/tangram-agent" // of the agent's container alone
+	dirAgent  = "/run/tangram-agent" // only in the agent's container
 	dirTLS    = "/etc/tangram/tls"
 	dirConfig = "/etc/tangram/config"
 	dirModels = "/models"
-	dirNode   = "/run/tangram-node" // of the agent's container alone: what the world's pods of one node share
+	dirNode   = "/run/tangram-node" // only in the agent's container: memory shared by the world's pods of one node
 	hookFile  = dirRun + "/bin/tangram-hook"
 	inWorld   = dirRun + "/in-world"
-	userID    = 65532 // any but 0: nothing in the pods needs one
+	userID    = 65532 // any user except root: only the init container node-memory needs root
 )
 
 func labels(d *api.MoEDeployment, component string) map[string]string {

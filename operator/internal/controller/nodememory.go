@@ -14,13 +14,13 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// DefaultNodeFolder on nodes: a reboot forgets it, as it does the sockets in it, and nobody but root makes anything beside it.
+// DefaultNodeFolder is in /run: a reboot removes it and its sockets, and only root can create entries next to it.
 const DefaultNodeFolder = "/run/tangram-node"
 
-// namespaceAgain: labels of namespaces are read, not watched. A watch of them takes rights to all namespaces.
+// namespaceAgain is how often the namespace's label is read. A watch would need rights to all namespaces.
 const namespaceAgain = 10 * time.Second
 
-// sharingError: the world shares memory on its nodes, and its namespace does not allow that.
+// sharingError means that the world shares memory on its nodes but its namespace does not allow that.
 type sharingError struct{ namespace, label string }
 
 func (e *sharingError) Error() string {
@@ -29,7 +29,7 @@ func (e *sharingError) Error() string {
 		e.namespace, api.NodeMemorySharingLabel, e.label, api.NodeMemorySharingAllowed)
 }
 
-// checkSharing gives a sharingError if no pod of the world may be made because of what it would share.
+// checkSharing returns a sharingError if the namespace does not allow the world's pods to share memory.
 func (r *Reconciler) checkSharing(ctx context.Context, d *api.MoEDeployment) error {
 	if !d.SharesNodeMemory() {
 		return nil
@@ -44,8 +44,8 @@ func (r *Reconciler) checkSharing(ctx context.Context, d *api.MoEDeployment) err
 	return nil
 }
 
-// shareNode gives a pod of ranks the folder of its node that agents of its world share, and of no other world: it is named by
-// the MoEDeployment's UID, which nobody chooses and which never comes again. The engines do not see it.
+// shareNode gives a pod of ranks the folder of its node that only agents of its world share. Its name is the
+// MoEDeployment's UID, which no user chooses and which is never reused. Engines do not see it.
 func (r *Reconciler) shareNode(d *api.MoEDeployment, pod *corev1.PodSpec) {
 	const name = "node-memory"
 	mount := corev1.VolumeMount{Name: name, MountPath: dirNode}
@@ -56,7 +56,7 @@ func (r *Reconciler) shareNode(d *api.MoEDeployment, pod *corev1.PodSpec) {
 			c.VolumeMounts = append(c.VolumeMounts, mount)
 		}
 	}
-	// The kubelet makes the folder root's, and the agents are not root: this gives it to them, and needs nothing else of root.
+	// The kubelet creates the folder for root; agents are not root. This container needs root only to change the owner.
 	user := strconv.Itoa(userID)
 	giver := restricted()
 	giver.RunAsNonRoot, giver.RunAsUser = ptr.To(false), ptr.To[int64](0)

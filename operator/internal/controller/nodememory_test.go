@@ -17,7 +17,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// label the test's namespace; nil takes a label away.
+// label labels the test's namespace; nil removes a label.
 func (b *bed) label(labels map[string]any) {
 	b.t.Helper()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
@@ -28,7 +28,7 @@ func (b *bed) label(labels map[string]any) {
 
 const podSecurity = "pod-security.kubernetes.io/enforce"
 
-// How slabs lie is told to agents where it is not as ever, so that agents of before read the file too.
+// The agents' file names only a non-default slab format, so that older agents can read it too.
 func TestSlabFormatIsTheAgents(t *testing.T) {
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
@@ -42,7 +42,7 @@ func TestSlabFormatIsTheAgents(t *testing.T) {
 	}
 }
 
-// The folder of the node is the agent's alone, of this world alone, and all that needs root is given no more than that takes.
+// Only the agents of this world get the node's folder, and the init container has only the root rights that it needs.
 func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
 	r := &Reconciler{NodeFolder: DefaultNodeFolder}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns", UID: "0a1b"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
@@ -94,7 +94,7 @@ func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
 	require.NotEqual(t, volume.HostPath.Path, must(r.rankPod(other, 0, "config")).Spec.Volumes[len(without.Volumes)].HostPath.Path, "another world of the same name")
 }
 
-// Without the namespace's label nothing of the world is made; with it, Pod Security has its say, too.
+// Without the namespace's label no object of the world is created. With it, Pod Security still applies.
 func TestNodeMemoryTakesTheNamespacesLabel(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
@@ -134,7 +134,7 @@ func TestNodeMemoryTakesTheNamespacesLabel(t *testing.T) {
 	}))
 }
 
-// A label that goes takes nothing from who serves: that world is repaired and may shrink, but no pod is made until it is back.
+// Without the label a serving world continues: it is repaired and may shrink, but gets no pod until the label is back.
 func TestNodeMemoryThatIsAllowedNoMore(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true

@@ -21,10 +21,10 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// fieldOwner of everything that is applied.
+// fieldOwner owns the fields of all applied objects.
 const fieldOwner = client.FieldOwner("tangram-operator")
 
-// foreignError: an object of a name that we need belongs to somebody else.
+// foreignError means that an object with a name that the operator needs has another owner.
 type foreignError struct{ kind, name, owner string }
 
 func (e *foreignError) Error() string {
@@ -35,7 +35,7 @@ func ownerReference(d *api.MoEDeployment) metav1.OwnerReference {
 	return *metav1.NewControllerRef(d, api.GroupVersion.WithKind("MoEDeployment"))
 }
 
-// checkOwned refuses an object that another controller, or nobody, controls.
+// checkOwned rejects an object that another controller, or no controller, controls.
 func (r *Reconciler) checkOwned(d *api.MoEDeployment, object client.Object) error {
 	owner := metav1.GetControllerOf(object)
 	if owner != nil && owner.UID == d.UID {
@@ -52,8 +52,8 @@ func (r *Reconciler) checkOwned(d *api.MoEDeployment, object client.Object) erro
 	return &foreignError{kind: kind.Kind, name: client.ObjectKeyFromObject(object).String(), owner: by}
 }
 
-// find reads an object of ours, first from the cache, which only holds what carries our
-// labels, then live, where a foreign one would be. It says whether there is one.
+// find reads one of our objects: first from the cache, which holds only objects with our labels, then live, to find a
+// foreign object of that name. It returns whether the object exists.
 func (r *Reconciler) find(ctx context.Context, d *api.MoEDeployment, object client.Object) (bool, error) {
 	key := client.ObjectKeyFromObject(object)
 	err := r.Get(ctx, key, object)
@@ -68,7 +68,7 @@ func (r *Reconciler) find(ctx context.Context, d *api.MoEDeployment, object clie
 	return true, r.checkOwned(d, object)
 }
 
-// apply brings an object to what is wanted by server-side apply. An object that is as it was after the last apply is left alone.
+// apply updates an object by server-side apply. It skips an object that is unchanged since the last apply.
 func (r *Reconciler) apply(ctx context.Context, d *api.MoEDeployment, wanted client.Object) error {
 	wanted.SetNamespace(d.Namespace)
 	wanted.SetOwnerReferences([]metav1.OwnerReference{ownerReference(d)})
@@ -104,7 +104,7 @@ func (r *Reconciler) apply(ctx context.Context, d *api.MoEDeployment, wanted cli
 	}
 	key := kind.Kind + "/" + wanted.GetName()
 	mine, _ := r.applied.LoadOrStore(d.UID, &sync.Map{})
-	written := mine.(*sync.Map) // what LoadOrStore put in
+	written := mine.(*sync.Map) // LoadOrStore stored this type
 	mark := fmt.Sprintf("%x", sha256.Sum256(wire))
 	if last, done := written.Load(key); done && there && last == mark+string(current.GetUID())+current.GetResourceVersion() {
 		return nil
@@ -117,7 +117,7 @@ func (r *Reconciler) apply(ctx context.Context, d *api.MoEDeployment, wanted cli
 	return nil
 }
 
-// createOnce makes an object that is never overwritten, or gives the one that is there.
+// createOnce creates an object that is never overwritten, or reads the existing one and restores its labels.
 func (r *Reconciler) createOnce(ctx context.Context, d *api.MoEDeployment, object client.Object, fill func() error) error {
 	object.SetNamespace(d.Namespace)
 	wanted := maps.Clone(object.GetLabels())
@@ -129,7 +129,7 @@ func (r *Reconciler) createOnce(ctx context.Context, d *api.MoEDeployment, objec
 	return r.createNew(ctx, d, object, fill)
 }
 
-// createNew makes an object that is not there.
+// createNew creates an object that does not exist yet.
 func (r *Reconciler) createNew(ctx context.Context, d *api.MoEDeployment, object client.Object, fill func() error) error {
 	if err := fill(); err != nil {
 		return err
@@ -140,20 +140,20 @@ func (r *Reconciler) createNew(ctx context.Context, d *api.MoEDeployment, object
 	return r.Create(ctx, object)
 }
 
-// remove deletes an object of ours, if it is there and the one that is meant.
+// remove deletes one of our objects. A missing object, or one that fails the preconditions, is no error.
 func (r *Reconciler) remove(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
 	err := r.Delete(ctx, object, options...)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // gone, or another of its name
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // deleted, or another object with its name
 		return nil
 	}
 	return err
 }
 
-// refusal of an object that a world needs, until somebody changes something.
+// refusal says why an object of a world cannot be created until a user changes something.
 type refusal struct{ reason, message string }
 
-// refused gives the refusal in an error: an object is somebody else's, the namespace does not allow what the world shares, or the
-// API server does not take it (quota, limit range, Pod Security, a webhook, a field). nil: it is another error.
+// refused returns the refusal in an error: an object has another owner, the namespace does not allow the world's
+// sharing, or the API server rejects an object (quota, limit range, Pod Security, webhook, field). nil: another error.
 func refused(err error) *refusal {
 	var f *foreignError
 	var sharing *sharingError
@@ -166,14 +166,14 @@ func refused(err error) *refusal {
 	case !errors.As(err, &status) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err),
-		apierrors.IsInternalError(err) && strings.Contains(err.Error(), "webhook"): // one that does not answer
+		apierrors.IsInternalError(err) && strings.Contains(err.Error(), "webhook"): // a webhook that does not answer
 		return &refusal{api.ReasonObjectRejected, err.Error()}
 	}
 	return nil
 }
 
-// locked is a merge patch against the very object that was read: it replaces lists whole, and one that somebody has
-// changed since (finalizers) would lose what they put in.
+// locked is a merge patch that applies only to the version that was read. A merge patch replaces whole lists, so it
+// could undo another client's change to a list (finalizers).
 func locked(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }

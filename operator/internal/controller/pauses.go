@@ -7,13 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pauses after conflicts of one object: from the first to the longest, doubling.
+// Pauses after conflicts of one object: the first, doubling up to the longest.
 const (
 	conflictPause        = 20 * time.Millisecond
 	longestConflictPause = 5 * time.Second
 )
 
-// pauses count the conflicts in a row of each object. A cache that lags for long is not asked 50 times a second.
+// pauses counts consecutive conflicts per object, so that a lagging cache is not read 50 times a second.
 type pauses struct {
 	mu    sync.Mutex
 	count map[types.NamespacedName]int
@@ -36,7 +36,7 @@ func (p *pauses) forget(key types.NamespacedName) {
 	delete(p.count, key)
 }
 
-// runNames are the names of the LayoutTransitions that this operator runs now.
+// runNames are the names of the LayoutTransitions that this operator is running.
 type runNames struct {
 	mu    sync.Mutex
 	names map[types.UID]string

@@ -25,7 +25,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// pods of ranks of the world, by ordinal.
+// pods returns the pods of the world's ranks, by ordinal.
 func (r *Reconciler) pods(ctx context.Context, d *api.MoEDeployment) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
@@ -39,7 +39,7 @@ func (r *Reconciler) pods(ctx context.Context, d *api.MoEDeployment) ([]corev1.P
 	return all, nil
 }
 
-// endpoints of the agents that run.
+// endpoints returns the addresses of the running agents.
 func endpoints(pods []corev1.Pod) []world.Endpoint {
 	var out []world.Endpoint
 	for i := range pods {
@@ -50,7 +50,7 @@ func endpoints(pods []corev1.Pod) []world.Endpoint {
 	return out
 }
 
-// layoutPods of a layout, by rank.
+// layoutPods returns the pod UIDs of a layout, by rank.
 func layoutPods(l *tangramv1.Layout) []string {
 	var out []string
 	for _, m := range l.GetMembers() {
@@ -59,7 +59,7 @@ func layoutPods(l *tangramv1.Layout) []string {
 	return out
 }
 
-// facts about pods, as pkg/fleet wants them.
+// facts converts pods for pkg/fleet.
 func (r *Reconciler) facts(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod, seen *world.Snapshot) ([]fleet.Pod, error) {
 	out := make([]fleet.Pod, 0, len(pods))
 	for i := range pods {
@@ -70,10 +70,10 @@ func (r *Reconciler) facts(ctx context.Context, d *api.MoEDeployment, pods []cor
 		}
 		cost, err := strconv.Atoi(cmp.Or(p.Annotations[api.DeletionCostAnnotation], "0"))
 		if err != nil {
-			cost = 0 // as ReplicaSets do with what is no number
+			cost = 0 // as ReplicaSets treat invalid numbers
 		}
 		ended, replaceable := r.ended(p)
-		if since := outcast(seen, p); !since.IsZero() && time.Since(since) > r.KeepEnded { // it is not to be released
+		if since := outcast(seen, p); !since.IsZero() && time.Since(since) > r.KeepEnded { // it cannot be released
 			ended, replaceable = true, true
 		}
 		out = append(out, fleet.Pod{Name: p.Name, UID: string(p.UID), Ordinal: ordinalOf(p), Deleting: p.DeletionTimestamp != nil,
@@ -83,7 +83,7 @@ func (r *Reconciler) facts(ctx context.Context, d *api.MoEDeployment, pods []cor
 	return out, nil
 }
 
-// outcast: since when a rank of the pod waits for its release; zero: none does.
+// outcast returns since when a rank of the pod waits for its release; zero: none does.
 func outcast(seen *world.Snapshot, p *corev1.Pod) time.Time {
 	var first time.Time
 	for id, since := range seen.Outcasts {
@@ -94,8 +94,8 @@ func outcast(seen *world.Snapshot, p *corev1.Pod) time.Time {
 	return first
 }
 
-// nodeGoing: cordoned, or not ready. The cache watches nodes; nothing is done when one turns, since it only says which pods
-// leave first when some are to leave: then it is looked up.
+// nodeGoing says whether a node is cordoned or not ready. A node's change triggers no reconcile: it only decides which
+// pods leave first, and is read when pods must leave.
 func (r *Reconciler) nodeGoing(ctx context.Context, name string) (bool, error) {
 	if name == "" {
 		return false, nil
@@ -112,8 +112,8 @@ func (r *Reconciler) nodeGoing(ctx context.Context, name string) (bool, error) {
 	return node.Spec.Unschedulable, nil
 }
 
-// createPods that are wanted, unless they are withheld. One that the API server refuses is told as a problem; the others would
-// be refused likewise.
+// createPods creates the missing pods, unless s.withheld is set. If the API server rejects one, it reports problems for
+// that pod and the rest, which would be rejected too.
 func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *authority, s *scene) error {
 	if s.withheld != nil {
 		return nil
@@ -134,7 +134,7 @@ func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *au
 	return nil
 }
 
-// createPod of an ordinal, with its configuration and its certificates before it.
+// createPod creates the pod of an ordinal, after its configuration and certificates.
 func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *authority, ordinal int, standsBy bool) error {
 	config, err := agentConfig(d)
 	if err != nil {
@@ -154,14 +154,14 @@ func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *aut
 		return err
 	}
 	err = r.Create(ctx, pod)
-	if apierrors.IsAlreadyExists(err) { // ours, and the cache is behind, or it lost its labels; or somebody else's
+	if apierrors.IsAlreadyExists(err) { // ours, if the cache lags or it lost its labels; or another owner's
 		live := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: d.Namespace}}
 		if there, err := r.find(ctx, d, live); err != nil || !there {
 			return err
 		}
 		return client.IgnoreNotFound(r.relabel(ctx, live, rankLabels(d, ordinal)))
 	}
-	if err != nil && d.SharesNodeMemory() { // which Pod Security refuses in many words
+	if err != nil && d.SharesNodeMemory() { // Pod Security's message for it is long
 		return fmt.Errorf("create pod %s, with a hostPath volume for spec.network.nodeMemorySharing: %w", pod.Name, err)
 	}
 	if err != nil {
@@ -171,7 +171,7 @@ func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *aut
 	return nil
 }
 
-// deletePod by name and UID, and what was made for it.
+// deletePod deletes a pod by name and UID, with its Secret.
 func (r *Reconciler) deletePod(ctx context.Context, d *api.MoEDeployment, x fleet.Deletion) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: x.Name, Namespace: d.Namespace}}
 	options := []client.DeleteOption{client.Preconditions{UID: ptr.To(typesUID(x.UID))}}
@@ -179,7 +179,7 @@ func (r *Reconciler) deletePod(ctx context.Context, d *api.MoEDeployment, x flee
 		options = append(options, client.GracePeriodSeconds(1))
 	}
 	switch err := r.Delete(ctx, pod, options...); {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err): // another pod may have the name by now, and the Secret with it; keepCertificates looks
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err): // a new pod may use the Secret; see keepCertificates
 		return nil
 	case err != nil:
 		return fmt.Errorf("delete pod %s: %w", x.Name, err)
@@ -195,8 +195,8 @@ func (r *Reconciler) deletePod(ctx context.Context, d *api.MoEDeployment, x flee
 	return nil
 }
 
-// silentMembers are the pods that run, whose agents do not answer, and which hold a member of
-// the layout in force: by what others say, or by their label, which outlives an operator.
+// silentMembers returns the running pods that hold a member of the active layout and whose agents do not answer. Other
+// agents report the layout; otherwise the label, which outlives an operator, marks its pods.
 func silentMembers(pods []corev1.Pod, seen *world.Snapshot) []string {
 	in := layoutPods(seen.Layout)
 	var out []string
@@ -210,12 +210,12 @@ func silentMembers(pods []corev1.Pod, seen *world.Snapshot) []string {
 	return out
 }
 
-// endsNow says that a pod was deleted without time to drain.
+// endsNow says whether a pod was deleted without time to drain.
 func endsNow(p *corev1.Pod) bool {
 	return p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds <= 1
 }
 
-// label marks the pods that the engines' Service leads to, and those that autoscalers do not count. Labels that somebody changed are put back.
+// label marks pods for the engines' Service, and standby pods, which autoscalers ignore. It restores changed labels.
 func (r *Reconciler) label(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod, layout, standing []string) error {
 	for i := range pods {
 		p := &pods[i]

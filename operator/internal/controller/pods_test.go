@@ -19,7 +19,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// A pod that was deleted already, and whose name another one has by now: the other one keeps its keys.
+// An old pod is deleted after another pod took its name: the new one keeps its Secret.
 func TestAPodThatCameSinceKeepsItsSecret(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
@@ -52,7 +52,7 @@ func TestProblemsAreCountedAgainstAllPods(t *testing.T) {
 	require.Equal(t, "5 of 5 pods cannot start; w-0: no node.", degradedOf(d, &scene{problems: problems}).message)
 }
 
-// Claims that the spec names stay beside the GPU's, and a GPU's world takes one image for all that agents do.
+// Claims of the spec are kept in addition to the GPU's, and all the agent's containers on GPUs use one image.
 func TestAWorldOnGPUsKeepsItsOwnClaims(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
@@ -67,10 +67,10 @@ func TestAWorldOnGPUsKeepsItsOwnClaims(t *testing.T) {
 	}
 }
 
-// The members that the status of a large world lists fit into one object, with names as long as they may be.
+// The members in the status of the largest world fit into one object, even with the longest names.
 func TestTheLargestWorldFitsIntoItsObject(t *testing.T) {
 	b := newBed(t)
-	b.stop() // nobody else writes
+	b.stop() // no other writer
 	name := "w" + strings.Repeat("x", 39)
 	d := b.deployment(name, 2)
 	require.NoError(t, b.c.Create(t.Context(), d))
@@ -80,7 +80,7 @@ func TestTheLargestWorldFitsIntoItsObject(t *testing.T) {
 			Node: fmt.Sprintf("ip-10-0-%04d.some-long-region-1.compute.internal.example.com", i)})
 	}
 	require.NoError(t, b.c.Status().Update(t.Context(), d, client.FieldOwner("first")))
-	for i := range d.Status.Members { // a repair renumbers them
+	for i := range d.Status.Members { // as after a repair
 		d.Status.Members[i].Rank = int32(api.MaxMembers - 1 - i)
 	}
 	require.NoError(t, b.c.Status().Update(t.Context(), d, client.FieldOwner("second")))

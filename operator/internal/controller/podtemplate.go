@@ -12,18 +12,18 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// containerEngine stands for each engine of a pod in a template.
+// containerEngine is the name in a template for all engines of a pod.
 const containerEngine = "engine"
 
-// fromTemplate merges a template over a pod of the operator. Resources are left out: containers are made with them (resourcesOf), because some of them follow
-// from the spec.
+// fromTemplate merges a template over a pod of the operator. It omits resources: containers are created with them
+// (resourcesOf), because some follow from the spec.
 func fromTemplate(t *api.PodTemplate, meta *metav1.ObjectMeta, pod *corev1.PodSpec) error {
 	for to, from := range map[*map[string]string]map[string]string{&meta.Labels: t.Metadata.Labels, &meta.Annotations: t.Metadata.Annotations} {
 		for k, v := range from {
 			if *to == nil {
 				*to = map[string]string{}
 			}
-			if _, taken := (*to)[k]; !taken { // the operator finds its pods by its labels
+			if _, taken := (*to)[k]; !taken { // keep ours: the operator finds its pods by its labels
 				(*to)[k] = v
 			}
 		}
@@ -55,7 +55,7 @@ func fromTemplate(t *api.PodTemplate, meta *metav1.ObjectMeta, pod *corev1.PodSp
 	return nil
 }
 
-// expanded containers of a template: one for each container of the pod that it is for. A container that the pod lacks, as a text server, is left out.
+// expanded returns a container template for each container of the pod that has one, and omits the other templates.
 func expanded(templates []api.ContainerTemplate, containers []corev1.Container) []api.ContainerTemplate {
 	var out []api.ContainerTemplate
 	for i := range containers {
@@ -68,7 +68,7 @@ func expanded(templates []api.ContainerTemplate, containers []corev1.Container) 
 	return out
 }
 
-// templateOf a container; nil: there is none.
+// templateOf returns the template of a container; nil: none.
 func templateOf(templates []api.ContainerTemplate, container string) *api.ContainerTemplate {
 	for i := range templates {
 		if name := templates[i].Name; name == container || name == containerEngine && strings.HasPrefix(container, containerEngine+"-") {
@@ -78,7 +78,7 @@ func templateOf(templates []api.ContainerTemplate, container string) *api.Contai
 	return nil
 }
 
-// initTemplateOf an init container; empty: there is none.
+// initTemplateOf returns the template of an init container; empty: none.
 func initTemplateOf(spec *api.PodTemplateSpec, name string) api.InitContainerTemplate {
 	for _, t := range spec.InitContainers {
 		if t.Name == name {
@@ -88,7 +88,7 @@ func initTemplateOf(spec *api.PodTemplateSpec, name string) api.InitContainerTem
 	return api.InitContainerTemplate{}
 }
 
-// resourcesOf a container in a template.
+// resourcesOf returns a container's resources in a template.
 func resourcesOf(templates []api.ContainerTemplate, container string) corev1.ResourceRequirements {
 	if t := templateOf(templates, container); t != nil {
 		return t.Resources.DeepCopy().Requirements()

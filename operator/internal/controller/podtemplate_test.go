@@ -15,7 +15,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// What a user may set reaches the pods, in addition to what the operator sets.
+// The user's settings reach the pods, in addition to those of the operator.
 func TestTemplate_WhenMerged(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
@@ -89,7 +89,7 @@ func TestTemplate_WhenMerged(t *testing.T) {
 	require.Contains(t, gateway.Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{Name: "GOGC", Value: "50"})
 }
 
-// A template that touches what the operator owns is refused, with the reason and the remedy.
+// A template that changes a field of the operator is rejected, with the reason and the remedy.
 func TestTemplate_WhenFieldsAreProtected(t *testing.T) {
 	b := newBed(t)
 	container := func(c api.ContainerTemplate) func(*api.PodTemplate) {

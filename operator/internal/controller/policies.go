@@ -10,8 +10,8 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// rankPolicy: who may open connections to pods of ranks, where the cluster's network enforces policies: ranks of the
-// world to each other's agent, data and mesh ports (and to all, where NCCL may be between them), its gateways to serve, the operator to the agent, anybody to metrics.
+// rankPolicy says who may connect to pods of ranks, if the cluster enforces policies. Agent, data and mesh: ranks of
+// the world (all ports if NCCL is possible). Serve: its gateways. Agent: also the operator. Metrics: any client.
 func (r *Reconciler) rankPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolicy {
 	last := d.Spec.RanksPerPod - 1
 	rules := []networkingv1.NetworkPolicyIngressRule{
@@ -22,13 +22,13 @@ func (r *Reconciler) rankPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolic
 		{Ports: ports(portMetrics, 0)},
 	}
 	if d.OnGPU() && d.IsPlaintext() {
-		// A communication library between the ranks' agents (NCCL) listens where it likes.
+		// A communication library between the agents (NCCL) chooses its ports itself.
 		rules = append(rules, networkingv1.NetworkPolicyIngressRule{From: component(d, api.ComponentRank)})
 	}
 	return policy(d, d.Name+"-ranks", api.ComponentRank, rules)
 }
 
-// gatewayPolicy: clients may be anywhere, and so may who reads metrics; the operator asks for telemetry.
+// gatewayPolicy allows clients and readers of metrics from anywhere, and the operator for telemetry.
 func (r *Reconciler) gatewayPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolicy {
 	return policy(d, gatewayName(d), api.ComponentGateway, []networkingv1.NetworkPolicyIngressRule{
 		{Ports: append(ports(portGateway, 0), ports(portGatewayMetrics, 0)...)},
@@ -41,7 +41,7 @@ func policy(d *api.MoEDeployment, name, of string, rules []networkingv1.NetworkP
 		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}
 }
 
-// ports from one on, and so many more.
+// ports returns a range that starts at first and has `more` further ports.
 func ports(first, more int32) []networkingv1.NetworkPolicyPort {
 	p := networkingv1.NetworkPolicyPort{Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(intstr.FromInt32(first))}
 	if more > 0 {
@@ -54,8 +54,8 @@ func component(d *api.MoEDeployment, name string) []networkingv1.NetworkPolicyPe
 	return []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: selector(d, name)}}}
 }
 
-// callers of agents: the operator's pods, and the other agents of the world; nil: anybody, where it is not known where
-// the operator's are.
+// callers of agents are the operator's pods and the other agents of the world; nil: any client, because the operator's
+// namespace is unknown.
 func (r *Reconciler) callers(d *api.MoEDeployment) []networkingv1.NetworkPolicyPeer {
 	if r.OwnNamespace == "" {
 		return nil
@@ -63,7 +63,7 @@ func (r *Reconciler) callers(d *api.MoEDeployment) []networkingv1.NetworkPolicyP
 	return append(component(d, api.ComponentRank), r.operator()...)
 }
 
-// operator is its pods; nil: anybody, where it is not known where they are.
+// operator selects the operator's pods; nil: any client, because their namespace is unknown.
 func (r *Reconciler) operator() []networkingv1.NetworkPolicyPeer {
 	if r.OwnNamespace == "" {
 		return nil

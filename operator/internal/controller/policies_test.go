@@ -14,7 +14,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// opened ports of a policy.
+// opened returns the open ports of a policy.
 func opened(p *networkingv1.NetworkPolicy) []int32 {
 	var out []int32
 	for _, rule := range p.Spec.Ingress {
@@ -31,7 +31,7 @@ func opened(p *networkingv1.NetworkPolicy) []int32 {
 	return out
 }
 
-// declared ports of containers.
+// declared returns the declared ports of containers.
 func declared(containers []corev1.Container) []int32 {
 	var out []int32
 	for _, c := range containers {
@@ -44,7 +44,7 @@ func declared(containers []corev1.Container) []int32 {
 
 var listens = regexp.MustCompile(`(?m)^(?:--[a-z-]*listen=|[a-z_]*listen: )['"]?(?:\[::\])?:([0-9]+)['"]?$`)
 
-// listening ports in flags and files, one a line.
+// listening returns the listening ports in flags and files, one per line.
 func listening(t *testing.T, text string) []int32 {
 	t.Helper()
 	var out []int32
@@ -56,8 +56,8 @@ func listening(t *testing.T, text string) []int32 {
 	return out
 }
 
-// The ports that policies open, those that containers declare, and those that processes are told to listen on are the
-// same; and who may come is who has business there.
+// The ports in policies, in containers and in the processes' configuration are the same, and only clients that need a
+// port may connect to it.
 func TestPoliciesOpenThePortsThatPodsListenOn(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
@@ -97,7 +97,7 @@ func TestPoliciesOpenThePortsThatPodsListenOn(t *testing.T) {
 		case portServe:
 			require.Equal(t, selector(d, api.ComponentGateway), rule.From[0].PodSelector.MatchLabels)
 		case portAgent:
-			// Agents ask each other for pulls, words and outcomes.
+			// Agents query each other for pieces, votes and outcomes.
 			require.Len(t, rule.From, 2)
 			require.Nil(t, rule.From[0].NamespaceSelector)
 			require.Equal(t, selector(d, api.ComponentRank), rule.From[0].PodSelector.MatchLabels)

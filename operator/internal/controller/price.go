@@ -18,14 +18,14 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// pricing says what changes of a world's shape cost: a plan of the planner that a transition asks, from the layout in force and in the memory that the agents have.
+// pricing computes the cost of a new shape with the transitions' planner, from active layout and agents' memory.
 type pricing struct {
 	shapes
 	view *geometry.View
 	seen world.Snapshot
 }
 
-// price of a change from the layout in force. Its error is the planner's, or says what the engines do not compute.
+// price returns the cost of a change from the active layout. Errors: the planner's, or what engines do not support.
 func (p pricing) price(from, to kernels.Shape) (costmodel.Transition, error) {
 	if from == to {
 		return costmodel.Transition{}, nil
@@ -45,10 +45,10 @@ func (p pricing) price(from, to kernels.Shape) (costmodel.Transition, error) {
 		}
 	}
 	for i, m := range l.GetMembers() {
-		// What the layout says that a rank holds: what it told last may be from before the last flip, and a price holds for a layout.
+		// Inventory from the layout: an agent's report may precede the last flip, and a price is for one layout.
 		in.Members = append(in.Members, planner.Member{Member: m, Inventory: layout.InventoryOf(l, p.view, uint32(i)), MemoryBytes: cmp.Or(memory[m.Id], pool)})
 	}
-	for i := len(in.Members); i < to.Ranks; i++ { // pods that are not there yet
+	for i := len(in.Members); i < to.Ranks; i++ { // pods that do not exist yet
 		id := fmt.Sprintf("00000000-0000-4000-8000-%012d/0/1", i)
 		in.Members = append(in.Members, planner.Member{Member: &tangramv1.Member{Id: id, Node: fmt.Sprint("node-", i), Pod: fmt.Sprint("pod-", i)}, MemoryBytes: pool})
 	}
@@ -62,7 +62,7 @@ func (p pricing) price(from, to kernels.Shape) (costmodel.Transition, error) {
 	return simulator.PriceOf(plan, p.view, to), nil
 }
 
-// layoutShape as a transition would be asked for it.
+// layoutShape is the shape that a transition would have.
 func (p pricing) layoutShape(s kernels.Shape) layout.Shape {
 	switch p.mode(s) {
 	case api.ModeExpert:
@@ -73,7 +73,7 @@ func (p pricing) layoutShape(s kernels.Shape) layout.Shape {
 	return spreadOf(p.kindOf(s)).Shape(int(p.view.Proto.Layers), s.Ranks)
 }
 
-// refused says why a shape is not to be chosen now: a switch to it failed lately, or a lost rank would tear it and nobody can read the checkpoint.
+// refused says why a shape is blocked: a switch failed recently, or a repair needs the checkpoint and it is unreadable.
 func (p pricing) refused(s kernels.Shape) string {
 	if st := p.d.Status.Policy; st != nil {
 		if i := slices.IndexFunc(st.Backoff, p.isOption(s)); i >= 0 && time.Now().Before(st.Backoff[i].Until.Time) {

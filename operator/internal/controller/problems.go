@@ -10,16 +10,16 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// problem of a pod: why it does not start, or why it ended.
+// problem says why a pod does not start, or why it ended.
 type problem struct {
 	pod, reason, text string
 }
 
-// Reasons of a container that waits for something that will not come by itself.
+// stuck are waiting reasons of containers that do not resolve by themselves.
 var stuck = []string{"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable",
 	"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}
 
-// findProblem of a pod, or nil.
+// findProblem returns the problem of a pod, or nil.
 func findProblem(p *corev1.Pod) *problem {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
@@ -41,8 +41,8 @@ func findProblem(p *corev1.Pod) *problem {
 	return nil
 }
 
-// downContainer: one that shall run and does not, though it did; the one that went first, since others end because of
-// it.
+// downContainer returns a container that should run and has ended. Of several it returns the first that ended, because
+// others end as a consequence.
 func downContainer(p *corev1.Pod) *corev1.ContainerStatus {
 	var found *corev1.ContainerStatus
 	for i, s := range p.Status.InitContainerStatuses {
@@ -59,33 +59,33 @@ func downContainer(p *corev1.Pod) *corev1.ContainerStatus {
 	return found
 }
 
-// downSince tells when a container ended; zero: it runs, or never ran.
+// downSince returns when a container ended; zero: it runs, or never ran.
 func downSince(s *corev1.ContainerStatus) time.Time {
 	switch {
 	case s.State.Terminated != nil:
 		return s.State.Terminated.FinishedAt.Time
-	case s.State.Waiting != nil && s.LastTerminationState.Terminated != nil: // it is to be started again
+	case s.State.Waiting != nil && s.LastTerminationState.Terminated != nil: // the kubelet will start it again
 		return s.LastTerminationState.Terminated.FinishedAt.Time
 	}
 	return time.Time{}
 }
 
-// runs says that a container runs, as far as the kubelet has told.
+// runs says whether a container runs, according to the kubelet's last report.
 func runs(p *corev1.Pod, container string) bool {
 	i := slices.IndexFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
 	return i >= 0 && p.Status.ContainerStatuses[i].State.Running != nil
 }
 
-// finished: Kubernetes starts nothing in the pod any more.
+// finished says that Kubernetes starts no container in the pod again.
 func finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
 }
 
-// young: a pod that ended before this age would end again at once.
+// young is the age up to which a pod that ended would end again immediately.
 const young = time.Minute
 
-// ended says whether a pod is of no use any more: it is over, or one of its containers does not come back in place. And
-// whether another may be tried: a pod that ended young is looked at for a while first.
+// ended says whether a pod is no longer of use: it finished, or one of its containers does not restart in place. It
+// also says whether it can be replaced now: a pod that ended young stays for inspection first.
 func (r *Reconciler) ended(p *corev1.Pod) (yes, replaceable bool) {
 	down, at := downContainer(p), p.CreationTimestamp.Time
 	if down != nil && downSince(down).After(at) {
@@ -95,7 +95,7 @@ func (r *Reconciler) ended(p *corev1.Pod) (yes, replaceable bool) {
 		return false, false
 	}
 	if !finished(p) && time.Since(at) <= r.KeepEnded {
-		return false, false // it comes back
+		return false, false // it may restart
 	}
 	return true, at.Sub(p.CreationTimestamp.Time) > young || time.Since(at) > r.KeepEnded
 }

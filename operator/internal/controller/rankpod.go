@@ -17,19 +17,19 @@ import (
 
 const containerAgent = "agent"
 
-// Huge pages as kubelets know them.
+// Huge pages as the kubelet names them.
 const (
 	hugePageBytes                     = 2 << 20
 	hugePages     corev1.ResourceName = corev1.ResourceHugePagesPrefix + "2Mi"
 )
 
-// rankGrace is the time in seconds to drain a pod of ranks, unless the template says otherwise.
+// rankGrace is the time to drain a pod of ranks, in seconds, unless the template sets another.
 const rankGrace = 300
 
-// longestStart of an engine.
+// longestStart is how long an engine may take to start.
 const longestStart = 20 * time.Minute
 
-// agentOverhead is what an agent uses beside the ranks' pools: code, gRPC, staging buffers.
+// agentOverhead is an agent's memory besides the ranks' pools: code, gRPC, staging buffers.
 var agentOverhead = resource.MustParse("256Mi")
 
 func restricted() *corev1.SecurityContext {
@@ -42,7 +42,7 @@ func restrictedPod() *corev1.PodSecurityContext {
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
 }
 
-// everywhere is a port at all addresses of a pod, of IPv4 and of IPv6: which it will have is not known before it is there.
+// everywhere is a port on all IPv4 and IPv6 addresses of a pod, which are not known before the pod runs.
 func everywhere(port int32) string { return fmt.Sprintf("[::]:%d", port) }
 
 func fieldEnv(name, path string) corev1.EnvVar {
@@ -60,7 +60,7 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) (
 		containers = append(containers, r.engineContainer(d, device))
 	}
 	for i := range containers {
-		// An agent or an engine that dies alone comes back beside the other, which holds what it had.
+		// An agent or engine that dies alone restarts next to the other, which holds its memory.
 		containers[i].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
 	}
 	pod := &corev1.Pod{ObjectMeta: object, Spec: corev1.PodSpec{
@@ -96,10 +96,10 @@ func volumes(d *api.MoEDeployment, pod, config string) []corev1.Volume {
 	}
 	return []corev1.Volume{
 		{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: "agent", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, // what no engine may write
+		{Name: "agent", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, // not for engines
 		{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: config}}}},
-		// Each sees its own key only.
+		// Each container gets only its own key.
 		keys("tls-agent", keyCA, keyAgentCert, keyAgentKey),
 		keys("tls-engine", keyCA, keyEngineCert, keyEngineKey),
 		modelsVolume(d),
@@ -116,7 +116,7 @@ func modelsVolume(d *api.MoEDeployment) corev1.Volume {
 	return v
 }
 
-// awaitLeave holds a deleted pod's containers until its ranks have left the world.
+// awaitLeave delays the end of a deleted pod's containers until its ranks have left the world.
 func awaitLeave() *corev1.Lifecycle {
 	return &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{hookFile, "await-leave", inWorld}}}}
 }
@@ -125,25 +125,25 @@ func tcpProbe(port int32) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(port)}}, PeriodSeconds: 2}
 }
 
-// startupProbe of an engine: its listener opens once its imports are done and its agent has taken it, which takes the reference engine a
-// moment, vLLM some 12 s on processors, others minutes. Until then nobody asks whether it is ready; one that never gets there is started again.
+// startupProbe waits for an engine's listener, which opens after its imports and its agent's acceptance. vLLM takes
+// some 12 s on CPUs, others may take minutes. Readiness is probed later; a failed start causes a restart.
 func startupProbe(port int32) *corev1.Probe {
 	p := tcpProbe(port)
 	p.FailureThreshold = int32(longestStart / (time.Duration(p.PeriodSeconds) * time.Second))
 	return p
 }
 
-// What containers ask for of a node's processors if the spec says nothing. The kernel shares processors between pods by what they
-// ask for, and who asks for nothing has next to none where all is in use: a gateway that waits for its turn delays every stream that
-// goes through it, and in a flip engines wait for their agents. What agents move beside serving is held back by themselves
-// (maxStepStretchPercent): nice values hold within a container only.
+// Default CPU requests of containers. The kernel shares CPUs between pods by their requests, so on a busy node a
+// container without a request gets next to nothing. A slow gateway delays all its streams, and in a flip engines wait
+// for their agents. Agents limit their background transfers themselves (maxStepStretchPercent), because nice values
+// work only within a container.
 const (
 	engineProcessor  = "200m"
 	agentProcessor   = "100m"
 	gatewayProcessor = "200m"
 )
 
-// withProcessor returns asked with a request of a processor, if it says nothing of processors.
+// withProcessor returns asked with a CPU request, if it has no CPU request or limit.
 func withProcessor(asked corev1.ResourceRequirements, processor string) corev1.ResourceRequirements {
 	out := *asked.DeepCopy()
 	if out.Requests.Cpu().IsZero() && out.Limits.Cpu().IsZero() {
@@ -155,9 +155,9 @@ func withProcessor(asked corev1.ResourceRequirements, processor string) corev1.R
 	return out
 }
 
-// agentMemory is what an agent asks for: its ranks' pools, and what it uses beside them.
+// agentMemory is the memory request of an agent: its ranks' pools, and agentOverhead.
 func agentMemory(d *api.MoEDeployment) corev1.ResourceList {
-	if d.OnGPU() { // the pools are not the host's
+	if d.OnGPU() { // the pools are not in host memory
 		return corev1.ResourceList{corev1.ResourceMemory: agentOverhead.DeepCopy()}
 	}
 	memory, ranks := d.Spec.Memory, int64(d.Spec.RanksPerPod)
@@ -178,7 +178,7 @@ func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
 		if *list == nil {
 			*list = corev1.ResourceList{}
 		}
-		maps.Copy(*list, agentMemory(d)) // the pools are touched whole before long: never overcommitted
+		maps.Copy(*list, agentMemory(d)) // the pools soon become resident as a whole, so limits equal requests
 	}
 	return corev1.Container{
 		Name: containerAgent, Image: r.Images.agent(d), ImagePullPolicy: corev1.PullIfNotPresent,

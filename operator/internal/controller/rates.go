@@ -6,16 +6,16 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// What transitions are assumed to do before one was measured. The assumption counts as one of assumedBytes, so that transitions of a few bytes, whose time is that of
-// messages and not of bytes, say little.
+// Assumed rates before a transition was measured. The assumption counts like a transition of assumedBytes. So
+// transitions of a few bytes, whose time goes to messages, hardly change the estimate.
 const (
 	assumedRate  = 1e9 // bytes a second, to a rank
 	assumedFlip  = .1  // seconds
 	assumedBytes = 64 << 20
 )
 
-// ratesOf the transitions between layouts, as the agents measured them: each counts by the bytes that it moved. Staging goes on beside steps, which it slows: a fifth of its
-// time is taken to be lost to those who are served.
+// ratesOf returns the rates of measured transitions between layouts, weighted by the bytes that they moved. Staging
+// runs during steps and slows them: a fifth of its time is counted as lost to serving.
 func ratesOf(transitions []api.LayoutTransition) costmodel.Rates {
 	bytes, staging := float64(assumedBytes), assumedBytes/assumedRate
 	flips, flipping := 0, 0.

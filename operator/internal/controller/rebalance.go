@@ -17,7 +17,7 @@ import (
 )
 
 // rebalanceSettings of a deployment; nil: experts stay where they are. Defaults are those of the CRD, for objects that
-// were made before they were.
+// are older than a field's default.
 func rebalanceSettings(d *api.MoEDeployment) *balance.Settings {
 	if !d.Rebalances() {
 		return nil
@@ -41,7 +41,7 @@ func (x recorders) Rebalance(seen *world.Snapshot, members []string) world.Recor
 	return c
 }
 
-// fillRebalance of a status.
+// fillRebalance sets status.rebalance.
 func fillRebalance(d *api.MoEDeployment, s *scene) {
 	if !d.Rebalances() {
 		d.Status.Rebalance = nil
@@ -49,7 +49,7 @@ func fillRebalance(d *api.MoEDeployment, s *scene) {
 	}
 	report := s.seen.Balance
 	if report == nil {
-		if d.Status.Rebalance != nil { // what was measured last stands
+		if d.Status.Rebalance != nil { // the last measurement stays
 			d.Status.Rebalance.Reason = balancedOf(d, s).reason
 		}
 		return
@@ -66,7 +66,7 @@ func fillRebalance(d *api.MoEDeployment, s *scene) {
 			Moves: int32(x.Moves), Bytes: int64(x.Bytes), Rounds: int32(x.Rounds), RedundantExperts: int32(x.Redundant)}
 	}
 	if was := d.Status.Rebalance; was != nil {
-		st.Last = was.Last // of an operator before this one
+		st.Last = was.Last // possibly from a previous operator
 		if st.BalancednessPermille == nil {
 			st.BalancednessPermille, st.WorstLayer, st.WorstLayerBalancednessPermille = was.BalancednessPermille, was.WorstLayer, was.WorstLayerBalancednessPermille
 		}
@@ -83,7 +83,7 @@ func fillRebalance(d *api.MoEDeployment, s *scene) {
 
 func permille(v float64) int32 { return int32(math.Round(1000 * v)) }
 
-// placedLayers of the model, those that a report tells of.
+// placedLayers are the model's layers in a report.
 func placedLayers(s *scene, report *balance.Report) []uint32 {
 	for _, status := range s.seen.Statuses {
 		var out []uint32
@@ -104,7 +104,7 @@ func reported(report *balance.Report) []int {
 	return report.Layers
 }
 
-// balancedOf the world: whether experts should move.
+// balancedOf returns the condition Balanced: whether experts should move.
 func balancedOf(d *api.MoEDeployment, s *scene) verdict {
 	report := s.seen.Balance
 	switch {
@@ -133,7 +133,7 @@ func balancedOf(d *api.MoEDeployment, s *scene) verdict {
 	return verdict{metav1.ConditionUnknown, api.ReasonObserving, report.Why}
 }
 
-// tellBalanced sets the condition, and tells of a decision that is another than the last.
+// tellBalanced sets the condition, and emits an event for a decision that differs from the last one.
 func (r *Reconciler) tellBalanced(d *api.MoEDeployment, s *scene) {
 	if !d.Rebalances() {
 		apimeta.RemoveStatusCondition(&d.Status.Conditions, api.ConditionBalanced)
@@ -143,7 +143,7 @@ func (r *Reconciler) tellBalanced(d *api.MoEDeployment, s *scene) {
 	was := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionBalanced)
 	now := balancedOf(d, s)
 	if now.reason == api.ReasonObserving && was != nil && was.Status == metav1.ConditionTrue {
-		return // it was so at the end of the last window
+		return // it was balanced at the end of the last window
 	}
 	if was == nil || was.Reason != now.reason {
 		switch now.reason {
@@ -151,7 +151,7 @@ func (r *Reconciler) tellBalanced(d *api.MoEDeployment, s *scene) {
 			r.event(d, nil, corev1.EventTypeNormal, now.reason, "Rebalance", "%s", now.message)
 		case api.ReasonRebalanceFailed:
 			if s.seen.RebalanceFailed != nil {
-				break // told when it happened
+				break // an event was emitted when it happened
 			}
 			r.event(d, nil, corev1.EventTypeWarning, now.reason, "Rebalance", "%s", now.message)
 		}
@@ -160,7 +160,7 @@ func (r *Reconciler) tellBalanced(d *api.MoEDeployment, s *scene) {
 	r.metrics.balanced(d, s.seen.Balance, placedLayers(s, s.seen.Balance))
 }
 
-// rebalanced tells of the end of a rebalance.
+// rebalanced reports the end of a rebalance.
 func (c *recorder) rebalanced(err error) {
 	decided := c.rebalance.Decision
 	c.r.metrics.rebalanced(c.d, decided.Moves, err)

@@ -43,7 +43,7 @@ func TestExpertsFollowTheLoad(t *testing.T) {
 	require.Equal(t, 2, testutil.CollectAndCount(b.metrics.load.tokens), "2 ranks")
 	require.InDelta(t, 1, testutil.ToFloat64(b.metrics.load.rebalances.WithLabelValues(b.namespace, "w", api.EventRebalanced)), 0)
 
-	b.scale(3) // experts are placed anew in a world of another width
+	b.scale(3) // experts are placed from scratch for another number of ranks
 	d = b.until("w", "measured with 3 ranks", func(d *api.MoEDeployment) bool {
 		return d.Status.Ranks == 3 && d.Status.Rebalance.Last.MeasuredPermille != nil && d.Status.RecentTransitions[0].Summary != "2 ranks ExpertParallel -> 3 ranks ExpertParallel" &&
 			has(d, api.ConditionBalanced, metav1.ConditionTrue, d.Status.Rebalance.Reason)
@@ -60,7 +60,7 @@ func TestExpertsFollowTheLoad(t *testing.T) {
 	require.Zero(t, testutil.CollectAndCount(b.metrics.load.tokens))
 }
 
-// What fails is told, and takes nothing from the world.
+// A failure is reported, and the world continues to serve.
 func TestARebalanceThatFails(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
@@ -76,14 +76,14 @@ func TestARebalanceThatFails(t *testing.T) {
 	b.told(api.ReasonRebalanceFailed, "no such expert")
 
 	b.agent("w-1").Refuse(nil)
-	b.change(`{"spec":{"experts":{"redundant":{"count":4}}}}`) // something else is wanted: it is tried at once
+	b.change(`{"spec":{"experts":{"redundant":{"count":4}}}}`) // a changed spec is tried immediately
 	b.until("w", "a rebalance", func(d *api.MoEDeployment) bool { return d.Status.Rebalance != nil && d.Status.Rebalance.Last != nil })
 	require.Equal(t, 1, b.count(api.ReasonRebalanceFailed))
 }
 
 func TestNoMemoryForRedundantExperts(t *testing.T) {
 	b := newBed(t)
-	b.world("w").SetMemory(70000) // what a rank of two needs, and not an expert more in each layer
+	b.world("w").SetMemory(70000) // enough for a rank of two, but not for one more expert per layer
 	b.serve("w", 2)
 	b.world("w").Route(b.world("w").Skew())
 	b.change(`{"spec":{"experts":{"redundant":{"count":4},"rebalance":{"mode":"Apply","intervalSeconds":1}}}}`)
@@ -100,7 +100,7 @@ func TestNoMemoryForRedundantExperts(t *testing.T) {
 	})
 }
 
-// A user who holds transitions back holds rebalances back too, and hears what would be done.
+// spec.suspend also prevents rebalances, and the status shows the proposal.
 func TestSuspendedRebalance(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)

@@ -63,18 +63,18 @@ import (
 // +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=list
 
-// Images of the pods that the operator makes.
+// Images are the images of the pods that the operator creates.
 type Images struct {
 	Agent, Gateway string
-	// Operator itself: it reads checkpoints in pods.
+	// Operator is the operator's own image, for pods that read checkpoints.
 	Operator string
-	// Engine is the reference engine; VLLM the engine and the text server.
+	// Engine is the reference engine; VLLM is the engine vllm and the text server.
 	Engine, VLLM string
-	// AgentGPU of worlds on GPUs; empty: Agent.
+	// AgentGPU is the agent for worlds on GPUs; empty: Agent.
 	AgentGPU string
 }
 
-// agent of the ranks of d.
+// agent returns the agent image for the ranks of d.
 func (i Images) agent(d *api.MoEDeployment) string {
 	if d.OnGPU() && i.AgentGPU != "" {
 		return i.AgentGPU
@@ -82,7 +82,7 @@ func (i Images) agent(d *api.MoEDeployment) string {
 	return i.Agent
 }
 
-// engine of d.
+// engine returns the engine image of d.
 func (i Images) engine(d *api.MoEDeployment) string {
 	switch {
 	case d.Spec.Engine.Image != "":
@@ -93,7 +93,7 @@ func (i Images) engine(d *api.MoEDeployment) string {
 	return i.Engine
 }
 
-// Reconciler of MoEDeployments.
+// Reconciler reconciles MoEDeployments.
 type Reconciler struct {
 	client.Client
 	APIReader client.Reader // live
@@ -101,36 +101,36 @@ type Reconciler struct {
 	Log       *slog.Logger
 	Images    Images
 	Worlds    *world.Worlds
-	// OwnNamespace is where the operator runs: agents take no word from elsewhere, where network policies hold. Empty: from anywhere.
+	// OwnNamespace is the operator's namespace: network policies let only it connect to agents. Empty: any namespace.
 	OwnNamespace string
-	// NodeFolder on each node holds a folder for each world whose pods share memory there. Empty: DefaultNodeFolder.
+	// NodeFolder on each node holds one folder per world whose pods share memory there. Empty: DefaultNodeFolder.
 	NodeFolder string
-	// KeepEnded: a container that does not run is waited for so long, to come back in place; a pod that ended soon
-	// after it started stays for so long, to be looked at; so do certificates without a pod. 0: 20 s.
+	// KeepEnded is how long the operator waits for a stopped container to restart in place. It also keeps pods that
+	// ended soon after their start this long for inspection, and certificates without a pod. 0: 20 s.
 	KeepEnded time.Duration
-	// DeleteWithin so long after a deletion the finalizer goes, whatever is still there; owner references do the rest. 0: 30 s.
+	// DeleteWithin is the time until a deletion removes the finalizer; owner references then delete the rest. 0: 30 s.
 	DeleteWithin time.Duration
 	// Dial connects to agents of a world; nil: over mTLS.
 	Dial func(*api.MoEDeployment, *pki.Identity) world.Dialer
-	// Certificates says how long they live.
+	// Certificates are the lifetimes of certificates.
 	Certificates Certificates
 
 	metrics  *Metrics
-	news     inbox    // of the controller: running worlds put themselves in, and none is ever dropped
-	urgent   inbox    // of the controller of repairs, likewise
-	drivers  sync.Map // identities towards agents, by UID of the MoEDeployment
-	opened   sync.Map // UID of the MoEDeployment whose world was opened last, by its namespace and name
-	doomed   sync.Map // UID of the MoEDeployment that was dissolved, by its namespace and name
-	readers  sync.Map // who ask the gateways of worlds for their load, by UID of the MoEDeployment
-	asked    askers   // of the gateways of worlds that this operator is asked about and does not lead
+	news     inbox    // queue of the controller; running worlds add themselves, and none is ever dropped
+	urgent   inbox    // the same for the controller of repairs
+	drivers  sync.Map // identities that the operator presents to agents, by UID of the MoEDeployment
+	opened   sync.Map // UID of the MoEDeployment whose world was opened last, by namespace and name
+	doomed   sync.Map // UID of the MoEDeployment that was dissolved, by namespace and name
+	readers  sync.Map // read the load from the gateways of worlds, by UID of the MoEDeployment
+	asked    askers   // read the load of worlds that this operator serves metrics for but does not lead
 	advices  sync.Map // policies of worlds in mode Auto, by UID of the MoEDeployment
-	podNames podNames // of pods of ranks
-	runs     runNames // of the LayoutTransition that runs, by UID of the MoEDeployment
+	podNames podNames // names of the pods of ranks
+	runs     runNames // the running LayoutTransition, by UID of the MoEDeployment
 	pauses   pauses   // after conflicts, by namespace and name
-	applied  sync.Map // what server-side apply wrote last: by UID of the MoEDeployment, a map by kind and name
+	applied  sync.Map // result of the last server-side apply: by UID of the MoEDeployment, a map by kind and name
 }
 
-// SetUp makes the reconciler run in a manager.
+// SetUp adds the reconciler to a manager.
 func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 	r.Client, r.APIReader, r.metrics = mgr.GetClient(), mgr.GetAPIReader(), metrics
 	r.Recorder = mgr.GetEventRecorder("tangram-operator")
@@ -152,8 +152,8 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 	if err := errors.Join(mgr.Add(manager.RunnableFunc(r.endLoads)), mgr.Add(beside(r.endAsked))); err != nil {
 		return err
 	}
-	// Repairs begin in workers of their own: a broken world never queues behind the objects of others, and what the API
-	// server makes them wait for.
+	// Repairs have their own workers: a broken world must not queue behind other worlds' objects, which may wait for
+	// the API server.
 	if err := ctrl.NewControllerManagedBy(mgr).Named("repairs").
 		WatchesRawSource(source.Func(r.urgent.open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, SkipNameValidation: ptr.To(true)}).
@@ -168,12 +168,12 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, SkipNameValidation: ptr.To(true)}).Complete(r)
 }
 
-// workers of each controller.
+// workers is the number of workers per controller.
 const workers = 4
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// inbox is a controller's queue, once it runs. It grows by a name at most, and nobody waits.
+// inbox is a controller's queue, once the controller runs. It holds each name at most once, and put does not block.
 type inbox struct {
 	mu sync.Mutex
 	q  queue
@@ -194,7 +194,7 @@ func (i *inbox) put(key types.NamespacedName) {
 	}
 }
 
-// Reconcile one world. It looks at what is so and does the next things; it never waits.
+// Reconcile reconciles one world. It reads the state and takes the next steps; it never waits.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	d := &api.MoEDeployment{}
 	if err := r.Get(ctx, request.NamespacedName, d); err != nil {
@@ -234,21 +234,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		if listing != nil {
 			return reconcile.Result{}, listing
 		}
-		// Nobody tells us when the foreign object goes, or what stands against ours.
+		// No event reports that the foreign object is deleted or that the API server would accept ours.
 		return reconcile.Result{RequeueAfter: 10 * time.Second}, r.writeStatus(ctx, d, &scene{pods: pods, refused: why})
 	}
 	return result, err
 }
 
-// complete what an object lacks, if it lacks something: the finalizer, and the number of replicas. A manifest that leaves spec.replicas out leaves the
-// number to who scales the world, so that it stays as it was; the subresource scale has nothing to read without it.
+// complete adds the finalizer and the number of replicas if they are missing. A manifest without spec.replicas leaves
+// the number to the autoscaler, so the current one stays; the subresource scale needs a value to read.
 func complete(d *api.MoEDeployment) bool {
 	changed := controllerutil.AddFinalizer(d, api.Finalizer)
 	if d.Spec.Replicas == 0 {
 		n := max(cmp.Or(d.Status.DesiredReplicas, 1), ptr.Deref(d.Spec.MinReplicas, 1))
 		d.Spec.Replicas, changed = min(n, ptr.Deref(d.Spec.MaxReplicas, n)), true
 	}
-	if m, st := &d.Spec.Memory, d.Status.Memory; st != nil { // a manifest without it replaced the object
+	if m, st := &d.Spec.Memory, d.Status.Memory; st != nil { // a manifest without these fields replaced the object
 		if m.Weights.IsZero() && st.WeightsBytes > 0 {
 			m.Weights, changed = *resource.NewQuantity(st.WeightsBytes, resource.BinarySI), true
 		}
@@ -259,7 +259,7 @@ func complete(d *api.MoEDeployment) bool {
 	return changed
 }
 
-// again in a moment, if the error is a conflict: what was read is older than what is written. The pauses grow while it stays so.
+// again requeues after a conflict, which means that the cache lags. The pauses grow with each conflict.
 func (r *Reconciler) again(key types.NamespacedName, err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: r.pauses.next(key)}, nil
@@ -274,14 +274,14 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 		return reconcile.Result{}, err
 	}
 	mine := owned(d, s.pods)
-	// What is there goes on, whatever the namespace allows by now; a world that may have no pod is not begun.
+	// An existing world continues even if its namespace no longer allows sharing; a new world does not start.
 	err = r.checkSharing(ctx, d)
 	if s.withheld = refused(err); err != nil && (s.withheld == nil || len(mine) == 0 && d.Status.Epoch == 0) {
 		return reconcile.Result{}, err
 	}
 	authority, err := r.authority(ctx, d)
 	var without *issuerError
-	if errors.As(err, &without) { // nobody tells us when it comes
+	if errors.As(err, &without) { // no event reports a new issuer
 		s.unrenewed, s.refused = without, &refusal{api.ReasonIssuerMissing, fmt.Sprintf("The issuer of certificates cannot be used: %v. Create or correct the Secret.", without)}
 		return reconcile.Result{RequeueAfter: min(r.loadTime(), 10*time.Second)}, r.writeStatus(ctx, d, s)
 	}
@@ -301,7 +301,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		k.Repair(&s.seen) // before anything else: nobody is served until it is done
+		k.Repair(&s.seen) // before anything else: the world serves no request until it is repaired
 	}
 	if err := r.shared(ctx, d); err != nil {
 		return reconcile.Result{}, err
@@ -344,7 +344,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	prune, err := r.keepCertificates(ctx, d, authority, mine) // of pods that were not made just now
+	prune, err := r.keepCertificates(ctx, d, authority, mine) // of pods that were not created just now
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -355,10 +355,10 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 		return reconcile.Result{}, err
 	}
 	renewal, unrenewed := r.renew(ctx, d, authority, s)
-	if s.unrenewed = unrenewed; apierrors.IsConflict(unrenewed) { // of no interest to anybody
+	if s.unrenewed = unrenewed; apierrors.IsConflict(unrenewed) { // not worth reporting: the next try follows
 		return reconcile.Result{}, unrenewed
 	}
-	if errors.As(unrenewed, &without) { // the status tells; it is looked for again by time
+	if errors.As(unrenewed, &without) { // the status reports it, and a timer checks again
 		unrenewed = nil
 	}
 	again, err := r.tidy(ctx, d, s.transitions, s.seen.Running != nil)
@@ -376,7 +376,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	return reconcile.Result{RequeueAfter: sooner(sooner(sooner(wait, again), renewal), told)}, errors.Join(r.writeStatus(ctx, d, s), unrenewed)
 }
 
-// act does what follows from what was seen; it gives when to come again by ourselves.
+// act takes the next steps for the observed state. It returns when to reconcile again without an event.
 func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority, w *world.World, pods []corev1.Pod, s *scene) (time.Duration, error) {
 	k, err := r.keeper(d, w, s)
 	if err != nil {
@@ -386,13 +386,13 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority
 	if facts.Pods, err = r.facts(ctx, d, pods, &s.seen); err != nil {
 		return 0, err
 	}
-	// By what others say, by the label, which outlives an operator, or by the records.
+	// Other agents, the pods' label (it outlives an operator) or the records show that a layout is active.
 	s.silent = silentMembers(pods, &s.seen)
 	facts.Unknown = len(s.silent) > 0 || s.seen.Unseen
 	k.Wanted.Intent = intent(d, facts.Pods, layoutPods(s.seen.Layout))
 	k.Wanted.Held = s.hold(d, w, r.runs.of(d.UID)) || k.Wanted.Held
 	round := k.Decide(s.seen, facts)
-	s.unknown = !round.Decided && facts.Unknown && s.seen.Layout == nil // they may well serve: nothing is decided
+	s.unknown = !round.Decided && facts.Unknown && s.seen.Layout == nil // members may still serve: change nothing
 	if !round.Decided {
 		return round.Again, nil
 	}
@@ -416,12 +416,12 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority
 	return round.Again, nil
 }
 
-// keeper of a deployment's world.
+// keeper returns the keeper of a deployment's world.
 func (r *Reconciler) keeper(d *api.MoEDeployment, w *world.World, s *scene) (*keeper.Keeper, error) {
 	k := &keeper.Keeper{World: w, Wanted: keeper.Wanted{Standby: int(d.Spec.StandbyReplicas), Copies: true, SpareBanks: uint32(d.Spec.Tuning.SpareBanks),
 		PauseSteps: d.Spec.Transition.Strategy == api.StrategyFast, Limits: limits(d), Rebalance: d.Spec.Experts.Rebalance.Mode == api.RebalanceApply}}
 	if err := want(&k.Wanted, d, s); err != nil {
-		return nil, reconcile.TerminalError(err) // refused by the API server, unless its CRD is another's
+		return nil, reconcile.TerminalError(err) // the API server rejects it, unless its CRD has another version
 	}
 	k.Record = recorders{r, d, inWords(wantedMode(d), ranges.OfSpec(d.DesiredLayers()))}
 	if s.misfit != nil && s.seen.Layout != nil {
@@ -430,7 +430,7 @@ func (r *Reconciler) keeper(d *api.MoEDeployment, w *world.World, s *scene) (*ke
 	return k, nil
 }
 
-// intent in one line: a transition begun under another one is not gone on with.
+// intent describes the goal in one line: a transition of another intent does not continue.
 func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
 	var going []string
 	for _, p := range pods {
@@ -440,41 +440,41 @@ func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
 	}
 	mode := string(wantedMode(d))
 	if wantedMode(d) == api.ModeHybrid {
-		mode += fmt.Sprint([]layout.Range(ranges.OfSpec(d.DesiredLayers()))) // each of them
+		mode += fmt.Sprint([]layout.Range(ranges.OfSpec(d.DesiredLayers()))) // all ranges
 	}
 	return fmt.Sprintf("%d %s %t %t %d %v", d.DesiredReplicas(), mode, d.Spec.Suspend, d.Spec.Experts.Rebalance.Mode == api.RebalanceApply, ptr.Deref(d.Spec.Experts.Redundant, api.RedundantExperts{}), going)
 }
 
-// open the running side of a world.
+// open returns the running world of d, and starts it if needed.
 func (r *Reconciler) open(d *api.MoEDeployment, i *pki.Identity) *world.World {
 	if w := r.Worlds.Find(d.UID); w != nil {
 		return w
 	}
 	key := client.ObjectKeyFromObject(d)
 	if was, there := r.opened.Swap(key, d.UID); there && was != d.UID {
-		r.end(was.(types.UID)) // what Swap put in
+		r.end(was.(types.UID)) // Swap stored this type
 	}
 	return r.Worlds.Open(d.UID, worldName(d), r.Dial(d, i), r.records(d), func() { r.wake(key) })
 }
 
-// wake the reconcile of a MoEDeployment, whose controller runs, since it has opened the world; and that of its repair, if
-// that controller runs already: both begin repairs.
+// wake queues a MoEDeployment for its controller, which runs because it opened the world. It also queues the repair, if
+// that controller runs already: both start repairs.
 func (r *Reconciler) wake(key types.NamespacedName) {
 	r.news.put(key)
 	r.urgent.put(key)
 }
 
-// forget a MoEDeployment that is gone, with its finalizer or without.
+// forget removes the state of a MoEDeployment that no longer exists, with or without its finalizer.
 func (r *Reconciler) forget(key types.NamespacedName) {
 	if uid, there := r.opened.LoadAndDelete(key); there {
-		r.end(uid.(types.UID)) // what Swap put in
+		r.end(uid.(types.UID)) // Swap stored this type
 	}
 	r.doomed.Delete(key)
 	r.pauses.forget(key)
 	r.metrics.forget(key)
 }
 
-// end what runs for a MoEDeployment beside us, and forget what was written for it.
+// end stops the background work for a MoEDeployment, and forgets the objects that were applied for it.
 func (r *Reconciler) end(uid types.UID) {
 	r.Worlds.Dissolve(uid, "the MoEDeployment no longer exists")
 	r.applied.Delete(uid)
@@ -485,7 +485,7 @@ func (r *Reconciler) end(uid types.UID) {
 	r.drivers.Delete(uid)
 }
 
-// sooner of two waits, of which 0 means none.
+// sooner returns the shorter of two waits; 0 means none.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -493,12 +493,12 @@ func sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// owned pods of a list by label.
+// owned returns the pods of a list that d controls; the list was selected by label.
 func owned(d *api.MoEDeployment, pods []corev1.Pod) []corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !metav1.IsControlledBy(&p, d) })
 }
 
-// event about a deployment, and an object that it did something with.
+// event reports an event about a deployment and a related object.
 func (r *Reconciler) event(d *api.MoEDeployment, related runtime.Object, kind, reason, action, format string, args ...any) {
 	r.Recorder.Eventf(d, related, kind, reason, action, "%s", clip(fmt.Sprintf(format, args...), 1000))
 }

@@ -18,8 +18,8 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// witness keeps, of all objects of our kinds that there are while tests run, those that show something that none before did: a condition
-// with a status and a reason, a phase, and so on.
+// witness records, while tests run, the objects of our kinds that are the first to show something: a condition with a
+// status and a reason, a phase, and so on.
 type witness struct {
 	mu   sync.Mutex
 	kept map[string][][]byte // lines, by file
@@ -28,7 +28,7 @@ type witness struct {
 	wait sync.WaitGroup
 }
 
-// watchAll until write.
+// watchAll records until write.
 func watchAll() (*witness, error) {
 	c, err := client.NewWithWatch(cluster, client.Options{Scheme: scheme})
 	if err != nil {
@@ -80,12 +80,12 @@ func (r *witness) see(o client.Object) {
 	o.SetManagedFields(nil)
 	line, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // it came as JSON
+		panic(err) // it was received as JSON
 	}
 	r.kept[file] = append(r.kept[file], line)
 }
 
-// write what was kept to testdata.
+// write stores the recorded objects in testdata.
 func (r *witness) write() error {
 	r.stop()
 	r.wait.Wait()

@@ -13,7 +13,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// quota of a namespace that is used up, as the controller of quotas, which is not here, would note it.
+// quota creates a used-up quota of the namespace, as the quota controller, which does not run here, would record it.
 func (b *bed) quota(what corev1.ResourceName, most string) *corev1.ResourceQuota {
 	b.t.Helper()
 	hard := corev1.ResourceList{what: resource.MustParse(most)}
@@ -24,7 +24,7 @@ func (b *bed) quota(what corev1.ResourceName, most string) *corev1.ResourceQuota
 	return q
 }
 
-// What the API server does not take is told in its words, on an object that is new too, and tried again.
+// The API server's rejection is reported in its own words, also on a new object, and the operator tries again.
 func TestRefusedObjectsAreVisible(t *testing.T) {
 	for name, test := range map[string]struct {
 		hinder func(*bed) client.Object

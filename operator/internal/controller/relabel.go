@@ -18,7 +18,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// relabel puts back labels that somebody changed or removed. The operator finds its objects by them.
+// relabel restores labels that another client changed or removed. The operator finds its objects by them.
 func (r *Reconciler) relabel(ctx context.Context, object client.Object, wanted map[string]string) error {
 	merged := maps.Clone(wanted)
 	for key, value := range object.GetLabels() {
@@ -37,14 +37,14 @@ func (r *Reconciler) relabel(ctx context.Context, object client.Object, wanted m
 	return nil
 }
 
-// rankLabels of the pod of an ordinal that do not change.
+// rankLabels are the labels of an ordinal's pod that do not change.
 func rankLabels(d *api.MoEDeployment, ordinal int) map[string]string {
 	out := labels(d, api.ComponentRank)
 	out[api.OrdinalLabel] = strconv.Itoa(ordinal)
 	return out
 }
 
-// ordinalOf a pod of ranks, by its name, which nobody can change; -1: it has another name.
+// ordinalOf returns a pod's ordinal, from its immutable name; -1: the name has none.
 func ordinalOf(p *corev1.Pod) int {
 	o, err := strconv.Atoi(p.Name[strings.LastIndexByte(p.Name, '-')+1:])
 	if err != nil {
@@ -53,13 +53,13 @@ func ordinalOf(p *corev1.Pod) int {
 	return o
 }
 
-// podNames are the pods of ranks that a world had when they were last listed.
+// podNames are the pods of ranks that worlds had when they were last listed.
 type podNames struct {
 	mu    sync.Mutex
 	names map[types.UID]map[string]bool // by UID of the MoEDeployment
 }
 
-// swap the names of a world for those listed now; it gives those that are missing since.
+// swap replaces the names of a world by those listed now, and returns the names that are missing since.
 func (n *podNames) swap(uid types.UID, now []corev1.Pod) (missing []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -85,8 +85,8 @@ func (n *podNames) forget(uid types.UID) {
 	delete(n.names, uid)
 }
 
-// relabelMissing looks for pods that the cache, which is filtered by label, had or should have and does not list. One that is there lost its
-// labels: they are put back, and it is listed again. So no healthy rank is taken for dead because somebody edited its pod.
+// relabelMissing looks for pods that the label-filtered cache lost, and restores the labels of those that exist. So a
+// healthy rank does not count as dead because a user edited its pod's labels.
 func (r *Reconciler) relabelMissing(ctx context.Context, d *api.MoEDeployment, listed []corev1.Pod) ([]corev1.Pod, error) {
 	missing := r.podNames.swap(d.UID, listed)
 	for i := range d.Status.Members { // an operator that has just started has listed nothing before

@@ -17,24 +17,24 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// Certificates say how long what protects a world lives.
+// Certificates are the lifetimes of a world's certificates.
 type Certificates struct {
 	pki.Validity
-	// Load is how long it may take until all processes have loaded a Secret that changed: the kubelet's period and its
-	// cache, which make a minute or two. 0: 5 minutes.
+	// Load is how long all processes may take to load a changed Secret: the kubelet's sync period and its cache, a
+	// minute or two. 0: 5 minutes.
 	Load time.Duration
 }
 
-// settledAnnotation on an authority's Secret: since when all Secrets of the world hold what the authority makes now.
+// settledAnnotation on an authority's Secret is the time since which all Secrets of the world hold its current output.
 const settledAnnotation = "serving.tangram.dev/settled"
 
-// identity of the driver towards the agents of one world, and its certificate.
+// identity is the driver's identity for the agents of one world, with its certificate.
 type identity struct {
 	pki.Identity
 	bundle, cert []byte
 }
 
-// driver gives what the operator itself shows to agents; it is renewed in place, under connections that are up.
+// driver returns the identity that the operator presents to agents. It is renewed in place, while connections are open.
 func (r *Reconciler) driver(d *api.MoEDeployment, a *authority) (*pki.Identity, error) {
 	found, _ := r.drivers.LoadOrStore(d.UID, &identity{})
 	i := found.(*identity) //nolint:forcetypeassert // nothing else is stored
@@ -49,7 +49,7 @@ func (r *Reconciler) driver(d *api.MoEDeployment, a *authority) (*pki.Identity, 
 	return &i.Identity, i.Set(i.bundle, cert, key)
 }
 
-// renew certificates that are due, and the authority. It gives when to come again, for the next of them.
+// renew renews certificates that are due, and the authority. It returns when the next one is due.
 func (r *Reconciler) renew(ctx context.Context, d *api.MoEDeployment, a *authority, s *scene) (time.Duration, error) {
 	var list corev1.SecretList
 	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}); err != nil {
@@ -83,7 +83,7 @@ func (r *Reconciler) renew(ctx context.Context, d *api.MoEDeployment, a *authori
 	}
 	step, err := r.advance(ctx, a, changed)
 	if d.Spec.Certificates.IssuerSecretName != "" {
-		next = earlier(next, time.Now().Add(r.loadTime())) // to see what it has then
+		next = earlier(next, time.Now().Add(r.loadTime())) // to check for a new issuer
 	}
 	if err == nil && a.withoutIssuer != nil && a.Stage() == pki.Alone {
 		err = a.withoutIssuer
@@ -100,7 +100,7 @@ func (r *Reconciler) driverCertificate(d *api.MoEDeployment) []byte {
 	return nil
 }
 
-// renewSecret if it does not hold what the authority makes now: it trusts others, or a certificate in it is due.
+// renewSecret renews a Secret if its authorities are not the current ones or a certificate is due.
 func (r *Reconciler) renewSecret(ctx context.Context, a *authority, s *corev1.Secret, all []certificate) (renewed bool, good, expires time.Time, err error) {
 	look := func() {
 		good, expires = time.Time{}, time.Time{}
@@ -113,7 +113,7 @@ func (r *Reconciler) renewSecret(ctx context.Context, a *authority, s *corev1.Se
 		}
 	}
 	look()
-	if now := time.Now(); now.Before(good) || now.After(a.Expires()) { // what an authority that has ended signs is worth nothing
+	if now := time.Now(); now.Before(good) || now.After(a.Expires()) { // an expired authority cannot sign
 		if bytes.Equal(s.Data[keyCA], a.BundlePEM()) {
 			return false, good, expires, nil
 		}
@@ -121,7 +121,7 @@ func (r *Reconciler) renewSecret(ctx context.Context, a *authority, s *corev1.Se
 	} else if err := a.fill(s, all); err != nil {
 		return false, good, expires, err
 	}
-	// With the version that was read: a late cache overwrites nothing.
+	// With the version that was read: a lagging cache overwrites nothing.
 	if err := r.Update(ctx, s); err != nil {
 		return false, good, expires, fmt.Errorf("renew Secret %s: %w", s.Name, err)
 	}
@@ -129,11 +129,11 @@ func (r *Reconciler) renewSecret(ctx context.Context, a *authority, s *corev1.Se
 	return true, good, expires, nil
 }
 
-// advance the replacement of the authority, if all hold what it makes now and had time to load it. It gives when to
-// come again for it; zero: something else will bring us here.
+// advance takes the next step of the authority's replacement, if all Secrets have its current output and processes had
+// time to load it. It returns when to call it again; zero: another event triggers that.
 func (r *Reconciler) advance(ctx context.Context, a *authority, changed bool) (time.Time, error) {
 	load := r.loadTime()
-	settled, _ := time.Parse(time.RFC3339Nano, a.secret.Annotations[settledAnnotation]) // none, or not ours: not settled
+	settled, _ := time.Parse(time.RFC3339Nano, a.secret.Annotations[settledAnnotation]) // missing, invalid: not settled
 	if a.Stage() != pki.Alone && (changed || settled.IsZero()) {
 		settled = time.Now()
 		metav1.SetMetaDataAnnotation(&a.secret.ObjectMeta, settledAnnotation, settled.Format(time.RFC3339Nano))
@@ -150,10 +150,10 @@ func (r *Reconciler) advance(ctx context.Context, a *authority, changed bool) (t
 		return time.Time{}, err
 	}
 	delete(a.secret.Annotations, settledAnnotation)
-	return time.Now(), r.Update(ctx, a.secret) // and at once again: to make it known
+	return time.Now(), r.Update(ctx, a.secret) // again immediately, to distribute the result
 }
 
-// earlier of two times, of which zero means none.
+// earlier returns the earlier of two times; zero means none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

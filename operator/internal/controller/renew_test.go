@@ -27,13 +27,13 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// held is what the processes of world w have loaded from their Secrets at some time.
+// held is the material that the processes of world w have loaded from their Secrets at some time.
 type held struct {
 	at      time.Time
 	agents  map[string]*pki.Identity
 	engines map[string]*pki.Identity
 	gateway *pki.Identity
-	roots   int    // authorities that all trust
+	roots   int    // number of authorities in the bundle
 	signer  string // serial number of the authority that signs
 }
 
@@ -44,7 +44,7 @@ func (b *bed) secret(name string) *corev1.Secret {
 	return s
 }
 
-// load all Secrets, as kubelet and processes do.
+// load reads all Secrets, as kubelet and processes do.
 func (b *bed) load() *held {
 	b.t.Helper()
 	h := &held{at: time.Now(), agents: map[string]*pki.Identity{}, engines: map[string]*pki.Identity{}, gateway: &pki.Identity{}}
@@ -76,7 +76,7 @@ func certificatesIn(t *testing.T, text []byte) (all []*x509.Certificate) {
 	return all
 }
 
-// trust holds that a client and a server accept each other now.
+// trust checks that a client and a server accept each other now.
 func trust(t *testing.T, client, server *tls.Config) {
 	t.Helper()
 	near, far := net.Pipe()
@@ -84,14 +84,14 @@ func trust(t *testing.T, client, server *tls.Config) {
 	served := make(chan error, 1)
 	go func() { served <- tls.Server(far, server).Handshake() }()
 	err := tls.Client(near, client).Handshake()
-	require.NoError(t, near.Close()) // a server that refuses has something to say, and nobody listens
+	require.NoError(t, near.Close()) // a rejecting server sends an alert, which the client does not read
 	require.NoError(t, err)
 	require.NoError(t, <-served)
 }
 
-// The authority and all it signs are replaced, time and again, and at every moment everybody trusts everybody else, though some loaded their
-// Secrets as late as they may. No pod is made anew, the layout stays. The certificates end by the clock of the machine; what is replaced when,
-// TestNeighbouringStepsOfAReplacementTrustEachOther of package pki shows without it.
+// Authority and certificates are replaced again and again, and all processes always trust each other, even those that
+// load Secrets as late as allowed. No pod is replaced and the layout stays. Expiry needs the real clock; the order of
+// steps is tested without it by TestNeighbouringStepsOfAReplacementTrustEachOther of package pki.
 func TestRealTime_CertificatesAreReplacedWhileTheWorldServes(t *testing.T) {
 	t.Parallel()
 	validity := pki.Validity{Authority: 45 * time.Second, Certificate: 27 * time.Second}
@@ -105,7 +105,7 @@ func TestRealTime_CertificatesAreReplacedWhileTheWorldServes(t *testing.T) {
 	for began := time.Now(); ; {
 		now := b.load()
 		seen[now.roots] = true
-		if time.Since(behind.at) < load { // as late as it may be; on a machine that stands still, it is later
+		if time.Since(behind.at) < load { // as late as allowed; a machine that was paused is later
 			for _, pair := range [][2]*held{{now, behind}, {behind, now}, {now, now}} {
 				trust(t, b.driver.Load().Client(name, "agent/"), pair[0].agents["w-0"].Server(name, "driver"))
 				trust(t, pair[0].gateway.Client(name, "engine/"), pair[1].engines["w-0"].Server(name, "gateway"))
@@ -145,7 +145,7 @@ func TestRealTime_CertificatesAreReplacedWhileTheWorldServes(t *testing.T) {
 	}
 }
 
-// anIssuer makes what a certificate manager would.
+// anIssuer returns a Secret as a certificate manager would create it.
 func anIssuer(t *testing.T, authority bool) map[string][]byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -159,7 +159,7 @@ func anIssuer(t *testing.T, authority bool) map[string][]byte {
 	return map[string][]byte{keyCert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})}
 }
 
-// Where the authority comes from may be somebody else's business; when it is renewed there, the world follows.
+// The authority may come from another system; when it is renewed there, the world follows.
 func TestAnIssuerOfTheUser(t *testing.T) {
 	t.Parallel()
 	b := bedOf(t, interceptor.Funcs{}, Certificates{Load: time.Second})
@@ -201,10 +201,10 @@ func TestAnIssuerOfTheUser(t *testing.T) {
 	}
 	require.NoError(t, b.c.Delete(t.Context(), issuer))
 	refused(`"house" not found`)
-	b.ready("w") // with what it has
+	b.ready("w") // with the present authority
 }
 
-// A Secret that somebody spoiled is made anew, and the world told of nothing.
+// A Secret with invalid content is filled again, and the world reports nothing.
 func TestASpoiledCertificateIsReplaced(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 1)

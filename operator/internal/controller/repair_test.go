@@ -17,7 +17,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// membersOf a layout, by rank.
+// membersOf returns the members of a layout, by rank.
 func membersOf(l *tangramv1.Layout) []string {
 	var out []string
 	for _, m := range l.GetMembers() {
@@ -26,13 +26,13 @@ func membersOf(l *tangramv1.Layout) []string {
 	return out
 }
 
-// die kills the ranks of a pod: the pod is gone, as a node takes it with it.
+// die kills the ranks of a pod and removes the pod, as the loss of a node does.
 func (b *bed) die(pod string) {
 	b.t.Helper()
 	require.NoError(b.t, b.c.Delete(context.Background(), b.pod(pod), client.GracePeriodSeconds(0)))
 }
 
-// repaired waits until a world has its width again, and nothing is under way.
+// repaired waits until a world has its number of ranks again and nothing is in progress.
 func (b *bed) repaired(width int32, epoch int64) *api.MoEDeployment {
 	b.t.Helper()
 	return b.until("w", "whole again", func(d *api.MoEDeployment) bool {
@@ -40,7 +40,7 @@ func (b *bed) repaired(width int32, epoch int64) *api.MoEDeployment {
 	})
 }
 
-// Those who survive serve on in a layout of their own, at once; then the width comes back. No pod of a survivor is touched.
+// Survivors immediately serve in a layout of their own; then the number of ranks returns. No survivor's pod is touched.
 func TestMemberThatDies(t *testing.T) {
 	for name, die := range map[string]func(*bed){
 		"container ends": func(b *bed) { b.crash("w-1", "engine-0", 139, "segmentation fault") },
@@ -110,12 +110,12 @@ func TestAllMembersThatDie(t *testing.T) {
 	require.Eventually(t, func() bool { return b.count(api.EventWorldRestarted) == 1 }, wait, tick)
 }
 
-// An engine that dies alone comes back in its pod, and finds its weights: nothing is moved, nobody is replaced.
+// An engine that dies alone restarts in its pod and finds its weights: nothing moves and no member is replaced.
 func TestEngineThatDiesAlone(t *testing.T) {
 	b := keeping(t)
 	before := b.serve("w", 3)
 	uids := b.uids()
-	b.agent("w-1").Detach(true) // and the kubelet starts it again
+	b.agent("w-1").Detach(true) // then the kubelet restarts it
 	d := b.repaired(3, before.Status.Epoch)
 	require.Equal(t, uids, b.uids())
 	require.Equal(t, before.Status.Members, d.Status.Members)
@@ -125,7 +125,7 @@ func TestEngineThatDiesAlone(t *testing.T) {
 	require.Zero(t, lt.Spec.ExpertBytes)
 }
 
-// An engine that stays away too long is left out; its rank joins again under another name, in the same pod.
+// An engine that stays away too long is removed; its rank joins again as a new member in the same pod.
 func TestEngineThatComesBackLate(t *testing.T) {
 	b := keeping(t)
 	before := b.serve("w", 3)
@@ -142,8 +142,8 @@ func TestEngineThatComesBackLate(t *testing.T) {
 	require.Len(t, d.Status.Members, 3)
 }
 
-// A pod that is cut off is left out although its containers run; when it is back, nothing that it says counts, it is
-// released, and joins again.
+// A partitioned pod is removed although its containers run. When it is back, its reports do not count, it is released,
+// and joins again.
 func TestZombieThatComesBack(t *testing.T) {
 	b := keeping(t)
 	before := b.serve("w", 3)
@@ -181,8 +181,8 @@ func TestRepairThatFailsThenWorks(t *testing.T) {
 	require.Zero(t, b.count(api.EventWorldRestarted))
 }
 
-// A successor goes on with a repair that another operator left in its middle: before the permit it could be aborted,
-// after it is as with one that was killed.
+// A new operator continues a repair that another one left half done. Before the permit it may abort the repair; after
+// the permit it proceeds as after a killed operator.
 func TestOperatorThatEndsInTheMiddleOfARepair(t *testing.T) {
 	for phase, hold := range map[tangramv1.Phase]func(*bed, bool){
 		tangramv1.Phase_PHASE_STAGING:   func(b *bed, yes bool) { b.world("w").HoldStage(yes) },
@@ -204,7 +204,7 @@ func TestOperatorThatEndsInTheMiddleOfARepair(t *testing.T) {
 	}
 }
 
-// A member dies while a transition runs: its attempt is burned, the survivors are repaired, and what was wanted comes.
+// A member dies in a transition: its attempt is aborted, the survivors are repaired, and the transition is retried.
 func TestMemberThatDiesInTheMiddleOfATransition(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
@@ -223,7 +223,7 @@ func TestMemberThatDiesInTheMiddleOfATransition(t *testing.T) {
 	require.Zero(t, b.count(api.EventWorldRestarted))
 }
 
-// Containers come back in place; the pod's own policy stays, so that a kubelet that ends a pod ends it.
+// Containers restart in place. The pod's own policy is Never, so a pod that a kubelet ends stays ended.
 func TestContainersRestartInPlace(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 1)
@@ -251,7 +251,7 @@ func TestTensorNeedsTheCheckpoint(t *testing.T) {
 
 func TestRepairReady(t *testing.T) {
 	b := newBed(t)
-	b.world("w").SetMemory(100 << 10) // half of the experts and the dense weights fit, all of them do not
+	b.world("w").SetMemory(100 << 10) // half of the experts and the dense weights fit, but not all experts
 	b.serve("w", 1+1)
 	d := b.until("w", "no room", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionRepairReady, metav1.ConditionFalse, api.ReasonNoHeadroom)

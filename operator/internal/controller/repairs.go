@@ -21,16 +21,16 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// answerInRepair: an agent that is asked in a repair answers within so long, or counts as one that does not.
+// answerInRepair is how long an agent may take to answer in a repair before it counts as not answering.
 const answerInRepair = time.Second
 
-// reconcileRepair begins the repair of a world that was opened, from caches alone.
+// reconcileRepair starts the repair of an open world. It reads only caches.
 func (r *Reconciler) reconcileRepair(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	uid, opened := r.opened.Load(request.NamespacedName)
 	if !opened {
 		return reconcile.Result{}, nil
 	}
-	w := r.Worlds.Find(uid.(types.UID)) // what open put in
+	w := r.Worlds.Find(uid.(types.UID)) // open stored this type
 	if w == nil {
 		return reconcile.Result{}, nil
 	}
@@ -65,7 +65,7 @@ func limits(d *api.MoEDeployment) driver.Limits {
 	return driver.Limits{Engines: limit, Stage: limit, Flip: limit, Outcome: limit, Retire: limit, Answer: answerInRepair}
 }
 
-// repairRecorder keeps one repair as a LayoutTransition, once it has ended.
+// repairRecorder records one repair as a LayoutTransition, after its end.
 type repairRecorder struct {
 	r    *Reconciler
 	d    *api.MoEDeployment
@@ -78,28 +78,28 @@ func (x recorders) Repair(seen *world.Snapshot) world.Recorder {
 	return &repairRecorder{r: x.r, d: x.d.DeepCopy(), mode: cmp.Or(modeOf(x.d, seen.Layout), wantedMode(x.d)), from: fromOf(x.d, seen)}
 }
 
-// Planned is for transitions.
+// Planned does nothing: a repair is recorded when it has ended.
 func (c *repairRecorder) Planned(*driver.Record) error { return nil }
 
-// Progress is told by the status of the MoEDeployment.
+// Progress does nothing: the status of the MoEDeployment shows that a repair runs.
 func (c *repairRecorder) Progress(driver.Event) {}
 
-// FlipDone is in the record.
+// FlipDone does nothing: the driver's record lists the flips.
 func (c *repairRecorder) FlipDone(driver.FlipRecord) {}
 
-// Ended writes what came of it, and tells.
+// Ended writes the outcome and emits an event.
 func (c *repairRecorder) Ended(ctx context.Context, record *driver.Record, err error) {
-	if errors.Is(err, context.Canceled) { // the operator ends, or the MoEDeployment goes
+	if errors.Is(err, context.Canceled) { // the operator ends, or the MoEDeployment is deleted
 		return
 	}
 	if err == nil && len(record.Flips) == 0 && record.WorldEnded == "" {
-		return // it was whole, but for ranks to release
+		return // the world was complete; the repair only released ranks
 	}
 	c.r.metrics.repaired(c.d, record, err)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	object := c.object(record, err)
-	if record.PlanHash == "" && record.WorldEnded == "" { // it came to no plan: the event tells, the next try may do better
+	if record.PlanHash == "" && record.WorldEnded == "" { // no plan: only an event; the next try may work
 		object = nil
 	} else if writing := c.write(ctx, object); writing != nil {
 		c.r.Log.Error("cannot record a repair", "world", worldName(c.d), "error", writing)
@@ -139,7 +139,7 @@ func (c *repairRecorder) write(ctx context.Context, object *api.LayoutTransition
 	return c.r.Status().Update(ctx, object)
 }
 
-// mostLost members that a status lists.
+// mostLost limits the lost members in a status.
 const mostLost = 64
 
 func (c *repairRecorder) object(record *driver.Record, err error) *api.LayoutTransition {
@@ -179,19 +179,19 @@ func (c *repairRecorder) object(record *driver.Record, err error) *api.LayoutTra
 	return object
 }
 
-// lostOf a record: who, and why; and in what the others missed them.
+// lostOf describes the lost members of a record and the reasons, and how a rank noticed the loss.
 func lostOf(record *driver.Record) string {
 	var out []string
 	for _, l := range record.Lost[:min(len(record.Lost), mostLost)] {
 		out = append(out, l.Member+" ("+l.Why+")")
 	}
-	if len(record.Missed) > 0 { // the first is of one that is lost, if any is
+	if len(record.Missed) > 0 { // the first one names a lost member, if any does
 		out = append(out, record.Missed[0].By+" reported "+record.Missed[0].String())
 	}
 	return strings.Join(out, "; ")
 }
 
-// camel makes gave_up GaveUp.
+// camel converts gave_up to GaveUp.
 func camel(word string) string {
 	var out strings.Builder
 	for part := range strings.SplitSeq(word, "_") {

@@ -15,7 +15,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// fabric says whether the world's agents and all its engines are told to speak plainly.
+// fabric says whether the world's agents and its engines are configured for plain text.
 func (b *bed) fabric(d *api.MoEDeployment) (agents bool, engines []bool) {
 	b.t.Helper()
 	agents, _ = b.agentConfig(d)["insecure_fabric"].(bool)
@@ -27,7 +27,7 @@ func (b *bed) fabric(d *api.MoEDeployment) (agents bool, engines []bool) {
 	return agents, engines
 }
 
-// One field of the spec opens the fabric, on both sides, and nobody overlooks it.
+// One field of the spec turns off encryption for agents and engines, and a condition and an event report it.
 func TestAnInsecureFabricIsForAllAndIsTold(t *testing.T) {
 	b := newBed(t)
 	closed, open := b.deployment("w", 1), b.deployment("open", 1)
@@ -48,7 +48,7 @@ func TestAnInsecureFabricIsForAllAndIsTold(t *testing.T) {
 	require.Nil(t, apimeta.FindStatusCondition(closed.Status.Conditions, api.ConditionPlaintextNetwork))
 }
 
-// What a container of the world's pods holds, and what it can write.
+// The Secrets that each container of the world's pods can read, and the paths that it can write.
 func TestPodsHoldNoMoreThanTheyNeed(t *testing.T) {
 	r := &Reconciler{}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
@@ -104,7 +104,7 @@ func TestPodsHoldNoMoreThanTheyNeed(t *testing.T) {
 	}
 }
 
-// A pod may have addresses of IPv6 alone, and so may a Service.
+// A pod or a Service may have only IPv6 addresses.
 func TestAddressesMayBeOfIPv6(t *testing.T) {
 	r := &Reconciler{}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
@@ -130,7 +130,7 @@ func TestAddressesMayBeOfIPv6(t *testing.T) {
 	require.Equal(t, "[fd00::7]:7100", at[0].Address)
 }
 
-// An image of spec.engine runs in the engines' containers alone, with what every engine gets, and with minutes for what it imports.
+// The image of spec.engine runs only in engine containers, with the settings of every engine and minutes to start.
 func TestAnEngineOfItsOwnImageHasTimeToStart(t *testing.T) {
 	r := &Reconciler{Images: Images{Agent: "agent:1", Engine: "engine:1"}}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,

@@ -14,7 +14,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// shapeOf a layout, as policies know it; the zero Shape where layers differ.
+// shapeOf returns a layout's shape for policies; the zero Shape if layers differ.
 func shapeOf(l *tangramv1.Layout) kernels.Shape {
 	ranks := len(l.GetMembers())
 	switch {
@@ -32,7 +32,7 @@ func shapeOf(l *tangramv1.Layout) kernels.Shape {
 	return kernels.Shape{Ranks: ranks, ExpertGroup: int(all[0].ExpertGroup), AttentionGroup: int(all[0].AttentionGroup)}
 }
 
-// attentionByData says whether the engines of a world keep all heads of a request on one rank. Not known: no engine is attached.
+// attentionByData says whether the engines keep all heads of a request on one rank. Not known: no engine is attached.
 func attentionByData(seen *world.Snapshot) (byData, known bool) {
 	for _, status := range seen.Statuses {
 		for _, rank := range status.GetRanks() {
@@ -43,13 +43,13 @@ func attentionByData(seen *world.Snapshot) (byData, known bool) {
 	return byData, known
 }
 
-// shapes of a deployment: what its modes are on ranks. byData: its engines keep all heads of a request on one rank, in mode TensorParallel too.
+// shapes converts between modes and shapes. byData: engines always keep all heads of a request on one rank.
 type shapes struct {
 	d      *api.MoEDeployment
 	byData bool
 }
 
-// tensor is the kind of mode Tensor.
+// tensor is the kind of mode TensorParallel.
 func (x shapes) tensor() kernels.Kind {
 	if x.byData {
 		return kernels.TensorByData(2).Kind()
@@ -57,7 +57,7 @@ func (x shapes) tensor() kernels.Kind {
 	return kindTensor
 }
 
-// mode of a shape that a policy decided on; one rank, which has no mode, is in Expert.
+// mode returns the mode of a shape that a policy chose. One rank has no mode and counts as ExpertParallel.
 func (x shapes) mode(s kernels.Shape) api.Mode {
 	switch {
 	case s.Ranks < 2 || s == kernels.Expert(s.Ranks):
@@ -68,19 +68,19 @@ func (x shapes) mode(s kernels.Shape) api.Mode {
 	return api.ModeHybrid
 }
 
-// Kinds of the modes, where engines split attention.
+// Kinds of the modes, for engines that split attention.
 var (
 	kindExpert = kernels.Expert(2).Kind()
 	kindTensor = kernels.Tensor(2).Kind()
 )
 
-// kindOfGroups as a spec has them.
+// kindOfGroups converts groups of a spec.
 func kindOfGroups(experts, attention *intstr.IntOrString) kernels.Kind {
 	one := ranges.OfSpec([]api.LayerRange{{Groups: api.Groups{ExpertGroup: experts, AttentionGroup: attention}}})[0]
 	return kernels.Kind{ExpertGroup: int(one.ExpertGroup), AttentionGroup: int(one.AttentionGroup)} // AllRanks is 0 in both
 }
 
-// hybridsOf a spec, but for those that are modes.
+// hybridsOf returns the hybrids of a spec, without those that equal a mode.
 func hybridsOf(d *api.MoEDeployment) []kernels.Kind {
 	var out []kernels.Kind
 	if d.Spec.Parallelism.Auto == nil {
@@ -94,7 +94,7 @@ func hybridsOf(d *api.MoEDeployment) []kernels.Kind {
 	return out
 }
 
-// kindOf a shape, as the spec writes it where it is one of its hybrids.
+// kindOf returns a shape's kind, as the spec writes it if it is one of its hybrids.
 func (x shapes) kindOf(s kernels.Shape) kernels.Kind {
 	for _, k := range hybridsOf(x.d) {
 		if k.On(s.Ranks) == s {
@@ -104,7 +104,7 @@ func (x shapes) kindOf(s kernels.Shape) kernels.Kind {
 	return s.Kind()
 }
 
-// wanted kind of a world in mode ExpertParallel, Tensor or Auto.
+// wanted is the desired kind of a world in mode ExpertParallel, TensorParallel or Auto.
 func (x shapes) wanted() kernels.Kind {
 	switch wantedMode(x.d) {
 	case api.ModeTensor:
@@ -117,12 +117,12 @@ func (x shapes) wanted() kernels.Kind {
 	return kindExpert
 }
 
-// allowed says whether mode Auto may be in a shape.
+// allowed says whether mode Auto may choose a shape.
 func (x shapes) allowed(s kernels.Shape) bool {
 	return s.Ranks > 0 && (x.mode(s) != api.ModeHybrid || slices.ContainsFunc(hybridsOf(x.d), func(k kernels.Kind) bool { return k.On(s.Ranks) == s }))
 }
 
-// become says in a status that a world is to be in a shape.
+// become writes a shape into a status as the desired one.
 func (x shapes) become(st *api.PolicyStatus, s kernels.Shape) {
 	st.Mode, st.Layers = x.mode(s), nil
 	if st.Mode != api.ModeHybrid {
@@ -139,12 +139,12 @@ func (x shapes) become(st *api.PolicyStatus, s kernels.Shape) {
 	st.Layers = []api.LayerRange{{Groups: api.Groups{ExpertGroup: group(k.ExpertGroup), AttentionGroup: group(k.AttentionGroup)}}}
 }
 
-// spreadOf all layers alike.
+// spreadOf gives all layers the same groups.
 func spreadOf(k kernels.Kind) layout.Ranges {
 	return layout.Ranges{{First: 0, Last: layout.ToTheEnd, ExpertGroup: uint32(k.ExpertGroup), AttentionGroup: uint32(k.AttentionGroup)}}
 }
 
-// short is the layout of a hybrid; empty of a mode.
+// short is the layout of a hybrid in words; empty for a mode.
 func (x shapes) short(s kernels.Shape) string {
 	if x.mode(s) != api.ModeHybrid {
 		return ""

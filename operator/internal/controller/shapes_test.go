@@ -15,7 +15,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// choosing is a deployment in mode Auto that may choose hybrids.
+// choosing returns a deployment in mode Auto that may choose hybrids.
 func choosing(d *api.MoEDeployment, groups ...api.Groups) *api.MoEDeployment {
 	d.Spec.Parallelism.Mode = api.ModeAuto
 	d.Spec.Parallelism.Auto = &api.AutoMode{Policy: api.PolicyCalibrated, Action: api.ActionApply, Hybrids: groups}
@@ -26,7 +26,7 @@ func groupsOf(experts, attention intstr.IntOrString) api.Groups {
 	return api.Groups{ExpertGroup: &experts, AttentionGroup: &attention}
 }
 
-// What a policy decided of shapes is in the status as a spec writes it, and comes out of it as it went in; modes that a spec calls hybrids are modes.
+// A shape of a policy survives a round trip through the status. Hybrids of the spec that equal a mode are modes.
 func TestShapesInAStatus(t *testing.T) {
 	all := intstr.FromString(api.AllRanks)
 	d := choosing(&api.MoEDeployment{}, groupsOf(all, intstr.FromInt32(1)), groupsOf(intstr.FromInt32(2), intstr.FromInt32(4)), groupsOf(all, all), groupsOf(intstr.FromInt32(1), intstr.FromInt32(1)))
@@ -53,14 +53,14 @@ func TestShapesInAStatus(t *testing.T) {
 	}
 	require.False(t, shapes{d: d}.allowed(kernels.Shape{Ranks: 8, ExpertGroup: 4, AttentionGroup: 1}), "nobody allowed it")
 	require.False(t, shapes{d: d}.allowed(kernels.Shape{}))
-	d.Spec.Replicas = 6 // somebody scales the world, and four ranks do not divide six
+	d.Spec.Replicas = 6 // a user scales the world, and groups of four do not divide six ranks
 	require.Equal(t, api.ModeExpert, wantedMode(d))
 	d.Spec.Replicas = 12
 	require.Equal(t, api.ModeHybrid, wantedMode(d))
 	require.Equal(t, kernels.Shape{Ranks: 12, ExpertGroup: 2, AttentionGroup: 4}, shapes{d: d}.wanted().On(12))
 }
 
-// A decision that changes mode and width at once is one line of the status, and both are followed.
+// A decision on mode and replicas is one entry in the status, and both parts are applied.
 func TestADecisionOnModeAndWidth(t *testing.T) {
 	b := &api.MoEDeployment{}
 	b.Spec.Replicas, b.Spec.RanksPerPod, b.Spec.MinReplicas, b.Spec.MaxReplicas = 4, 1, ptr.To[int32](2), ptr.To[int32](8)
@@ -82,7 +82,7 @@ func TestADecisionOnModeAndWidth(t *testing.T) {
 	}
 }
 
-// A world in mode Auto takes the hybrid that its policy decided on, as an operator finds it that comes after the one which wrote it; a width that the groups do not divide has mode Expert.
+// Mode Auto follows a previous operator's hybrid. If its groups do not divide the ranks, the mode is ExpertParallel.
 func TestAutoFollowsAHybrid(t *testing.T) {
 	b := newBed(t)
 	two := intstr.FromInt32(2)

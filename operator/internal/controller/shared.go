@@ -18,7 +18,7 @@ func meta(d *api.MoEDeployment, name, component string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: d.Namespace, Labels: labels(d, component)}
 }
 
-// shared makes what all pods of the world need.
+// shared creates the objects that all pods of the world need.
 func (r *Reconciler) shared(ctx context.Context, d *api.MoEDeployment) error {
 	account := &corev1.ServiceAccount{ObjectMeta: meta(d, d.Name, "account"), AutomountServiceAccountToken: ptr.To(false)}
 	objects := []client.Object{account, enginesService(d), r.rankPolicy(d), r.gatewayPolicy(d)}
@@ -38,12 +38,12 @@ func (r *Reconciler) records(d *api.MoEDeployment) *kubestore.Store {
 	return &kubestore.Store{Reader: r.APIReader, Writer: r.Client, Key: client.ObjectKey{Namespace: d.Namespace, Name: recordsName(d)}}
 }
 
-// enginesService leads to some engine that is in the layout in force: gateways ask it for the world.
+// enginesService selects the engines of the active layout: gateways query any of them for the world.
 func enginesService(d *api.MoEDeployment) *corev1.Service {
 	chosen := selector(d, api.ComponentRank)
 	chosen[api.MemberLabel] = "true"
 	return &corev1.Service{ObjectMeta: meta(d, enginesName(d), api.ComponentRank), Spec: corev1.ServiceSpec{Selector: chosen,
-		// A member is asked for the world whether or not the kubelet has seen it ready yet.
+		// Gateways query a member even if the kubelet has not seen it ready yet.
 		PublishNotReadyAddresses: true,
 		Ports:                    []corev1.ServicePort{{Name: "serve", Protocol: corev1.ProtocolTCP, Port: portServe, TargetPort: intstr.FromInt32(portServe)}}}}
 }

@@ -24,7 +24,7 @@ func (b *bed) warn(p *corev1.Pod, reason, message string) {
 	require.NoError(b.t, b.c.Create(b.t.Context(), e))
 }
 
-// A volume that cannot be mounted is told by an event of the kubelet alone. The condition has its words, and they go when the pod starts.
+// Only a kubelet event reports a volume that cannot be mounted. The condition shows its text until the pod starts.
 func TestAVolumeThatCannotBeMountedIsTold(t *testing.T) {
 	b := newBed(t)
 	b.let(fate{hold: true}, "w-1")
@@ -34,7 +34,7 @@ func TestAVolumeThatCannotBeMountedIsTold(t *testing.T) {
 		return b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-1"}, &p) == nil && p.Spec.NodeName != ""
 	}, wait, tick)
 	b.warn(b.pod("w-1"), "FailedScheduling", "an older warning")
-	time.Sleep(time.Second) // times of events have no fractions
+	time.Sleep(time.Second) // event times have whole seconds
 	b.warn(b.pod("w-1"), "FailedMount", `MountVolume.SetUp failed for volume "models" : hostPath type check failed: /nowhere is not a directory`)
 	d := b.degraded("w", api.ReasonPodsFailing, "1 of 2 pods cannot start; w-1: FailedMount", "/nowhere is not a directory")
 	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
@@ -43,7 +43,7 @@ func TestAVolumeThatCannotBeMountedIsTold(t *testing.T) {
 	b.ready("w")
 }
 
-// The Secret of a pod that is there is made again.
+// The deleted Secret of an existing pod is created again.
 func TestASecretThatWasDeletedIsMadeAgain(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
@@ -65,7 +65,7 @@ func TestASecretThatWasDeletedIsMadeAgain(t *testing.T) {
 	require.EqualValues(t, 3, b.ready("w").Status.Ranks)
 }
 
-// The same of the agents' configuration.
+// The same for the agents' configuration.
 func TestAConfigMapThatWasDeletedIsMadeAgain(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
@@ -81,7 +81,7 @@ func TestAConfigMapThatWasDeletedIsMadeAgain(t *testing.T) {
 	require.Equal(t, was.Data, now.Data)
 }
 
-// gatewayPending is a pod of a gateway that the scheduler has no node for.
+// gatewayPending creates a gateway's pod for which the scheduler has no node.
 func (b *bed) gatewayPending(d *api.MoEDeployment, words string) *corev1.Pod {
 	b.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w-gateway-1", Namespace: b.namespace, Labels: labels(d, api.ComponentGateway)},
@@ -93,7 +93,7 @@ func (b *bed) gatewayPending(d *api.MoEDeployment, words string) *corev1.Pod {
 	return p
 }
 
-// A gateway that cannot be scheduled, or whose pod is refused, is told in the words of who refuses.
+// A gateway that cannot be scheduled, or whose pod is rejected, is reported with the original message.
 func TestAGatewayThatCannotStartIsTold(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 2)
@@ -112,7 +112,7 @@ func TestAGatewayThatCannotStartIsTold(t *testing.T) {
 	b.ready("w")
 
 	made := &appsv1.Deployment{}
-	require.Eventually(t, func() bool { // the played controller of Deployments writes, too
+	require.Eventually(t, func() bool { // the simulated Deployment controller writes too
 		require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-gateway"}, made))
 		made.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate",
 			Message: "pods is forbidden: exceeded quota: small-q", LastTransitionTime: metav1.Now(), LastUpdateTime: metav1.Now()}}
@@ -121,7 +121,7 @@ func TestAGatewayThatCannotStartIsTold(t *testing.T) {
 	b.degraded("w", api.ReasonObjectRejected, "w-gateway: pods is forbidden: exceeded quota: small-q")
 }
 
-// Labels that somebody removes or changes by hand are put back, before anybody is taken for dead: the world serves on, scales and goes.
+// Removed or changed labels are restored before a member counts as dead: the world serves, scales and can be deleted.
 func TestLabelsChangedByHandArePutBack(t *testing.T) {
 	for name, change := range map[string]string{
 		"all":       `{"metadata":{"labels":null}}`,
@@ -145,7 +145,7 @@ func TestLabelsChangedByHandArePutBack(t *testing.T) {
 			require.Equal(t, before.Status.Epoch, d.Status.Epoch, "nothing moved")
 			require.Zero(t, b.count(api.ReasonMemberLost))
 
-			// While no operator runs.
+			// Changed while no operator runs.
 			b.stop()
 			patch(b.pod("w-1"))
 			b.operator()
@@ -158,7 +158,7 @@ func TestLabelsChangedByHandArePutBack(t *testing.T) {
 	}
 }
 
-// The same of Secrets: one that no list finds would not be renewed.
+// The same for Secrets: one without its labels would not be renewed.
 func TestLabelsOfSecretsArePutBack(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 1)

@@ -21,16 +21,16 @@ import (
 
 const containerSize = "size"
 
-// sizeName of the pod that reads the checkpoint.
+// sizeName is the name of the pod that reads the checkpoint.
 func sizeName(d *api.MoEDeployment) string { return d.Name + "-size" }
 
-// hasMemory says whether the memory of a rank is known.
+// hasMemory says whether the memory per rank is known.
 func hasMemory(d *api.MoEDeployment) bool {
 	return !d.Spec.Memory.Weights.IsZero() && !d.Spec.Memory.KVCache.IsZero()
 }
 
-// sized says whether the memory of a rank is known. If the spec leaves it out, a pod reads the checkpoint and computes it, and the operator writes it into the spec, as
-// it writes replicas: once, because pods of one world must agree. why: what stands against it, or what is waited for.
+// sized says whether the memory per rank is known. If the spec omits it, a pod computes it from the checkpoint, and the
+// operator writes it into the spec once, because pods of one world must agree. s: the obstacle, or the progress.
 func (r *Reconciler) sized(ctx context.Context, d *api.MoEDeployment) (done bool, s *scene, err error) {
 	if hasMemory(d) {
 		return true, nil, nil
@@ -55,7 +55,7 @@ func (r *Reconciler) sized(ctx context.Context, d *api.MoEDeployment) (done bool
 		}
 		return r.takeSize(ctx, d, pod, size)
 	case corev1.PodFailed:
-		again := r.KeepEnded // somebody reads why, and the next try may find a checkpoint
+		again := r.KeepEnded // people can read the reason, and the next try may find a checkpoint
 		s := &scene{refused: &refusal{api.ReasonInvalidSpec, fmt.Sprintf("The memory cannot be computed from the checkpoint: %s.", clip(messageOf(pod), longestMessage))}, again: again}
 		if ended := endOf(pod); ended != nil && time.Since(ended.Time) > again {
 			return false, s, r.remove(ctx, pod)
@@ -74,7 +74,7 @@ func (r *Reconciler) sized(ctx context.Context, d *api.MoEDeployment) (done bool
 	return false, s, nil
 }
 
-// takeSize writes what a pod computed into the spec.
+// takeSize writes the pod's result into the spec.
 func (r *Reconciler) takeSize(ctx context.Context, d *api.MoEDeployment, pod *corev1.Pod, size *plancli.CheckpointSize) (bool, *scene, error) {
 	before := d.DeepCopy()
 	m := &d.Spec.Memory
@@ -104,7 +104,7 @@ func (r *Reconciler) takeSize(ctx context.Context, d *api.MoEDeployment, pod *co
 	return true, nil, r.remove(ctx, pod)
 }
 
-// sizePod reads the checkpoint, as the pods of ranks would be able to, and computes the memory for every number of ranks that the world may have.
+// sizePod mounts the checkpoint as pods of ranks do, and computes the memory for all possible numbers of ranks.
 func (r *Reconciler) sizePod(d *api.MoEDeployment) (*corev1.Pod, error) {
 	low, high := ptr.Deref(d.Spec.MinReplicas, d.Spec.Replicas), ptr.Deref(d.Spec.MaxReplicas, 2*d.Spec.Replicas)
 	var widths []string
@@ -128,11 +128,11 @@ func (r *Reconciler) sizePod(d *api.MoEDeployment) (*corev1.Pod, error) {
 		Volumes: []corev1.Volume{modelsVolume(d)},
 	}}
 	template := d.Spec.Template.DeepCopy()
-	template.Spec.ServiceAccountName = "" // it needs none
+	template.Spec.ServiceAccountName = "" // not needed
 	return pod, fromTemplate(template, &pod.ObjectMeta, &pod.Spec)
 }
 
-// messageOf the one container of a pod that ended.
+// messageOf returns the message of the only container of a pod that ended.
 func messageOf(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if c.State.Terminated != nil {
@@ -142,7 +142,7 @@ func messageOf(pod *corev1.Pod) string {
 	return cmp.Or(pod.Status.Message, "no container ran")
 }
 
-// endOf the one container of a pod; nil: it is not known.
+// endOf returns when the only container of a pod ended; nil: unknown.
 func endOf(pod *corev1.Pod) *metav1.Time {
 	for _, c := range pod.Status.ContainerStatuses {
 		if c.State.Terminated != nil {

@@ -18,14 +18,14 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// unsized is a deployment that leaves its memory out.
+// unsized returns a deployment without spec.memory.
 func (b *bed) unsized(n int32) *api.MoEDeployment {
 	d := b.deployment("w", n)
 	d.Spec.Memory, d.Spec.Tuning.GranuleRows = api.Memory{}, 0
 	return d
 }
 
-// reads lets the pod that reads the checkpoint end so.
+// reads sets the result of the pod that reads the checkpoint.
 func (b *bed) reads(message string, code int32, args *[]string) {
 	f := func(given []string) (string, int32) {
 		if args != nil {
@@ -43,7 +43,7 @@ func sizeOf(t *testing.T) string {
 	return string(text)
 }
 
-// A memory that the spec leaves out is computed in a pod that reads the checkpoint, written into the spec, and stays.
+// If spec.memory is empty, a pod computes it from the checkpoint. It is written into the spec and stays.
 func TestSizing_WhenSpecHasNoMemory(t *testing.T) {
 	b := newBed(t)
 	var args []string
@@ -60,10 +60,10 @@ func TestSizing_WhenSpecHasNoMemory(t *testing.T) {
 	err := b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: sizeName(d)}, &corev1.Pod{})
 	require.True(t, apierrors.IsNotFound(err), "the pod is gone: %v", err)
 
-	b.reads("", 1, nil) // nobody computes it again
+	b.reads("", 1, nil) // it is not computed again
 	b.scale(3)
 	require.EqualValues(t, 3, b.ready("w").Status.Ranks)
-	again := b.unsized(3) // kubectl replace, by a manifest that has none of it
+	again := b.unsized(3) // as kubectl replace, with a manifest without spec.memory
 	again.ResourceVersion = b.get("w").ResourceVersion
 	require.NoError(t, b.c.Update(t.Context(), again))
 	b.until("w", "the same memory", func(d *api.MoEDeployment) bool { return d.Spec.Memory.Weights.Equal(resource.MustParse("64Mi")) })
@@ -71,7 +71,7 @@ func TestSizing_WhenSpecHasNoMemory(t *testing.T) {
 	b.ready("w")
 }
 
-// What keeps the pod from its result is told, and it is tried again.
+// A failure of the pod is reported, and the operator tries again.
 func TestSizing_WhenCheckpointIsMissing(t *testing.T) {
 	b := newBed(t)
 	b.reads("tangram-operator: /models/demo: no such file or directory", 1, nil)
@@ -87,7 +87,7 @@ func TestSizing_WhenCheckpointIsMissing(t *testing.T) {
 	require.False(t, slices.Contains(b.podNames("w"), sizeName(d)))
 }
 
-// What the spec says is taken as it is; only what it leaves out is computed.
+// Values in the spec are kept; only missing ones are computed.
 func TestSizing_WhenSpecHasWeights(t *testing.T) {
 	b := newBed(t)
 	b.reads(sizeOf(t), 0, nil)

@@ -21,7 +21,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// applied counts what the operator remembers of its writes for a MoEDeployment.
+// applied returns the number of applies that the operator remembers for a MoEDeployment.
 func (b *bed) applied(uid types.UID) int {
 	n := 0
 	if mine, there := b.r.applied.Load(uid); there {
@@ -30,12 +30,12 @@ func (b *bed) applied(uid types.UID) int {
 	return n
 }
 
-// A MoEDeployment that goes without its finalizer, unseen, leaves nothing in the operator.
+// A MoEDeployment that disappears without its finalizer, unseen, leaves no state in the operator.
 func TestMoEDeploymentThatIsGoneLeavesNothing(t *testing.T) {
 	var gone atomic.Bool
 	b := newBedWith(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 		_, is := o.(*api.MoEDeployment)
-		for is && gone.Load() && !apierrors.IsNotFound(c.Get(ctx, key, o, options...)) { // it sees nothing in between
+		for is && gone.Load() && !apierrors.IsNotFound(c.Get(ctx, key, o, options...)) { // it sees no state in between
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -55,7 +55,7 @@ func TestMoEDeploymentThatIsGoneLeavesNothing(t *testing.T) {
 	require.Eventually(t, func() bool { return b.applied(d.UID) == 0 }, wait, tick)
 }
 
-// What server-side apply wrote for a world is forgotten with it.
+// Deletion also removes the remembered applies of a world.
 func TestDeleteForgetsWhatWasApplied(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
@@ -64,7 +64,7 @@ func TestDeleteForgetsWhatWasApplied(t *testing.T) {
 	require.Zero(t, b.applied(d.UID))
 }
 
-// A finalizer that somebody puts in while the operator puts in its own is kept.
+// A finalizer that another client adds at the same time is kept.
 func TestFinalizerOfSomebodyElseIsKept(t *testing.T) {
 	var once sync.Once
 	var direct client.Client
@@ -83,7 +83,7 @@ func TestFinalizerOfSomebodyElseIsKept(t *testing.T) {
 	require.ElementsMatch(t, []string{"example.com/other", api.Finalizer}, b.ready("w").Finalizers)
 }
 
-// While all workers wait for the API server, a world that breaks is repaired.
+// While all workers wait for the API server, a broken world is still repaired.
 func TestRepairBeginsWhileWorkersWait(t *testing.T) {
 	var waiting atomic.Int32
 	release := make(chan struct{})
@@ -110,7 +110,7 @@ func TestRepairBeginsWhileWorkersWait(t *testing.T) {
 	close(release)
 }
 
-// However many worlds have news while nobody takes them, none is dropped: a world tells once.
+// No notification is dropped, however many worlds notify while no worker takes them; each world is queued once.
 func TestNoNewsOfAWorldIsLost(t *testing.T) {
 	all := func() queue {
 		return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
@@ -127,7 +127,7 @@ func TestNoNewsOfAWorldIsLost(t *testing.T) {
 	require.Equal(t, 5000, r.urgent.q.Len())
 }
 
-// A reconciliation reads the objects of its own world, not those of the whole namespace.
+// A reconcile reads only the objects of its world, not those of the whole namespace.
 func TestObjectsOfAWorldAreListedByTheIndex(t *testing.T) {
 	var lists, scans sync.Map // by kind
 	b := newBedWith(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {

@@ -15,7 +15,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// Of the pods beyond the layout those that are ready could serve now; of these the ones that are kept as spec.standby are told of by themselves.
+// Ready counts the pods of the layout and all other ready pods; Standby counts only those with the standby label.
 func TestPodsThatStandByAreToldOf(t *testing.T) {
 	const serving, standing, starting, leaving, spare = "00000000-0000-4000-8000-00000000000a", "00000000-0000-4000-8000-00000000000b", "00000000-0000-4000-8000-00000000000c",
 		"00000000-0000-4000-8000-00000000000d", "00000000-0000-4000-8000-00000000000e"

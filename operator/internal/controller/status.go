@@ -28,34 +28,34 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// scene is all that a status is made from.
+// scene is the input from which a status is computed.
 type scene struct {
 	pods        []corev1.Pod
 	seen        world.Snapshot
 	decision    fleet.Decision
 	problems    []problem
 	transitions []api.LayoutTransition
-	refused     *refusal      // nothing else is known then
-	withheld    *refusal      // why no pod is made; all else goes on
-	misfit      *refusal      // why the world cannot have spec.parallelism.layers; it stays as it is
-	sizing      string        // what is waited for before the memory of a rank is known; nothing else is known then
-	invalid     *refusal      // a value of the spec that only the operator can check; all else goes on
-	silent      []string      // pods with a member whose agents do not answer
-	unknown     bool          // all of them: which layout is in force is not known
+	refused     *refusal      // if set, nothing else is known
+	withheld    *refusal      // why no pod is created; everything else continues
+	misfit      *refusal      // why the world cannot have spec.parallelism.layers; its layout stays
+	sizing      string        // why the memory per rank is not known yet; if set, nothing else is known
+	invalid     *refusal      // a value of the spec that only the operator can check; everything else continues
+	silent      []string      // pods that hold a member and whose agents do not answer
+	unknown     bool          // no agent answers: the active layout is unknown
 	gateways    int32         // replicas that accept requests
-	ending      bool          // the transition that runs is the aborted one
-	again       time.Duration // when to look again at pods that do not start; 0: there are none
+	ending      bool          // the running transition is the aborted one
+	again       time.Duration // when to check pods again that do not start; 0: there are none
 
-	gatewayProblems []problem             // pods of gateways that do not start, or are not made
-	aborted         *api.LayoutTransition // by the user; no other is begun
-	byData          bool                  // mode TensorParallel keeps a request's heads on one rank; set where a policy is asked
+	gatewayProblems []problem             // pods of gateways that do not start or could not be created
+	aborted         *api.LayoutTransition // by the user; no other transition starts
+	byData          bool                  // engines keep a request's heads on one rank; set if a policy decides
 	deleting        bool
-	expires         time.Time       // the first certificate; zero: not looked at
+	expires         time.Time       // earliest expiry of a certificate; zero: not checked
 	unrenewed       error           // why certificates could not be renewed
-	load            *api.LoadStatus // another one than the status tells; nil: none
+	load            *api.LoadStatus // a load status that differs from the current one; nil: none
 }
 
-// verdict of one condition.
+// verdict is the value of one condition.
 type verdict struct {
 	status  metav1.ConditionStatus
 	reason  string
@@ -65,7 +65,7 @@ type verdict struct {
 func no(reason, message string) verdict  { return verdict{metav1.ConditionFalse, reason, message} }
 func yes(reason, message string) verdict { return verdict{metav1.ConditionTrue, reason, message} }
 
-// writeStatus if it changed, and tells of what became worse.
+// writeStatus writes the status if it changed, and emits events for new problems.
 func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *scene) error {
 	before := d.DeepCopy()
 	st := &d.Status
@@ -137,7 +137,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	if equality.Semantic.DeepEqual(before.Status, d.Status) {
 		return nil
 	}
-	// Against the very status that was read: a patch of a part, from an older one, would mix two looks at the world.
+	// The lock requires the status that was read: a patch based on an older one would mix two states of the world.
 	if err := r.Status().Patch(ctx, d, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return client.IgnoreNotFound(err)
 	}
@@ -146,10 +146,10 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		r.event(d, nil, corev1.EventTypeWarning, api.ConditionPlaintextNetwork, "Reconcile", "%s", now.Message)
 	}
 	if was := apimeta.FindStatusCondition(before.Status.Conditions, api.ConditionDegraded); degraded.status == metav1.ConditionTrue &&
-		degraded.reason != api.ReasonTransitionFailed && // told when it happened
+		degraded.reason != api.ReasonTransitionFailed && // an event was emitted when it happened
 		degraded.reason != api.ReasonRepairFailed &&
 		(was == nil || was.Status != degraded.status || was.Reason != degraded.reason ||
-			was.Message != degraded.message && degraded.reason != api.ReasonMemberLost) { // one of them stops after the other
+			was.Message != degraded.message && degraded.reason != api.ReasonMemberLost) { // members stop one by one
 		r.event(d, nil, corev1.EventTypeWarning, degraded.reason, "Reconcile", "%s", degraded.message)
 	}
 	return nil
@@ -173,7 +173,7 @@ func (r *Reconciler) set(d *api.MoEDeployment, kind string, v verdict) {
 		Message: clip(v.message, longestMessage), ObservedGeneration: d.Generation})
 }
 
-// onlyWhile is for conditions that kstatus wants to see only while they are true.
+// onlyWhile is for conditions that kstatus expects to exist only while they are true.
 func (r *Reconciler) onlyWhile(d *api.MoEDeployment, kind string, on bool, v verdict) {
 	if !on {
 		apimeta.RemoveStatusCondition(&d.Status.Conditions, kind)
@@ -199,7 +199,7 @@ func fillLayout(d *api.MoEDeployment, s *scene) {
 		switch {
 		case ranks == int(d.Spec.RanksPerPod):
 			st.ReadyReplicas++
-		case ranks > 0: // a repair left some of its ranks out
+		case ranks > 0: // a repair removed some of its ranks
 		case p.DeletionTimestamp == nil && keeper.Ready(s.seen.Statuses[string(p.UID)], int(d.Spec.RanksPerPod), s.seen.Outcasts) != nil:
 			st.ReadyStandbyReplicas++
 		}
@@ -210,7 +210,7 @@ func fillLayout(d *api.MoEDeployment, s *scene) {
 		}
 		st.Members = append(st.Members, api.Member{Rank: int32(rank), ID: m.Id, Pod: m.Pod, Node: m.Node})
 	}
-	// Named by its LayoutTransition, which is there once there is a plan.
+	// The LayoutTransition gives the name; it exists once there is a plan.
 	open := slices.IndexFunc(s.transitions, func(t api.LayoutTransition) bool { return !over(&t) })
 	if e := s.seen.Running; e != nil && !s.seen.Repairing && open >= 0 {
 		st.Transition = &api.CurrentTransition{Name: s.transitions[open].Name, Phase: e.Phase, Flip: int32(e.Flip), Flips: int32(e.Flips),
@@ -218,7 +218,7 @@ func fillLayout(d *api.MoEDeployment, s *scene) {
 	}
 }
 
-// modeOf the layout in force; a world of one rank is in whichever is wanted.
+// modeOf returns the mode of the active layout. A world of one rank has the desired mode.
 func modeOf(d *api.MoEDeployment, l *tangramv1.Layout) api.Mode {
 	switch wanted, err := layout.ParseMode(string(wantedMode(d))); {
 	case l == nil:
@@ -295,12 +295,12 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 	return no(api.ReasonReconciled, "No failure was detected.")
 }
 
-// noMemory says whether an agent or the planner refused for want of memory.
+// noMemory says whether an agent or the planner rejected a transition for lack of memory.
 func noMemory(err error) bool {
 	return agentclient.RefusalCode(err) == tangramv1.Refusal_CODE_NO_MEMORY || planner.IsNoMemory(err)
 }
 
-// describe the problems of pods: how many of all, and each text once.
+// describe summarizes the problems of pods: their number, and each text once.
 func describe(all int, kind string, problems []problem) string {
 	text := fmt.Sprintf("%d of %d %s cannot start", len(problems), max(all, len(problems)), kind)
 	seen := map[string]bool{}
@@ -325,7 +325,7 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 		return no(api.ReasonAgentsUnreachable, "The state of the world is unknown because no agent responds. The operator changes nothing until one responds.")
 	case s.seen.Repairing || s.decision.Repair:
 		return yes(api.ReasonRepairing, "The world is being repaired: the surviving ranks switch to a layout without the lost ranks.")
-	case s.seen.Running != nil && !s.seen.Rebalancing: // width and mode are as wanted while experts move
+	case s.seen.Running != nil && !s.seen.Rebalancing: // a rebalance changes neither ranks nor mode
 		e := s.seen.Running
 		text := fmt.Sprintf("Flip %d of %d is in phase %s.", e.Flip, e.Flips, e.Phase)
 		if s.ending {
@@ -354,7 +354,7 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 	return no(api.ReasonReconciled, "The world matches the spec.")
 }
 
-// repairReadyOf the layout in force: whether the loss of any one rank could be repaired.
+// repairReadyOf says whether the loss of any one rank of the active layout could be repaired.
 func repairReadyOf(s *scene) verdict {
 	room, l := s.seen.Headroom, s.seen.Layout
 	switch {
@@ -382,7 +382,7 @@ func repairReadyOf(s *scene) verdict {
 	return yes(api.ReasonHeadroom, fmt.Sprintf("The loss of any rank can be repaired. In the worst case, rank %d, the other ranks fetch %d bytes.", worst.Rank, worst.BringBytes))
 }
 
-// unreadable says which agents cannot read the checkpoint, from which a repair brings what nobody holds any more.
+// unreadable says which agents cannot read the checkpoint, the source of a repair for pieces that no rank holds.
 func unreadable(s *scene) string {
 	var out []string
 	for i := range s.pods {

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// firstRefusal of an option to which a switch failed; twice as long after each further failure, lastRefusal at most.
+	// firstRefusal is how long a failed switch blocks its option. Each further failure doubles it, up to lastRefusal.
 	firstRefusal = time.Minute
 	lastRefusal  = time.Hour
-	// mostRefused options that a status tells of.
+	// mostRefused limits the blocked options in a status.
 	mostRefused = 8
 )
 
-// takeBack a decision on mode or width whose transition failed: the world is to go on as it is, and the option is refused for a while. It changes
-// d.Status.Policy, and says what it did; empty: nothing. A transition that succeeded clears its option.
+// takeBack withdraws a decision on mode or ranks whose transition failed, and blocks the option for a while. It changes
+// d.Status.Policy, and returns what it did; empty: nothing. A successful transition unblocks its option.
 func takeBack(x shapes, s *scene, now time.Time) string {
 	d, l := x.d, s.seen.Layout
 	st, ranks := d.Status.Policy, len(l.GetMembers())
@@ -43,7 +43,7 @@ func takeBack(x shapes, s *scene, now time.Time) string {
 	after := *st
 	if otherMode {
 		back := serves
-		if !x.allowed(serves) { // it failed in the middle
+		if !x.allowed(serves) { // it failed in the middle of the chain
 			back = cameFrom(st).On(ranks)
 		}
 		x.become(&after, back)
@@ -54,17 +54,17 @@ func takeBack(x shapes, s *scene, now time.Time) string {
 	}
 	failed, to, why := wanted.On(wantedRanks(d)), named(d, otherMode, otherWidth), clip(s.seen.Failed.Error(), mostText)
 	d.Status.Policy = &after
-	if x.wanted().On(wantedRanks(d)) == failed { // the bounds of the width leave nothing to go back to
+	if x.wanted().On(wantedRanks(d)) == failed { // the bounds on ranks leave no way back
 		d.Status.Policy = st
 		return ""
 	}
 	until := refuse(x, &after, failed, why, now)
-	s.seen.Failed = nil // of a transition that is not wanted any more
+	s.seen.Failed = nil // the failed transition is no longer wanted
 	return fmt.Sprintf("The transition to %s failed and was reverted: %s. The world continues with %s. The policy does not choose %s before %s.", to, why, named(d, otherMode, otherWidth), to,
 		until.UTC().Format(time.TimeOnly))
 }
 
-// widened says whether the width that is wanted was decided on, and is not where the world began.
+// widened says whether a decision set the desired number of replicas, and not the world's start.
 func widened(d *api.MoEDeployment) bool {
 	if !d.IsAutoscaled() {
 		return false
@@ -73,7 +73,7 @@ func widened(d *api.MoEDeployment) bool {
 	return i >= 0 && d.Status.Policy.Decisions[i].ToReplicas == d.DesiredReplicas()
 }
 
-// named mode, width or both that are wanted.
+// named describes the desired mode, number of replicas, or both.
 func named(d *api.MoEDeployment, mode, width bool) string {
 	switch {
 	case mode && width:
@@ -84,7 +84,7 @@ func named(d *api.MoEDeployment, mode, width bool) string {
 	return fmt.Sprintf("mode %s", d.Status.Policy.Mode)
 }
 
-// cameFrom which mode, before the newest decision that was followed.
+// cameFrom returns the mode before the newest applied decision.
 func cameFrom(st *api.PolicyStatus) kernels.Kind {
 	i := slices.IndexFunc(st.Decisions, func(x api.PolicyDecision) bool { return x.Action == api.ActionApply && x.From != x.To })
 	if i >= 0 && st.Decisions[i].From == api.ModeTensor {
@@ -93,7 +93,7 @@ func cameFrom(st *api.PolicyStatus) kernels.Kind {
 	return kindExpert
 }
 
-// refuse an option for a while. It gives until when.
+// refuse blocks an option for a while, and returns until when.
 func refuse(x shapes, st *api.PolicyStatus, s kernels.Shape, why string, now time.Time) time.Time {
 	option := api.FailedOption{Replicas: x.replicas(s), Mode: x.mode(s), Layers: x.short(s), Message: why}
 	if i := slices.IndexFunc(st.Backoff, x.isOption(s)); i >= 0 {
@@ -111,7 +111,7 @@ func refuse(x shapes, st *api.PolicyStatus, s kernels.Shape, why string, now tim
 	return option.Until.Time
 }
 
-// isOption says of a refused option whether it is a shape.
+// isOption returns whether a blocked option is the shape s.
 func (x shapes) isOption(s kernels.Shape) func(api.FailedOption) bool {
 	return func(r api.FailedOption) bool {
 		return r.Replicas == x.replicas(s) && r.Mode == x.mode(s) && r.Layers == x.short(s)

@@ -28,7 +28,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// modelView is the small model of drivertest.
+// modelView returns the small model of drivertest.
 func modelView(t *testing.T) *geometry.View {
 	t.Helper()
 	w, err := drivertest.NewWorld("m")
@@ -40,7 +40,7 @@ func modelView(t *testing.T) *geometry.View {
 	return view
 }
 
-// layoutIn a mode, of so many ranks of a small model; Hybrid: its layers differ.
+// layoutIn returns a layout of the small model with this mode and number of ranks; Hybrid: its layers differ.
 func layoutIn(t *testing.T, mode layout.Mode, ranks int, byData bool) *tangramv1.Layout {
 	t.Helper()
 	return firstLayout(t, mode, ranks, byData).Final
@@ -61,7 +61,7 @@ func firstLayout(t *testing.T, mode layout.Mode, ranks int, byData bool) *planne
 	return plan
 }
 
-// choosesMode is a world of two pods that follows the number of requests.
+// choosesMode creates a world of two pods whose policy follows the number of requests.
 func (b *bed) choosesMode() *api.MoEDeployment {
 	b.t.Helper()
 	d := b.deployment("w", 2)
@@ -70,7 +70,7 @@ func (b *bed) choosesMode() *api.MoEDeployment {
 	return b.ready("w")
 }
 
-// A switch that fails for a lasting reason leaves a world that serves as before, and is not tried again at once. A successor of the operator knows that, too.
+// If a switch fails for a lasting reason, the world serves as before. No operator repeats the switch soon.
 func TestAuto_WhenSwitchFails(t *testing.T) {
 	b := newBed(t)
 	d := b.choosesMode()
@@ -102,7 +102,7 @@ func TestAuto_WhenSwitchFails(t *testing.T) {
 	})
 }
 
-// The time for which an option is refused grows from a minute to an hour; each option has its own.
+// The time for which an option is blocked grows from a minute to an hour; each option has its own.
 func TestRefuse_WhenFailuresRepeat(t *testing.T) {
 	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 4, RanksPerPod: 1}}
 	d.Status.Policy = &api.PolicyStatus{Mode: api.ModeTensor}
@@ -128,7 +128,7 @@ func TestRefuse_WhenFailuresRepeat(t *testing.T) {
 	require.Empty(t, takeBack(x, s, now), "first the repair")
 }
 
-// What is taken back of a decision on mode and width, and what is not.
+// Which parts of a decision on mode and replicas are withdrawn.
 func TestTakeBack_WhenWidthIsDecided(t *testing.T) {
 	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1,
 		MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](8), Autoscaling: &api.Autoscaling{Action: api.ActionApply}}}
@@ -155,7 +155,7 @@ func TestTakeBack_WhenWidthIsDecided(t *testing.T) {
 	require.Empty(t, takeBack(x, s, now), "the policy did not decide it")
 }
 
-// A width that fails is taken back as a mode is: a world whose decision failed would decide nothing else.
+// A failed number of replicas is withdrawn like a mode; otherwise the policy could not decide anything else.
 func TestAuto_WhenDecidedWidthFails(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
@@ -163,7 +163,7 @@ func TestAuto_WhenDecidedWidthFails(t *testing.T) {
 	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "4096 bytes are short"})
 	b.busy(d)
 	b.told(api.EventDecisionReverted, "The transition to 4 replicas failed and was reverted")
-	// It tries three next, which fails as well, and is refused beside four.
+	// The policy then tries three, which also fails and is blocked in addition to four.
 	refused := func(d *api.MoEDeployment, replicas int32) bool {
 		return slices.ContainsFunc(d.Status.Policy.Backoff, func(o api.FailedOption) bool {
 			return o.Replicas == replicas && o.Mode == api.ModeExpert && o.Failures > 0 && strings.Contains(o.Message, "4096 bytes are short")
@@ -175,7 +175,7 @@ func TestAuto_WhenDecidedWidthFails(t *testing.T) {
 	require.EqualValues(t, 2, d.Status.Ranks)
 
 	b.agent("w-0").Refuse(nil)
-	require.Eventually(t, func() bool { // the operator writes the status, too
+	require.Eventually(t, func() bool { // the operator writes the status too
 		d := b.get("w")
 		earlier := d.DeepCopy()
 		for i := range d.Status.Policy.Backoff {
@@ -186,14 +186,14 @@ func TestAuto_WhenDecidedWidthFails(t *testing.T) {
 	b.until("w", "wider, once the time is over", func(d *api.MoEDeployment) bool { return d.Status.Ranks == 4 && !refused(d, 4) })
 }
 
-// A switch for which the agents have no room is not decided on: the planner is asked with the memory that there is.
+// The policy does not choose a switch for which agents lack memory: the planner gets the actual memory.
 func TestAuto_WhenMemoryIsShort(t *testing.T) {
 	b := newBed(t)
 	var peak uint64
 	for _, part := range firstLayout(t, layout.Expert, 2, false).Plan.Flips[0].Parts {
 		peak = max(peak, part.PeakBytes)
 	}
-	b.world("w").SetMemory(peak) // enough for what it begins with
+	b.world("w").SetMemory(peak) // enough for the initial layout
 	d := b.choosesMode()
 	b.loaded(d, 4)
 	d = b.until("w", "told why it stays", func(d *api.MoEDeployment) bool {
@@ -205,7 +205,7 @@ func TestAuto_WhenMemoryIsShort(t *testing.T) {
 	require.Len(t, b.history(), 1)
 }
 
-// Three write the status, each with a lock: a decision that meets another's write is written at the next look.
+// If the write of a decision conflicts with another write of the status, the next reconcile repeats it.
 func TestAuto_WhenDecisionMeetsAConflict(t *testing.T) {
 	var refused atomic.Int32
 	b := newBedWith(t, interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
@@ -221,7 +221,7 @@ func TestAuto_WhenDecisionMeetsAConflict(t *testing.T) {
 	require.Len(t, d.Status.Policy.Decisions, 1)
 }
 
-// A world that serves in TensorParallel and is given to mode Auto stays in TensorParallel, also by an operator that has not looked at it yet.
+// A TensorParallel world that changes to mode Auto stays so, even if a new operator has not seen the layout yet.
 func TestAuto_WhenLayoutIsNotKnownYet(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
@@ -239,11 +239,11 @@ func TestAuto_WhenLayoutIsNotKnownYet(t *testing.T) {
 	require.Len(t, b.history(), 1)
 }
 
-// In the middle of a transition mode Auto goes on to where that goes.
+// During a transition, mode Auto starts in the mode of its target.
 func TestBeginsIn_WhenTransitionIsUnderWay(t *testing.T) {
 	x := shapes{d: &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 4, RanksPerPod: 1}}}
 	s := &scene{}
-	s.seen.Layout = layoutIn(t, layout.Hybrid, 4, false) // its layers differ
+	s.seen.Layout = layoutIn(t, layout.Hybrid, 4, false) // the layers differ
 	_, is := beginsIn(x, s)
 	require.False(t, is)
 	s.transitions = []api.LayoutTransition{{Spec: api.LayoutTransitionSpec{To: api.TransitionEnd{Mode: api.ModeTensor}}}}
@@ -271,7 +271,7 @@ func TestAttentionByDataIsModeTensor(t *testing.T) {
 	require.False(t, known)
 }
 
-// A world of such engines goes to TensorParallel and back, and its prices are those of that layout.
+// A world of such engines switches to TensorParallel and back, and its prices are for that layout.
 func TestAuto_WhenAttentionStaysByData(t *testing.T) {
 	b := newBed(t)
 	d := b.choosesMode()
@@ -286,7 +286,7 @@ func TestAuto_WhenAttentionStaysByData(t *testing.T) {
 	b.until("w", "in mode ExpertParallel again", inMode(api.ModeExpert))
 }
 
-// A driver refuses to share experts out where nobody could repair them: the policy is told so, for as long as it is so.
+// A driver does not share experts if an agent cannot read the checkpoint, so the policy blocks such shapes meanwhile.
 func TestRefused_WhenCheckpointCannotBeRead(t *testing.T) {
 	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1}}
 	p := pricing{shapes: shapes{d: d}, view: modelView(t)}

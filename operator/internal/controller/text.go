@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// Lengths of what people read, in bytes.
+// Maximum lengths of texts for people, in bytes.
 const (
-	longestMessage = 1024 // of conditions and events, as the API server takes them of events; of conditions it would take 32768
-	longestWords   = 300  // of one part of a message: a container's last words, a loss
+	longestMessage = 1024 // of conditions and events: the API server's limit for events; for conditions it is 32768
+	longestWords   = 300  // of one part of a message: a container's last line, a loss
 )
 
-// clip a text to one line of at most n bytes, as a condition, an event or a line of a list shows it: lines are joined by
-// "; ", what cannot be printed becomes a space.
+// clip shortens a text to one line of at most n bytes, for a condition, an event or a list. It joins lines by "; " and
+// replaces unprintable characters by spaces.
 func clip(text string, n int) string {
 	var lines []string
 	for l := range strings.Lines(strings.ToValidUTF8(text, "?")) {
@@ -38,7 +38,7 @@ func clip(text string, n int) string {
 	return line[:end] + "..."
 }
 
-// lastWords of a container: the last line of its log or termination message, which is where a program says why it ends.
+// lastWords returns the last line of a container's log or termination message, where programs say why they end.
 func lastWords(message string) string {
 	message = strings.TrimSpace(message)
 	return clip(message[strings.LastIndexByte(message, '\n')+1:], longestWords)

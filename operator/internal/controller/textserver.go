@@ -18,16 +18,16 @@ const (
 	dirChat       = "/etc/tangram/chat"
 )
 
-// What a text server asks for if the spec says nothing: its imports, a tokenizer, and requests.
+// Default memory of a text server: its imports, a tokenizer, and requests.
 var (
 	textMemory      = resource.MustParse("1Gi")
 	textMemoryLimit = resource.MustParse("2Gi")
 )
 
-// textProcessor of a text server, if the spec says nothing of processors.
+// textProcessor is the default CPU request of a text server.
 const textProcessor = "200m"
 
-// withText gives the pod of a gateway what makes tokens of text: a text server that shares two UNIX sockets with the gateway, or a flag.
+// withText gives a gateway's pod a tokenizer: a text server that shares two UNIX sockets with the gateway, or a flag.
 func (r *Reconciler) withText(d *api.MoEDeployment, model string, pod *corev1.PodSpec) {
 	t, gateway := d.Spec.Gateway.Text, &pod.Containers[0]
 	if t == nil {
@@ -49,7 +49,7 @@ func (r *Reconciler) withText(d *api.MoEDeployment, model string, pod *corev1.Po
 		Name: containerText, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: []string{"/bin/tangram-front"},
 		Args:    append(both, textFlags(d, model)...),
-		// Not ready before it has rendered once, so that a rollout of gateways waits for it. Ready from then on: requests of token ids need none.
+		// A rollout of gateways waits for the first rendering. No readiness probe: token-id requests do not need it.
 		StartupProbe:  textProbe(5*time.Second, longestStart),
 		LivenessProbe: textProbe(30*time.Second, 90*time.Second),
 		Resources:     textResources(resourcesOf(d.Spec.Gateway.Template.Spec.Containers, containerText)), SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -65,7 +65,7 @@ func (r *Reconciler) withText(d *api.MoEDeployment, model string, pod *corev1.Po
 	pod.Containers = append(pod.Containers, text)
 }
 
-// textFlags are vLLM's.
+// textFlags are flags of vLLM.
 func textFlags(d *api.MoEDeployment, model string) []string {
 	t := d.Spec.Gateway.Text
 	flags := []string{"--model=" + checkpointFolder(d), "--served-model-name=" + model}
@@ -81,11 +81,11 @@ func textFlags(d *api.MoEDeployment, model string) []string {
 	return append(flags, t.Args...)
 }
 
-// textProbe asks the gateway, which asks the text server: its socket is not one of the network.
+// textProbe queries the gateway, which queries the text server, because the server listens only on a UNIX socket.
 func textProbe(every, patience time.Duration) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/textz", Port: intstr.FromInt32(portGatewayMetrics)}},
 		PeriodSeconds: int32(every / time.Second), TimeoutSeconds: int32(every / time.Second), FailureThreshold: int32(patience / every),
-		TerminationGracePeriodSeconds: ptr.To[int64](1)} // the server does not end before its gateway, and one that hangs shall not be waited for
+		TerminationGracePeriodSeconds: ptr.To[int64](1)} // a hung server would end only after its gateway
 }
 
 func textResources(asked corev1.ResourceRequirements) corev1.ResourceRequirements {

@@ -18,7 +18,7 @@ func withTextOf(t *api.Text) *api.MoEDeployment {
 		Gateway: api.Gateway{Text: t}}}
 }
 
-// The text server has what it needs to make tokens of text, and of the world no more than two sockets.
+// The text server has all it needs to convert text to tokens, and of the world only two sockets.
 func TestGateway_WhenTextIsSet(t *testing.T) {
 	r := &Reconciler{Images: Images{Gateway: "gateway:1"}}
 	d := withTextOf(&api.Text{Tokenizer: api.TokenizerCheckpoint, ToolCallParser: "hermes", ReasoningParser: "qwen3", Args: []string{"--a=b"},

@@ -26,31 +26,31 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// recorder keeps one transition as a LayoutTransition. What the driver tells is noted at once
-// and written by a goroutine of its own: a flip never waits for the API server, but for the
-// first write, without which nothing is begun.
+// recorder records one transition as a LayoutTransition. It notes the driver's reports immediately, and its own
+// goroutine writes them, so no flip waits for the API server. Only the first write blocks: without it no transition
+// begins.
 type recorder struct {
 	r       *Reconciler
-	d       *api.MoEDeployment // as it was when the transition began
+	d       *api.MoEDeployment // copy from the start of the transition
 	kind    api.TransitionKind
 	from    api.TransitionEnd
 	what    string
 	members []string
-	// rebalance that it carries out; nil: it does something else.
+	// rebalance is the one that this transition carries out; nil: none.
 	rebalance *balance.Report
 
 	mu     sync.Mutex
-	object *api.LayoutTransition // nil before there is a plan
+	object *api.LayoutTransition // nil until there is a plan
 	dirty  bool
 	done   chan struct{}
 	wait   sync.WaitGroup
 }
 
-// recorders of the runs of a deployment.
+// recorders creates the recorders for a deployment's transitions and repairs.
 type recorders struct {
 	r      *Reconciler
 	d      *api.MoEDeployment
-	wanted string // the mode of a transition, in words
+	wanted string // the desired mode, in words
 }
 
 // Transition implements keeper.Recorders.
@@ -70,14 +70,14 @@ func (x recorders) Transition(seen *world.Snapshot, members []string) world.Reco
 	return x.r.newRecorder(d, kind, seen, what, members)
 }
 
-// writeEvery so long at most: progress is for people, and each write is one more for the API server, its store and all who watch.
+// writeEvery is the minimum time between writes: each one loads the API server and watchers, and only people read it.
 const writeEvery = time.Second
 
 func (r *Reconciler) newRecorder(d *api.MoEDeployment, kind api.TransitionKind, seen *world.Snapshot, what string, members []string) *recorder {
 	return &recorder{r: r, d: d.DeepCopy(), kind: kind, from: fromOf(d, seen), what: what, members: members, done: make(chan struct{})}
 }
 
-// fromOf is the layout before a transition, but for its hash, which the driver reports.
+// fromOf is the layout before a transition, without its hash, which the driver reports.
 func fromOf(d *api.MoEDeployment, seen *world.Snapshot) api.TransitionEnd {
 	return api.TransitionEnd{Epoch: int64(seen.Epoch), Ranks: int32(len(seen.Layout.GetMembers())), Mode: modeOf(d, seen.Layout)}
 }
@@ -87,7 +87,7 @@ func transitionName(d *api.MoEDeployment, started time.Time) string {
 	return d.Name + "-" + strings.ReplaceAll(started.UTC().Format("20060102-150405.000"), ".", "-")
 }
 
-// Planned makes the object; a transition that cannot be recorded is not begun.
+// Planned creates the object. A transition that cannot be recorded does not begin.
 func (c *recorder) Planned(record *driver.Record) error {
 	name := transitionName(c.d, record.Started)
 	object := &api.LayoutTransition{ObjectMeta: meta(c.d, name, "transition"), Spec: transitionSpec(c.d, record, c.kind, c.from, api.Mode(record.Mode))}
@@ -114,7 +114,7 @@ func (c *recorder) Planned(record *driver.Record) error {
 	return nil
 }
 
-// transitionSpec of what a driver recorded.
+// transitionSpec converts the driver's record to a spec.
 func transitionSpec(d *api.MoEDeployment, record *driver.Record, kind api.TransitionKind, from api.TransitionEnd, mode api.Mode) api.LayoutTransitionSpec {
 	from.Epoch, from.LayoutHash = int64(record.FromEpoch), record.FromHash
 	return api.LayoutTransitionSpec{MoEDeploymentName: d.Name, MoEDeploymentGeneration: d.Generation, Kind: kind, From: from,
@@ -148,7 +148,7 @@ func setOutcome(s *api.LayoutTransitionStatus) {
 	}
 }
 
-// write that it has begun, and then what changed.
+// write writes the object's first status, and then changes.
 func (c *recorder) write() {
 	tick := time.NewTicker(writeEvery)
 	defer tick.Stop()
@@ -175,7 +175,7 @@ func (c *recorder) flush(ctx context.Context) error {
 	object := c.object.DeepCopy()
 	c.dirty = false
 	c.mu.Unlock()
-	// The whole status, zeros too: the API server wants them, and what became empty must go.
+	// Write the whole status, with zeros: the API server requires them, and emptied fields must disappear.
 	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": object.Status}})
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (c *recorder) flush(ctx context.Context) error {
 
 var phases = map[string]api.TransitionPhase{"prepare": api.PhasePreparing, "stage": api.PhaseStaging, "flip": api.PhaseFlipping, "retire": api.PhaseRetiring}
 
-// Progress of the running flip.
+// Progress notes the progress of the running flip.
 func (c *recorder) Progress(e driver.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,7 +223,7 @@ func (c *recorder) FlipDone(f driver.FlipRecord) {
 	c.dirty = true
 }
 
-// mostFlips that a status lists.
+// mostFlips limits the flips in a status.
 const mostFlips = 128
 
 func flipOf(f driver.FlipRecord) api.FlipStatus {
@@ -231,7 +231,7 @@ func flipOf(f driver.FlipRecord) api.FlipStatus {
 		Duration: duration(f.Seconds.Prepare + f.Seconds.Stage + f.Seconds.Flip + f.Seconds.Retire)}
 }
 
-// fillEnd of a status with what came of it.
+// fillEnd sets the outcome in a status.
 func fillEnd(s *api.LayoutTransitionStatus, record *driver.Record, phase api.TransitionPhase) {
 	end := metav1.NewMicroTime(record.Ended)
 	s.Phase, s.CompletionTime, s.Epoch, s.Retries, s.Bytes = phase, &end, int64(record.Epoch), int32(record.Retries), bytesOf(record.Bytes)
@@ -245,7 +245,7 @@ func fillEnd(s *api.LayoutTransitionStatus, record *driver.Record, phase api.Tra
 	setOutcome(s)
 }
 
-// sinceRequested to the end of a transition of the world, as it was when that began.
+// sinceRequested is the time to the end of a transition since Ready became false (in d), or else since its start.
 func sinceRequested(d *api.MoEDeployment, record *driver.Record) *metav1.Duration {
 	from := record.Started
 	if ready := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionReady); ready != nil && ready.Status != metav1.ConditionTrue && ready.LastTransitionTime.Time.Before(from) {
@@ -254,7 +254,7 @@ func sinceRequested(d *api.MoEDeployment, record *driver.Record) *metav1.Duratio
 	return &metav1.Duration{Duration: record.Ended.Sub(from).Round(time.Millisecond)}
 }
 
-// Ended writes what came of it, and tells.
+// Ended writes the outcome and emits an event.
 func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) {
 	c.r.runs.set(c.d.UID, "")
 	close(c.done)
@@ -318,7 +318,7 @@ func over(t *api.LayoutTransition) bool {
 		t.Status.Phase == api.PhaseAborted
 }
 
-// transitions of the world, the newest first.
+// transitions returns the transitions of the world, newest first.
 func (r *Reconciler) transitions(ctx context.Context, d *api.MoEDeployment) ([]api.LayoutTransition, error) {
 	var list api.LayoutTransitionList
 	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}); err != nil {
@@ -335,32 +335,32 @@ func newestFirst(all []api.LayoutTransition) {
 	})
 }
 
-// leftOpen: one that is younger may be open because its end is written just now.
+// leftOpen is the age up to which an open object is left alone, because its end may be just being written.
 const leftOpen = 5 * time.Second
 
-// tidy ends LayoutTransitions that an operator which is no more left open, and removes the
-// oldest beyond the limit. It gives when to look again; 0: no need.
+// tidy ends LayoutTransitions that a previous operator left open, and removes the oldest beyond the limit. It returns
+// when to check again; 0: not needed.
 func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.LayoutTransition, running bool) (time.Duration, error) {
 	kept, again := 0, time.Duration(0)
 	for i := range all {
 		t := &all[i]
 		switch age := time.Since(t.CreationTimestamp.Time); {
-		case over(t) || running: // the end of the one that runs brings us here again
+		case over(t) || running: // the end of the running transition triggers the next reconcile
 		case age <= leftOpen:
-			again = leftOpen - age + time.Second // creation is told in whole seconds
+			again = leftOpen - age + time.Second // creation times have whole seconds
 		default:
 			before := t.DeepCopy()
 			now := metav1.NowMicro()
 			t.Status.Phase, t.Status.CompletionTime = api.PhaseFailed, &now
 			t.Status.Message = "The operator that ran this transition ended. Its successor continued from the state of the agents."
 			setOutcome(&t.Status)
-			// With a lock: what the cache shows may be older than the end that was just written.
+			// With a lock: the cached object may be older than an end that was just written.
 			err := r.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 				return 0, err
 			}
 		}
-		if !over(t) || t.Name == d.Annotations[api.AbortAnnotation] { // that one still holds others back
+		if !over(t) || t.Name == d.Annotations[api.AbortAnnotation] { // it still prevents others
 			continue
 		}
 		if kept++; kept > int(d.Spec.Tuning.HistoryLimit) {
@@ -372,7 +372,7 @@ func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.L
 	return again, nil
 }
 
-// recent transitions for the status, the newest first.
+// recent returns the last transitions for the status, newest first.
 func recent(all []api.LayoutTransition) []api.RecentTransition {
 	var out []api.RecentTransition
 	for i := range all {

@@ -13,7 +13,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// starting says that a pod has a node and none of its containers has run yet, and since when.
+// starting says whether a pod has a node but no container has run yet, and since when.
 func starting(p *corev1.Pod) (since time.Time, yes bool) {
 	if p.Spec.NodeName == "" || p.Status.Phase != corev1.PodPending || p.DeletionTimestamp != nil {
 		return since, false
@@ -32,8 +32,8 @@ func starting(p *corev1.Pod) (since time.Time, yes bool) {
 	return since, true
 }
 
-// problemOf a pod, or nil: what its status says, or, if it does not start, the kubelet's last warning. A volume that cannot be mounted is told
-// by an event only. again: when to look again; 0: a change of the pod will bring us here.
+// problemOf returns the problem of a pod, or nil. If a pod does not start, it reads the kubelet's last warning: only an
+// event reports a failed mount. again: when to check again; 0: a change of the pod triggers that.
 func (r *Reconciler) problemOf(ctx context.Context, p *corev1.Pod) (found *problem, again time.Duration, err error) {
 	if found := findProblem(p); found != nil {
 		return found, 0, nil
@@ -42,7 +42,7 @@ func (r *Reconciler) problemOf(ctx context.Context, p *corev1.Pod) (found *probl
 	if !slow {
 		return nil, 0, nil
 	}
-	if left := r.KeepEnded - time.Since(since); left > 0 { // most pods start in that time
+	if left := r.KeepEnded - time.Since(since); left > 0 { // most pods start within that time
 		return nil, left, nil
 	}
 	warning, err := r.lastWarning(ctx, p.Namespace, p.UID)
@@ -52,7 +52,7 @@ func (r *Reconciler) problemOf(ctx context.Context, p *corev1.Pod) (found *probl
 	return &problem{p.Name, api.ReasonPodsFailing, fmt.Sprintf("%s: %s", warning.Reason, clip(warning.Message, longestWords))}, r.KeepEnded, nil
 }
 
-// lastWarning event about an object, or nil. It is read live: a cache of a namespace's events would be large.
+// lastWarning returns the last warning event about an object, or nil. It reads live: a cache of events would be large.
 func (r *Reconciler) lastWarning(ctx context.Context, namespace string, uid types.UID) (*corev1.Event, error) {
 	var list corev1.EventList
 	if err := r.APIReader.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"involvedObject.uid": string(uid), "type": corev1.EventTypeWarning}); err != nil {

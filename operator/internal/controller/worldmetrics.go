@@ -9,14 +9,14 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// worldMetrics export the load of each world once, however many gateways it has: the last reading, at the time of a scrape. A world without a
-// reading has no series.
+// worldMetrics exports the load of each world once, for all its gateways: the last reading at the time of a scrape. A
+// world without a reading has no series.
 type worldMetrics struct {
 	figures []worldFigure
 	readers sync.Map // loadReader by types.NamespacedName
 }
 
-// loadReader has the last reading of a world; a readings.Reader is one.
+// loadReader returns the last reading of a world; readings.Reader implements it.
 type loadReader interface {
 	Last(seconds float64) (*telemetry.Sample, *telemetry.Window, error)
 }

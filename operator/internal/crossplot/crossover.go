@@ -17,11 +17,11 @@ import (
 	"tangram.dev/operator/pkg/simplot"
 )
 
-// Thresholds of requests that others published, drawn as upright lines.
+// Published thresholds in requests, drawn as vertical lines.
 var published = []float64{205, 256}
 
-// Draw draws how long a step takes in mode ExpertParallel over mode TensorParallel, by requests: a line for each engine, routing and context; above 1 mode TensorParallel
-// is the faster.
+// Draw draws the step duration of mode ExpertParallel over that of TensorParallel, by requests, with a line for each
+// engine, routing and context. Above 1, mode TensorParallel is faster.
 func Draw(to io.Writer, title string, all []simcli.Crossover) error {
 	if len(all) == 0 || len(all) > 2*len(simplot.Colours) {
 		return fmt.Errorf("found %d crossovers to plot; want 1 to %d", len(all), 2*len(simplot.Colours))
@@ -37,7 +37,7 @@ func Draw(to io.Writer, title string, all []simcli.Crossover) error {
 	p.X.Tick.Marker = ticks
 	p.Add(plotter.NewGrid())
 	low, high := 1.0, 1.0
-	engines := map[string]int{} // its place among the colours
+	engines := map[string]int{} // index of its colour
 	for _, c := range all {
 		if _, there := engines[c.Engine]; !there {
 			engines[c.Engine] = len(engines)

@@ -13,21 +13,21 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// window that latencies are of.
+// window is the period over which latencies are measured.
 const window = time.Minute
 
-// missed is the figure that an SLO goes with.
+// missed is the metric that needs an SLO.
 const missed = "tangram_operator_world_slo_missed_ratio"
 
-// figure of a world. A name is that of the metric for Prometheus, where there is one (docs/telemetry.md).
+// figure is a metric of a world. It has the same name as the Prometheus metric, if there is one (docs/telemetry.md).
 type figure struct {
 	name   string
-	window bool // it is of the last minute
+	window bool // measured over the last minute
 	value  func(readings.Reading, telemetry.SLO) (float64, error)
 }
 
-// figures that are served. All are of the whole world: an HPA with a target of type AverageValue divides by the pods that there are. A figure
-// per rank would mislead it in a transition, when ranks in force and pods that are ready are not the same.
+// figures are the served metrics. All are totals of the world: an HPA with a target of type AverageValue divides by the
+// number of pods. A value per rank would mislead it in a transition, when active ranks and ready pods differ.
 var figures = []figure{
 	gauge("tangram_operator_world_requests_running", func(g *telemetry.Gauges) float64 { return float64(g.Running) }),
 	gauge("tangram_operator_world_requests_waiting", func(g *telemetry.Gauges) float64 { return float64(g.WaitingRequests()) }),
@@ -38,7 +38,7 @@ var figures = []figure{
 	{"tangram_operator_world_tokens_per_second", true, func(r readings.Reading, _ telemetry.SLO) (float64, error) { return r.Window.TokensPerSecond(), nil }},
 	latency("vllm:time_to_first_token_seconds_p99", func(l telemetry.Latencies) (float64, bool) { return l.FirstToken(.99) }),
 	latency("vllm:request_time_per_output_token_seconds_p99", func(l telemetry.Latencies) (float64, bool) { return l.BetweenTokens(.99) }),
-	// What is missed, not what is attained: an HPA grows what is above its target.
+	// The share of missed responses, not of good ones: an HPA scales up when a metric is above its target.
 	{missed, true, func(r readings.Reading, slo telemetry.SLO) (float64, error) {
 		share, known := r.Window.Answers.Attainment(slo).Share()
 		if !known {
@@ -63,8 +63,8 @@ func latency(name string, value func(telemetry.Latencies) (float64, bool)) figur
 	}}
 }
 
-// idle: no answer ended in the last minute. Where nobody asks, nobody waits too long: else an HPA would keep what was wanted last, for it shrinks
-// nothing while one of its metrics is not known. Where somebody waits, the latency is not known.
+// idle is the latency if no response completed in the last minute. Without requests it is 0: an HPA does not scale down
+// while one of its metrics is unknown. With running or waiting requests it is unknown.
 func idle(r readings.Reading) (float64, error) {
 	if n := requests(&r.Sample.Gauges); n > 0 {
 		return 0, apierrors.NewServiceUnavailable(fmt.Sprintf("no answer ended in the last %s, but %d requests are running or waiting", window, n))
@@ -81,7 +81,7 @@ func find(name string) (figure, bool) {
 	return figure{}, false
 }
 
-// sloOf the labels that an HPA's metric asks for: ttft and tpot, durations.
+// sloOf returns the SLO in the labels of an HPA's metric: ttft and tpot, durations.
 func sloOf(f figure, s labels.Selector) (telemetry.SLO, error) {
 	var slo telemetry.SLO
 	asked, _ := s.Requirements()

@@ -1,4 +1,4 @@
-// Package custommetrics tells autoscalers of the load of worlds: custom.metrics.k8s.io, served by the operator itself.
+// Package custommetrics serves the load of worlds to autoscalers as custom.metrics.k8s.io, from the operator's process.
 package custommetrics
 
 import (
@@ -22,18 +22,18 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// Worlds that can be asked for.
+// Worlds gives access to worlds and their load.
 type Worlds interface {
-	// Load of a world in the mean of a window. The error says why nothing is known of now.
+	// Load returns a world's load over a window. The error says why the current load is unknown.
 	Load(ctx context.Context, world types.NamespacedName, window time.Duration) (readings.Reading, error)
-	// Find the worlds of a namespace with such labels.
+	// Find returns the worlds of a namespace that match a label selector.
 	Find(ctx context.Context, namespace string, s labels.Selector) ([]types.NamespacedName, error)
 }
 
-// Worlds' kind, as the API server names it.
+// moedeployments is the resource as the API server names it.
 var moedeployments = schema.GroupResource{Group: api.GroupVersion.Group, Resource: "moedeployments"}
 
-// Provider of the figures of worlds.
+// Provider serves the metrics of worlds.
 type Provider struct{ Worlds Worlds }
 
 var _ provider.CustomMetricsProvider = (*Provider)(nil)
@@ -85,7 +85,7 @@ func (p *Provider) GetMetricByName(ctx context.Context, name types.NamespacedNam
 	return value, nil
 }
 
-// GetMetricBySelector implements provider.CustomMetricsProvider. Of a world whose load is not known it gives nothing.
+// GetMetricBySelector implements provider.CustomMetricsProvider. It omits worlds whose load is unknown.
 func (p *Provider) GetMetricBySelector(ctx context.Context, namespace string, s labels.Selector, info provider.CustomMetricInfo, of labels.Selector) (*custom_metrics.MetricValueList, error) {
 	names, err := p.Worlds.Find(ctx, namespace, s)
 	if err != nil {

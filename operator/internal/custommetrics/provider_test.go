@@ -45,7 +45,7 @@ func (w worlds) Find(_ context.Context, namespace string, _ labels.Selector) ([]
 
 func of(name string) types.NamespacedName { return types.NamespacedName{Namespace: "a", Name: name} }
 
-// loads of three worlds: one that is asked, one that nobody asks, and one that tells nothing.
+// loads returns three worlds: a busy one, an idle one, and one whose load is unknown.
 func loads() (worlds, time.Time) {
 	at := time.Now().Add(-time.Second)
 	answers := telemetry.Latencies{}
@@ -99,7 +99,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// What nobody can know is told as such: else an autoscaler would act on it.
+// An unknown latency is reported as unknown; otherwise an autoscaler would act on it.
 func TestALatencyIsNotKnownWhileAllWait(t *testing.T) {
 	all, at := loads()
 	all[of("idle")] = readings.Reading{At: at, Sample: &telemetry.Sample{Gauges: telemetry.Gauges{Waiting: 3}}, Window: &telemetry.Window{Seconds: 60, Answers: telemetry.Latencies{}}}
@@ -128,7 +128,7 @@ func TestWhatCannotBeAskedFor(t *testing.T) {
 		{"moedeployments", missed, "model=m,ttft=2s", "use the labels ttft and tpot"},
 	} {
 		s := labels.Everything()
-		if x.selector == "tpot=-1s" { // no value of a label, and a caller need not be kubectl
+		if x.selector == "tpot=-1s" { // not a valid label value, but not every caller is kubectl
 			s = labels.SelectorFromValidatedSet(labels.Set{"tpot": "-1s"})
 		} else if x.selector != "" {
 			var err error

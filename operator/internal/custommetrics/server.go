@@ -19,22 +19,22 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/custommetrics"
 )
 
-// Server of custom.metrics.k8s.io, behind the API server of the cluster, which says who asks and whether they may.
+// Server serves custom.metrics.k8s.io behind the cluster's API server, which authenticates and authorizes the clients.
 type Server struct {
 	Address    string // host:port
 	Config     *rest.Config
-	Kubeconfig string // of the same cluster; empty: as pods have it
+	Kubeconfig string // of the same cluster; empty: in-cluster configuration
 	Worlds     Worlds
 	Trust      *Trust
 	Log        *slog.Logger
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: all operators answer, for a Service takes any of them.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: the Service selects any operator, so all of them serve.
 func (s *Server) NeedLeaderElection() bool { return false }
 
 // Start serves until the context ends.
 func (s *Server) Start(ctx context.Context) error {
-	// Nobody can trust what has no certificate.
+	// Without a certificate no client can trust the server.
 	if err := s.Trust.await(ctx, s.Log); err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (s *Server) server(l net.Listener) (*apiserver.CustomMetricsAdapterServer, 
 	o.SecureServing.Listener, o.SecureServing.MinTLSVersion = l, "VersionTLS13"
 	o.Authentication.RemoteKubeConfigFile, o.Authorization.RemoteKubeConfigFile = s.Kubeconfig, s.Kubeconfig
 	o.Features.EnableProfiling, o.EnableMetrics = false, false
-	o.SecureServing.ServerCert.CertDirectory = "" // nothing is written: the certificate is that of Trust
+	o.SecureServing.ServerCert.CertDirectory = "" // write no files: the certificate comes from Trust
 	definitions := func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 		all := core.GetOpenAPIDefinitions(ref)
 		maps.Copy(all, custommetrics.GetOpenAPIDefinitions(ref))

@@ -23,16 +23,16 @@ import (
 	"tangram.dev/operator/internal/pki"
 )
 
-// APIService that the chart makes, and which is told whom to trust.
+// APIService is the object that the chart creates; its caBundle says which authority the API server trusts.
 const APIService = "v1beta2.custom.metrics.k8s.io"
 
 const (
-	// lookEvery: how often what is trusted is looked at; less than the time that is left to whoever must follow (Load).
+	// lookEvery is the interval between checks of Secret, APIService and certificate. It must be shorter than Load.
 	lookEvery = time.Minute
 	lookAgain = 2 * time.Second // after an error
 	// FieldManager of the APIService's caBundle.
 	FieldManager = "tangram-custom-metrics"
-	// authority's name, as pki has names of worlds.
+	// authority is used as the world name that pki needs.
 	authority  = "custom-metrics"
 	keyCA      = "ca.crt"
 	keyCAKey   = "ca.key"
@@ -40,15 +40,15 @@ const (
 	settledKey = "serving.tangram.dev/settled"
 )
 
-// Trust is how the cluster's API server knows that it speaks with an operator: an authority in a Secret, which all operators of a release share; the
-// APIService names it; and each operator signs a certificate for itself. All is replaced in time, the authority in three steps.
+// Trust lets the cluster's API server authenticate the operators: they share an authority in a Secret, which the
+// APIService names, and each signs its own certificate. All are renewed in time, the authority in three steps.
 type Trust struct {
 	Client    client.Client // live
 	Namespace string
-	Secret    string // made by the chart, empty
-	Host      string // of the Service, as the API server calls it
+	Secret    string // created empty by the chart
+	Host      string // the Service's name as the API server uses it
 	Validity  pki.Validity
-	Load      time.Duration // until all operators and API servers hold what changed; 0: 5 minutes
+	Load      time.Duration // time until all operators and API servers have loaded a change; 0: 5 minutes
 
 	mu        sync.Mutex
 	cert, key []byte
@@ -74,7 +74,7 @@ func (t *Trust) CurrentCertKeyContent() (cert, key []byte) {
 	return t.cert, t.key
 }
 
-// await the first certificate.
+// await waits for the first certificate.
 func (t *Trust) await(ctx context.Context, log *slog.Logger) error {
 	for {
 		err := t.look(ctx)
@@ -90,7 +90,7 @@ func (t *Trust) await(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// keep it good until the context ends.
+// keep renews the certificate and the authority until the context ends.
 func (t *Trust) keep(ctx context.Context, log *slog.Logger) {
 	next := time.Duration(0)
 	for {
@@ -109,7 +109,7 @@ func (t *Trust) keep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// look at all of it once, and do what is due.
+// look checks Secret, APIService and certificate once, and takes all steps that are due.
 func (t *Trust) look(ctx context.Context) error {
 	s := &corev1.Secret{}
 	if err := t.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Secret}, s); err != nil {
@@ -129,7 +129,7 @@ func (t *Trust) look(ctx context.Context) error {
 	return t.advance(ctx, s, a, changed)
 }
 
-// authority in the Secret; made if there is none.
+// authority returns the authority in the Secret, and creates it if there is none.
 func (t *Trust) authority(ctx context.Context, s *corev1.Secret) (*pki.Authority, error) {
 	if len(s.Data[keyCA]) > 0 {
 		a, err := pki.ParseAuthority(authority, t.Validity, s.Data[keyCA], s.Data[keyCAKey], s.Data[keyCANext])
@@ -145,7 +145,7 @@ func (t *Trust) authority(ctx context.Context, s *corev1.Secret) (*pki.Authority
 	return a, t.write(ctx, s, a)
 }
 
-// write with the version that was read: of several operators one wins, and the others read what it wrote.
+// write uses the version that was read: of several operators one wins, and the others read its result.
 func (t *Trust) write(ctx context.Context, s *corev1.Secret, a *pki.Authority) error {
 	key, err := a.KeyPEM()
 	if err != nil {
@@ -162,7 +162,7 @@ func (t *Trust) write(ctx context.Context, s *corev1.Secret, a *pki.Authority) e
 	return t.Client.Update(ctx, s)
 }
 
-// show a certificate that the authority signed.
+// show makes sure that the server presents a valid certificate of the authority.
 func (t *Trust) show(a *pki.Authority) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,7 +180,7 @@ func (t *Trust) show(a *pki.Authority) error {
 	return nil
 }
 
-// tell the cluster's API server whom to trust. True: it was told something new.
+// tell writes the trusted authorities into the APIService. True: they changed.
 func (t *Trust) tell(ctx context.Context, bundle []byte) (bool, error) {
 	service := &unstructured.Unstructured{}
 	service.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"})
@@ -204,10 +204,10 @@ func (t *Trust) tell(ctx context.Context, bundle []byte) (bool, error) {
 	return true, t.Client.Patch(ctx, service, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager))
 }
 
-// advance the replacement of the authority, as far as all hold what it makes now and had time to load it.
+// advance takes the next step of the authority's replacement, if all had time to load the result of the last one.
 func (t *Trust) advance(ctx context.Context, s *corev1.Secret, a *pki.Authority, changed bool) error {
 	load := cmp.Or(t.Load, 5*time.Minute)
-	settled, _ := time.Parse(time.RFC3339Nano, s.Annotations[settledKey]) // none, or not ours: not settled
+	settled, _ := time.Parse(time.RFC3339Nano, s.Annotations[settledKey]) // missing or unreadable: not settled
 	if a.Stage() != pki.Alone && (changed || settled.IsZero()) {
 		metav1.SetMetaDataAnnotation(&s.ObjectMeta, settledKey, time.Now().Format(time.RFC3339Nano))
 		return t.Client.Update(ctx, s)

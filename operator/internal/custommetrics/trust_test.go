@@ -36,7 +36,7 @@ func newClient(t *testing.T, objects ...client.Object) client.Client {
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 }
 
-// bundle that the API server trusts now.
+// bundle returns the authorities that the API server trusts now.
 func bundle(t *testing.T, c client.Client) []byte {
 	t.Helper()
 	s := service("")
@@ -48,7 +48,7 @@ func bundle(t *testing.T, c client.Client) []byte {
 	return out
 }
 
-// requireTrusted: the API server would speak with who shows this.
+// requireTrusted checks that the API server would trust the certificate of `of`.
 func requireTrusted(t *testing.T, bundle []byte, of *Trust) {
 	t.Helper()
 	cert, key := of.CurrentCertKeyContent()
@@ -60,7 +60,7 @@ func requireTrusted(t *testing.T, bundle []byte, of *Trust) {
 	require.NoError(t, err)
 }
 
-// Two operators share an authority, and while it is replaced the API server trusts what each of them shows, whichever of them looks first.
+// While a shared authority is replaced, the API server trusts the certificates of both operators.
 func TestTheAuthorityIsReplacedWhileItIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, service("metrics"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "s"}})

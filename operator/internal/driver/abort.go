@@ -6,19 +6,20 @@ import (
 	"sync"
 )
 
-// ErrAborted says that somebody asked an Apply to end.
+// ErrAborted says that the user requested the end of an Apply.
 var ErrAborted = errors.New("aborted by the user")
 
-// Abort ends an Apply on request and never across a permit: a flip without one is aborted, one that has it goes on and is
-// the last; of a run, what the agents have not begun is withdrawn. Nothing is permitted after Ask. It serves one Apply; its zero value is ready, and a nil one asks for nothing.
+// Abort ends an Apply on request. A flip without a permit is aborted; a permitted one continues and is the last. Of a
+// run, the flips that the agents have not begun are withdrawn. No permit follows Ask. An Abort serves one Apply. Its
+// zero value is ready; a nil one requests nothing.
 type Abort struct {
 	mu        sync.Mutex
 	wanted    bool
-	permitted bool // an attempt has a permit, or may have, and is not over
+	permitted bool // an attempt has, or may have, a permit and has not ended
 	cancel    context.CancelFunc
 }
 
-// Ask for it, at any time, also before the Apply and more than once.
+// Ask requests the abort. It may be called at any time, also before the Apply and more than once.
 func (a *Abort) Ask() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -37,7 +38,7 @@ func (a *Abort) asked() bool {
 	return a.wanted
 }
 
-// guard gives the context of an Apply; the function returned ends it.
+// guard returns the context of an Apply, and the function that ends it.
 func (a *Abort) guard(ctx context.Context) (context.Context, func()) {
 	if a == nil {
 		return ctx, func() {}
@@ -52,7 +53,7 @@ func (a *Abort) guard(ctx context.Context) (context.Context, func()) {
 	return ctx, cancel
 }
 
-// permit writes the permit record: either that is begun before Ask, or it never is.
+// permit writes the permit record, unless Ask came first.
 func (a *Abort) permit(write func() error) error {
 	if a == nil {
 		return write()
@@ -62,11 +63,11 @@ func (a *Abort) permit(write func() error) error {
 	if a.wanted {
 		return ErrAborted
 	}
-	a.permitted = true // also after an error it may be written
+	a.permitted = true // an error does not prove that it was not written
 	return write()
 }
 
-// over: the attempt has ended, so that nothing is permitted.
+// over: the attempt has ended, so no permit is open.
 func (a *Abort) over() {
 	if a == nil {
 		return

@@ -9,7 +9,7 @@ import (
 	"tangram.dev/operator/internal/store"
 )
 
-// Before the permit an Apply that is asked to end leaves nothing behind; after it the flip is the last of the chain.
+// An abort before the permit leaves nothing behind. After the permit, its flip completes and is the last of the chain.
 func TestAbort(t *testing.T) {
 	for phase, epoch := range map[string]uint64{"": 1, "prepare": 1, "stage": 1, "flip": 2, "retire": 2} {
 		t.Run("in "+phase, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestAbort(t *testing.T) {
 				require.Equal(t, epoch, w.Layout().Epoch)
 				require.True(t, w.Idle(), "nothing is left half done")
 				if phase == "" {
-					return // it came to no attempt
+					return // no attempt was started
 				}
 				var intent Intent
 				_, err = store.Load(t.Context(), d.Store, keyIntent, &intent)
@@ -44,7 +44,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// Whoever asks while the last flip has its permit comes too late: it is done, and no failure.
+// An abort after the permit of the last flip comes too late: the Apply succeeds.
 func TestAbortOfTheLastFlip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
@@ -60,7 +60,7 @@ func TestAbortOfTheLastFlip(t *testing.T) {
 	})
 }
 
-// Nothing is permitted once the Apply is to end.
+// No permit follows Ask.
 func TestNoPermitAfterAsk(t *testing.T) {
 	a := &Abort{}
 	a.Ask()

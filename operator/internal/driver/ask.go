@@ -8,14 +8,14 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// answerSoon is the time for an agent's answer where all members that have answered stand still and say that they have no
-// connection with any of the others: that agent is not slow, it is cut off, or has no power.
+// answerSoon is the timeout for an agent if all members that have answered are stopped and report no connection to any
+// of the others. Then the agent is not slow: it is cut off or has no power.
 const answerSoon = 500 * time.Millisecond
 
-// question to an agent: what is its status?
+// question is a status query to an agent.
 type question struct {
 	begun  time.Time
-	slow   bool          // the one before it was not answered in time: nobody waits for this one
+	slow   bool          // the query before it timed out: do not wait for this one
 	done   chan struct{} // closed with the answer
 	status *tangramv1.StatusResponse
 	err    error
@@ -43,8 +43,8 @@ func (q *question) answered() bool {
 	}
 }
 
-// ask every agent, each for at most Limits.Answer, or answerSoon where the others have given it up. One that did not
-// answer in time is not waited for again until it has answered; what it says to a question of before does not count.
+// ask queries every agent. The timeout is Limits.Answer, or answerSoon if givenUp. An agent that timed out is not
+// waited for again until it has answered; its answer to an earlier query does not count.
 func (d *Driver) ask(ctx context.Context, record Membership) (*truth, error) {
 	began, asked := time.Now(), make([]*question, len(d.Agents))
 	old := map[int]bool{}
@@ -68,7 +68,7 @@ func (d *Driver) ask(ctx context.Context, record Membership) (*truth, error) {
 		select {
 		case <-asked[i].done:
 		case <-look.C:
-			// What the others said before that one fell silent may be old by now.
+			// Answers from before that agent stopped answering may be stale by now.
 			for j, q := range asked {
 				switch again := anew[j]; {
 				case again != nil && again.answered() && again.err == nil:
@@ -103,7 +103,7 @@ func (d *Driver) ask(ctx context.Context, record Membership) (*truth, error) {
 	return newTruth(d.World, record, d.Pods, statuses, errs)
 }
 
-// givenUp: of those that have answered all members stand still, and reach none of the members that have not.
+// givenUp: all members that have answered are stopped and reach none of the members that have not.
 func givenUp(asked []*question) bool {
 	here := map[string]bool{}
 	for _, q := range asked {

@@ -14,8 +14,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// An agent is believed if a rank of it is in a layout that is not below the record, and that a fence or the end of a world has
-// not made void.
+// An agent is believed if one of its ranks has a layout that is not older than the record, and that no fence and no end
+// of a world has voided.
 func TestWhoIsBelieved(t *testing.T) {
 	fence := func(from, epoch uint64, survivors ...string) *Fence {
 		return &Fence{FromEpoch: from, Epoch: epoch, Survivors: survivors, Lost: []Lost{{Member: "x"}}}
@@ -62,7 +62,7 @@ func TestWhoIsBelieved(t *testing.T) {
 	}
 }
 
-// Ranks that left with a flip tell of the layout that it brought.
+// Ranks that left with a flip report the layout of that flip.
 func TestWhoLeftByAFlip(t *testing.T) {
 	left := func() *tangramv1.StatusResponse {
 		return in(out(says(layoutOf(6, "b"), "a")), 9, 6, tangramv1.Phase_PHASE_FLIPPED)
@@ -102,7 +102,7 @@ func TestWhoLeftByAFlip(t *testing.T) {
 	}
 }
 
-// A fence holds for the epoch that it was decided from and for that of its outcome.
+// A fence belongs to the epoch that it was decided from and to the epoch of its outcome.
 func TestWhatAFenceIsOf(t *testing.T) {
 	f := &Fence{FromEpoch: 4, Epoch: 5, Outcome: "forward", Lost: []Lost{{Member: "x"}}}
 	require.True(t, f.of(4) && f.of(5) && f.forward() && f.lost("x"))
@@ -112,7 +112,7 @@ func TestWhatAFenceIsOf(t *testing.T) {
 	require.False(t, f.of(0) || f.lost("x"))
 }
 
-// The record of members goes forward only, and keeps who was in worlds that are over, the latest first and not for ever.
+// The membership record only moves forward. It keeps a limited number of members of ended worlds, newest first.
 func TestTheRecordOfMembers(t *testing.T) {
 	s, err := store.OpenFile(filepath.Join(t.TempDir(), "store.json"))
 	require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestTheRecordOfMembers(t *testing.T) {
 	require.ErrorContains(t, err, "record the end of the world of epoch 7: ")
 }
 
-// A record that cannot be read whole is not changed, whatever its readable half says.
+// A record that cannot be parsed completely is not changed, whatever its readable part says.
 func TestARecordThatIsGarbageIsLeftAlone(t *testing.T) {
 	d := &Driver{World: "w", Store: &store.Memory{}, Log: slog.New(slog.DiscardHandler)}
 	flip := &tangramv1.Flip{Epoch: 1, TargetHash: []byte{0xab}}

@@ -11,22 +11,21 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// board keeps the latest status of some agents, fed by their Watch streams, which are
-// opened again when they break.
+// board keeps the latest status of some agents. Their Watch streams feed it and are reopened when they break.
 type board struct {
 	mu      sync.Mutex
 	latest  map[int]*tangramv1.StatusResponse
 	lost    map[int]silence // agents whose stream is down now
 	changed chan struct{}   // closed and replaced at each change
-	// A wait ends when an agent was silent for so long.
+	// A wait ends when an agent's stream has been down for this long.
 	patience time.Duration
 
 	attempt   uint64
-	knew      map[string]bool // members that told of the attempt
-	forgotten error           // one of them came back without it
+	knew      map[string]bool // members that reported the attempt
+	forgotten error           // a member that had reported the attempt restarted without it
 }
 
-// silence of an agent: why, and since when.
+// silence says why an agent's stream is down, and since when.
 type silence struct {
 	why   error
 	since time.Time
@@ -69,7 +68,7 @@ func (b *board) put(agent int, s *tangramv1.StatusResponse, err error) {
 	b.changed = make(chan struct{})
 }
 
-// remember who knows of the attempt: an agent that died and came back does not, and nobody need wait for it.
+// remember records the members that know the attempt. A restarted agent does not, so no wait for it is useful.
 func (b *board) remember(s *tangramv1.StatusResponse) {
 	for _, r := range s.GetRanks() {
 		switch id := r.GetMember().GetId(); {
@@ -81,26 +80,26 @@ func (b *board) remember(s *tangramv1.StatusResponse) {
 	}
 }
 
-// forgot says which agent came back without the attempt; nil: none.
+// forgot reports an agent that restarted without the attempt; nil: none.
 func (b *board) forgot() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.forgotten
 }
 
-// look gives a copy of what is known, and a channel that closes at the next change.
+// look returns a copy of the latest statuses, and a channel that closes at the next change.
 func (b *board) look() (map[int]*tangramv1.StatusResponse, map[int]silence, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return maps.Clone(b.latest), maps.Clone(b.lost), b.changed
 }
 
-// lookAtLeast so often, though nothing changes.
+// lookAtLeast is the poll interval while nothing changes.
 const lookAtLeast = 100 * time.Millisecond
 
-// until calls `done` on every change, and every lookAtLeast. `quiet` bounds the time in which `done` reports no
-// progress (a growing number); its error says what was waited for. An agent that does not
-// answer for too long ends it earlier.
+// until calls `done` on every change and every lookAtLeast, until it is ready or fails. `quiet` bounds the time in
+// which the progress that `done` returns (a growing number) does not change; the timeout error contains `what`. An
+// agent whose stream stays down ends the wait earlier.
 func (b *board) until(ctx context.Context, what string, quiet time.Duration,
 	done func(map[int]*tangramv1.StatusResponse) (bool, uint64, error)) error {
 	last, since := uint64(0), time.Now()
@@ -124,14 +123,14 @@ func (b *board) until(ctx context.Context, what string, quiet time.Duration,
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-		case <-time.After(min(left, lookAtLeast)): // what lasts is no change
+		case <-time.After(min(left, lookAtLeast)): // conditions that depend on time, without a change
 		}
 	}
 }
 
-// guard gives a context for calls: it ends when `lost` says that they are in vain, or an agent stays silent. done ends
-// it and says why it ended before; nil: it did not. What is known already counts before the call: one that fails at once,
-// as calls to a dead agent do, would be over before anybody looks.
+// guard returns a context for calls, which ends when `lost` reports an error or an agent does not answer. done ends it
+// and returns the reason of an earlier end; nil: none. Known losses count before the call: a call to a dead agent fails
+// immediately, before the goroutine checks.
 func (b *board) guard(ctx context.Context, lost func(map[int]*tangramv1.StatusResponse) error) (guarded context.Context, done func() error) {
 	guarded, end := context.WithCancelCause(ctx)
 	if err := b.inVain(lost); err != nil {
@@ -152,7 +151,7 @@ func (b *board) guard(ctx context.Context, lost func(map[int]*tangramv1.StatusRe
 	return guarded, func() error { end(nil); return <-over }
 }
 
-// inVain says why nobody should call now; nil: nothing is known against it.
+// inVain says why a call is useless now; nil: no reason is known.
 func (b *board) inVain(lost func(map[int]*tangramv1.StatusResponse) error) error {
 	latest, silent, _ := b.look()
 	if err := lost(latest); err != nil {
@@ -166,7 +165,7 @@ func (b *board) inVain(lost func(map[int]*tangramv1.StatusResponse) error) error
 	return nil
 }
 
-// waitError says that nothing moved for a time.
+// waitError says that a wait made no progress for a time.
 type waitError struct {
 	what, detail string
 	quiet        time.Duration

@@ -9,8 +9,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// differs says in which setting that both tell of two engines of a world differ: what an engine does not declare is not known of it. The size
-// of blocks is one, as KV is carried between ranks in whole blocks. Empty: in none.
+// differs returns a setting in which two engines of a world differ. Settings that one of them does not declare do not
+// count. The block size counts, because KV is migrated in whole blocks. It returns an empty name if no setting differs.
 func differs(one, other *tangramv1.EngineStatus) (name, has, against string) {
 	if one.GetKvBlockTokens() != other.GetKvBlockTokens() {
 		return "kv_block_tokens", fmt.Sprint(one.GetKvBlockTokens()), fmt.Sprint(other.GetKvBlockTokens())
@@ -23,8 +23,8 @@ func differs(one, other *tangramv1.EngineStatus) (name, has, against string) {
 	return "", "", ""
 }
 
-// alike says which engine of a transition has other settings than the rest. Members of the layout in force come first: the world is
-// right, and who joins is not.
+// alike rejects an engine of a transition whose settings differ from the others'. Members of the active layout come
+// first, so the joiner is blamed, not the world.
 func (t *truth) alike(target []string) error {
 	all := idsOf(t.layout)
 	for _, id := range target {
@@ -38,7 +38,7 @@ func (t *truth) alike(target []string) error {
 		}
 		return fmt.Sprintf("member %s, the future rank %d", id, slices.Index(target, id))
 	}
-	// One that leaves may have no engine any more.
+	// A leaver may have no engine.
 	all = slices.DeleteFunc(all, func(id string) bool { return !t.ranks[id].status.GetEngine().GetAttached() })
 	for _, id := range all {
 		if name, has, world := differs(t.ranks[id].status.GetEngine(), t.ranks[all[0]].status.GetEngine()); name != "" {
@@ -49,15 +49,15 @@ func (t *truth) alike(target []string) error {
 	return nil
 }
 
-// unlike says in what an engine that was started anew, in a layout that is in force, differs from those that were not, if it does. Where all
-// were, the first counts.
+// unlike says in which setting a restarted engine of an active layout differs from engines that were not restarted. If
+// all were restarted, the first one counts.
 func (t *truth) unlike(id string) string {
 	engine := t.ranks[id].status.GetEngine()
 	if !engine.GetAttached() || !engine.GetAttachedAfterFlip() {
 		return ""
 	}
 	world, from := engine, id
-	for _, fresh := range []bool{true, false} { // the last word has who was there before
+	for _, fresh := range []bool{true, false} { // members that were not restarted take precedence
 		for _, other := range slices.Backward(union(idsOf(t.layout), idsOf(t.older))) {
 			if e := t.ranks[other].status.GetEngine(); e.GetAttached() && e.GetAttachedAfterFlip() == fresh {
 				world, from = e, other
@@ -70,9 +70,9 @@ func (t *truth) unlike(id string) string {
 	return ""
 }
 
-// suit makes of a wanted shape one that all engines of a transition compute, or says which of them does not and what to do. They are
-// those of target and of the layout in force: on its way a world has layers of both. Even shards are a matter of the geometry
-// (readModel), and formats of slabs one between an engine and its agent.
+// suit returns a shape that all engines of a transition support, or names an engine that does not and the remedy. The
+// engines are those of target and of the active layout, because a world has layers of both on its way. Even shards are
+// handled with the geometry (readModel), slab formats between an engine and its agent.
 func (t *truth) suit(shape layout.Shape, target []string) (layout.Shape, error) {
 	for _, id := range slices.Concat(target, idsOf(t.layout)) {
 		if !t.ranks[id].status.GetEngine().GetAttentionDataOnly() {

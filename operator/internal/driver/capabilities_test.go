@@ -10,8 +10,8 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// One engine that keeps the heads of a request on one rank binds all: in TensorParallel the experts alone are cut, and users see the mode that they
-// asked for.
+// One engine that keeps the heads of a request on one rank binds the world: TensorParallel then cuts only the experts.
+// Users still see the mode that they requested.
 func TestTensorOfEnginesWithAttentionByDataCutsExpertsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -30,7 +30,7 @@ func TestTensorOfEnginesWithAttentionByDataCutsExpertsAlone(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, again.Flips, "a world that is as wanted is left alone")
 
-		// Of the two that are left each splits heads again, but not while the third is in the layout that is left.
+		// Both remaining engines split heads, but not while the third is in the active layout.
 		_, err = d.Apply(t.Context(), tensor(2))
 		require.NoError(t, err)
 		require.EqualValues(t, 1, w.Layout().Layers[0].AttentionGroupSize)
@@ -57,7 +57,7 @@ func TestAShapeThatAnEngineDoesNotComputeIsRefusedBeforeAnything(t *testing.T) {
 	})
 }
 
-// Who would carry KV in blocks of another size does not join, and the world does not notice; with the same it joins.
+// An engine with another KV block size does not join, and the world is unaffected. With the same size it joins.
 func TestAnEngineOfOtherSettingsDoesNotJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -81,7 +81,7 @@ func TestAnEngineOfOtherSettingsDoesNotJoin(t *testing.T) {
 	})
 }
 
-// What engines declare is compared by name; what one does not declare is not known of it.
+// Declared settings are compared by name. A setting that one engine does not declare is not compared.
 func TestAnEngineOfAnotherVersionDoesNotJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -106,7 +106,7 @@ func TestAnEngineOfAnotherVersionDoesNotJoin(t *testing.T) {
 	})
 }
 
-// An engine that is killed and comes back with other settings has no part in the world that a repair makes; with the same it has.
+// A killed engine that restarts with other settings is no survivor of a repair. With the same settings it is.
 func TestARepairLeavesOutAnEngineThatCameBackWithOtherSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, version := range []string{"1", "2"} {

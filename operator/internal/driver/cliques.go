@@ -1,10 +1,10 @@
 package driver
 
-// largestWhole gives the largest set of the n vertices 0..n-1 without a cut between any two;
-// of equals the one that is first in the order of numbers. cut is symmetric.
+// largestWhole returns the largest set of the vertices 0..n-1 without a cut between any two. Of equal sets it returns
+// the first in the order of numbers. cut is symmetric.
 //
-// Exact while the search takes fewer than wholeBudget steps, which cuts of real networks (some
-// ranks alone, some halves) never do; beyond, the best set found so far, which is a valid one.
+// It is exact for searches of fewer than wholeBudget steps. Cuts of real networks (single ranks, halves) stay below
+// that. Beyond, it returns the best set found so far, which is a valid one.
 func largestWhole(n int, cut func(i, j int) bool) []int {
 	s := wholeSearch{cut: cut}
 	all := make([]int, n)
@@ -24,8 +24,8 @@ type wholeSearch struct {
 	steps int
 }
 
-// grow tries all sets of chosen and some candidates. Candidates reach all that are chosen and are in
-// order; taking one is tried before leaving it, so that the first set of its size is the one we want.
+// grow tries all sets of chosen and some candidates. Candidates reach all chosen vertices and are in order. Taking a
+// candidate is tried before leaving it, so the first set of its size is the preferred one.
 func (s *wholeSearch) grow(chosen, candidates []int) {
 	if s.steps++; s.steps > wholeBudget && s.found {
 		return
@@ -47,12 +47,12 @@ func (s *wholeSearch) grow(chosen, candidates []int) {
 		}
 	}
 	s.grow(append(chosen[:len(chosen):len(chosen)], first), reached)
-	if len(reached) < len(rest) { // who is cut from nobody is in every largest set
+	if len(reached) < len(rest) { // a vertex without a cut is in every largest set
 		s.grow(chosen, rest)
 	}
 }
 
-// atMost bounds the largest set: of two that are cut from each other one is out.
+// atMost bounds the largest set: of two vertices with a cut between them, one is out.
 func (s *wholeSearch) atMost(candidates []int) int {
 	paired := make([]bool, len(candidates))
 	out := len(candidates)

@@ -8,25 +8,25 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// freshSettle is how long an engine that came back may be out of reach once a repair has told its peers where it is.
+// freshSettle is how long a reattached engine may be unreachable after a repair sent its address to its peers.
 const freshSettle = 4 * time.Second
 
-// doubts of a repair that is under way: all its members stand still and reached each other when the fence was made. One whose
-// engine hangs now, or is cut off, answers nothing more, and the repair would wait for it: the others tell, since they hear
-// nothing of it. since tells for how long a pair of members has been without a connection.
+// doubts detects losses during a repair. All its members are stopped and reached each other at the fence. The repair
+// would wait for a member that is unresponsive or cut off since then, but the others report a missing connection to it.
+// since is the time from which a pair of members has had no connection.
 type doubts struct{ since map[[2]string]time.Time }
 
-// apartError says that members of a repair do not reach each other any more.
+// apartError says that members of a repair no longer reach each other.
 type apartError struct {
 	pairs []string
-	fresh []string // of these, whose engines came back: where they are was told
+	fresh []string // of these, members with reattached engines, whose addresses were sent
 }
 
 func (e *apartError) Error() string { return "during the repair, " + strings.Join(e.pairs, ", ") }
 func (e *apartError) Unwrap() error { return ErrNeedsRepair }
 
-// look at what the members of a repair, who stand on the layout `before`, say of each other now: an apartError if some
-// are apart for longer than a line takes that broke and is made again.
+// look checks the connections between the members of a repair, whose layout is `before`. It returns an apartError if
+// some have been apart for longer than a reconnection takes.
 func (d *doubts) look(before *tangramv1.Layout, members map[string]bool, latest map[int]*tangramv1.StatusResponse) error {
 	standing := map[string]*tangramv1.EngineStatus{}
 	for _, s := range latest {
@@ -41,7 +41,7 @@ func (d *doubts) look(before *tangramv1.Layout, members map[string]bool, latest 
 	d.since = map[[2]string]time.Time{}
 	var out apartError
 	for id, engine := range standing {
-		if engine.GetAttachedAfterFlip() { // it tells only of what its engine of before reached
+		if engine.GetAttachedAfterFlip() { // its report is about the connections of its previous engine
 			continue
 		}
 		for _, rank := range engine.GetUnreachable() {

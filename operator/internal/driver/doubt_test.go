@@ -13,7 +13,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// waits: its Prepare has no answer while an engine of the repair hangs, as engines wait for connections with all others.
+// waits blocks in Prepare while a repair's engine is unresponsive, because engines wait for connections to all others.
 type waits struct {
 	*drivertest.Agent
 	hung *bool
@@ -27,8 +27,8 @@ func (a waits) Prepare(ctx context.Context, q *tangramv1.PrepareRequest) error {
 	return a.Agent.Prepare(ctx, q)
 }
 
-// A rank dies, and while the others stand still for the repair the engine of another one hangs: its agent says that it stands
-// still like all, and only the others tell that they hear nothing of it. Nobody waits until it answers.
+// During a repair the engine of another stopped rank becomes unresponsive. Its agent still reports it as stopped, and
+// only the others report no connection to it. The repair does not wait for it.
 func TestAnEngineHangsInARepair(t *testing.T) {
 	for _, at := range []string{"prepare", "stage"} {
 		t.Run(at, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 	}
 }
 
-// The engine of a member comes back, and hangs once it is to be prepared: its peers know by then where it is.
+// A reattached engine becomes unresponsive when it is prepared. Its peers have its address by then.
 func TestAnEngineThatCameBackHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
@@ -98,7 +98,7 @@ func TestAnEngineThatCameBackHangs(t *testing.T) {
 	})
 }
 
-// A line between two that stand still breaks and is made again: nothing begins anew for it.
+// A broken connection between two stopped ranks that is restored does not restart the repair.
 func TestALineThatBreaksInARepairMayBeMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)

@@ -1,6 +1,5 @@
-// Package driver takes a world through a plan, flip by flip, against its agents
-// (docs/architecture.md, section 4). It is level-based: each Apply first asks the agents
-// what is so, ends what an earlier driver left half done, and plans from the inventories.
+// Package driver takes a world through a plan, flip by flip (docs/architecture.md, section 4). It is level-based:
+// each Apply first queries the agents, ends attempts that an earlier driver left open, and plans from the inventories.
 // The flip in the agents is the outcome; the records in the store only permit.
 package driver
 
@@ -19,7 +18,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Agent is one pod's agent; agentclient.Client is one.
+// Agent is the control service of one pod's agent; agentclient.Client implements it.
 type Agent interface {
 	Address() string
 	Status(ctx context.Context, world string) (*tangramv1.StatusResponse, error)
@@ -33,17 +32,17 @@ type Agent interface {
 	Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error
 }
 
-// Limits of waiting. Each names what is given up when it passes.
+// Limits are timeouts. Each comment names the wait, then the action after the timeout.
 type Limits struct {
-	Engines time.Duration // for engines to attach: nothing is begun
+	Engines time.Duration // for engines to attach: nothing is started
 	Stage   time.Duration // without a new byte while staging: abort
 	Flip    time.Duration // from permit to flip: abort, unless one flipped
 	Outcome time.Duration // for the agents' outcome after the permit: error, run again
 	Retire  time.Duration // for a step of the new epoch: error, run again
-	// Of a world that is broken; 0: that of DefaultLimits.
-	Answer   time.Duration // of an agent, before it counts as missing
-	Stop     time.Duration // until every member that answers stands still: error, run again; at least twice Reattach
-	Reattach time.Duration // for the engine of a member whose agent lives to come back: it is lost
+	// For a broken world; 0: the value of DefaultLimits.
+	Answer   time.Duration // of an agent: it counts as missing
+	Stop     time.Duration // until every answering member is stopped: error, run again; at least twice Reattach
+	Reattach time.Duration // for a detached engine of a live agent: its member is lost
 }
 
 // DefaultLimits suit processes on one machine as well as pods.
@@ -60,65 +59,64 @@ func orDefault(limit, otherwise time.Duration) time.Duration {
 func (l Limits) answer() time.Duration   { return orDefault(l.Answer, DefaultLimits.Answer) }
 func (l Limits) reattach() time.Duration { return orDefault(l.Reattach, DefaultLimits.Reattach) }
 
-// stop is longer than reattach: a repair that gives up while it waits for an engine to come back would do so each time, for ever.
+// stop is longer than reattach; otherwise every repair would time out while it waits for an engine to attach again.
 func (l Limits) stop() time.Duration {
 	return max(orDefault(l.Stop, DefaultLimits.Stop), 2*l.reattach())
 }
 
-// Driver of one world. One Apply at a time; two drivers of one store are held apart by
-// compare-and-swap, one of them fails with store.ErrConflict.
+// Driver drives one world, one Apply at a time. Compare-and-swap separates two drivers of one store: one of them fails
+// with store.ErrConflict.
 type Driver struct {
 	World  string
-	Agents []Agent // every pod that is, or may become, part of the world; order = preference of joiners
-	// Pods of Agents, by UID: they name agents that do not answer. Without it a silent agent may be anybody's.
+	Agents []Agent // all pods of the world and possible joiners; order = preference of joiners
+	// Pods has the pod UIDs of Agents, for agents that do not answer. Without it, such an agent may have any member.
 	Pods []string
-	// Complete says that no process of the world is outside Agents: a member that none of them has, when all
-	// answer, is gone for good. Without it a world of which nobody answers is never given up.
+	// Complete says that no process of the world is outside Agents. If all answer, a member that none has is dead.
+	// Without Complete, a world of which no agent answers is never ended.
 	Complete bool
 	Store    store.Store
 	Log      *slog.Logger
 	Limits   Limits
 	Hooks    Hooks
-	// Abort ends an Apply on request; nil: nobody does. One for each Apply.
+	// Abort ends an Apply on request; nil: never. Each Apply needs its own.
 	Abort *Abort
-	// Run is how many flips have one permit at most (docs/architecture.md, 4.1); 0: DefaultRun, 1: each has its own.
+	// Run is the maximum number of flips per permit (docs/architecture.md, 4.1); 0: DefaultRun, 1: one permit per flip.
 	Run int
 
-	late map[int]*question // to agents that did not answer in time, by index of the agent
+	late map[int]*question // unanswered queries to agents that timed out, by index of the agent
 }
 
-// Hooks into an Apply. Each may be nil; they are called from one goroutine at a time.
+// Hooks are callbacks of an Apply. Each may be nil. They are called from one goroutine at a time.
 type Hooks struct {
-	// Planned is called once there is a plan and before anything is done; an error ends the
-	// Apply with nothing done. It is not called where nothing is to do.
+	// Planned is called after planning and before any action. It is not called for an empty plan. On an error the Apply
+	// ends without any action.
 	Planned  func(*Record) error
 	Progress func(Event)
 	FlipDone func(FlipRecord)
-	// Continue is asked between flips; false ends the Apply with ErrSuperseded.
+	// Continue is called between flips and during a run; false ends the Apply with ErrSuperseded.
 	Continue func() bool
-	// Save keeps the record of an Apply that had a plan, however it ended.
+	// Save stores the record of an Apply that had a plan, also after an error.
 	Save func(context.Context, *Record) error
 }
 
-// ErrSuperseded says that something else is wanted by now: the running flip was ended, the
-// rest of the plan was not begun.
+// ErrSuperseded says that the desired layout changed: the running flip was completed, the rest of the plan not started.
 var ErrSuperseded = errors.New("superseded: the desired layout changed")
 
-// Wanted is what a world shall become.
+// Wanted is the desired state of a world.
 type Wanted struct {
-	// Ranks of the world: the first of its members stay, others join in the order of Agents.
+	// Ranks of the world: its first members stay, others join in the order of Agents.
 	Ranks int
-	// Members that the world shall have, by id, instead of Ranks.
+	// Members that the world should have, by id, instead of Ranks.
 	Members    []string
 	Shape      layout.Shape
 	SpareBanks uint32 // of a first layout; 0 means 1
-	// FromCheckpoint and not from ranks that hold it comes what a rank lacks (planner.Options).
+	// FromCheckpoint: missing pieces come from the checkpoint, not from ranks that hold them (planner.Options).
 	FromCheckpoint bool
-	// PauseSteps: engines compute nothing from each flip's begin to its end.
+	// PauseSteps: engines compute nothing from each flip's start to its end.
 	PauseSteps bool
 }
 
-// Event tells where a transition stands.
+// Event reports the progress of a transition.
 type Event struct {
 	Flip       int     `json:"flip"` // from 1
 	Flips      int     `json:"flips"`
@@ -136,8 +134,8 @@ func (d *Driver) progress(e Event) {
 	}
 }
 
-// Apply brings the world to what is wanted and gives the record of how; with an error,
-// the record says how far it came. A world that is as wanted gets a record of 0 flips.
+// Apply brings the world to the desired state and returns the record of the transition. On an error the record covers
+// the completed part. If the world is already as desired, the record has 0 flips.
 func (d *Driver) Apply(ctx context.Context, want Wanted) (*Record, error) {
 	if len(want.Members) > 0 {
 		want.Ranks = len(want.Members)
@@ -150,7 +148,7 @@ func (d *Driver) Apply(ctx context.Context, want Wanted) (*Record, error) {
 		err = fmt.Errorf("%w: %w", ErrAborted, err)
 	}
 	record.finish(err)
-	if record.PlanHash != "" && d.Hooks.Save != nil { // a plan was made, so that something may have happened
+	if record.PlanHash != "" && d.Hooks.Save != nil { // a plan was made, so something may have happened
 		if saving := d.Hooks.Save(context.WithoutCancel(ctx), record); saving != nil {
 			err = errors.Join(err, fmt.Errorf("save the record: %w", saving))
 		}
@@ -216,7 +214,7 @@ func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 	return d.saveMembership(ctx, truth)
 }
 
-// waitEngines waits until the engine of every member that the chain needs is attached.
+// waitEngines waits until the engines of all members that the chain needs are attached.
 func (d *Driver) waitEngines(ctx context.Context, truth *truth, target []string) (*truth, error) {
 	deadline := time.Now().Add(d.Limits.Engines)
 	for {
@@ -268,8 +266,8 @@ func kindName(k tangramv1.FlipKind) string {
 
 func short(hash []byte) string { return hex.EncodeToString(hash) }
 
-// sources refuses a shape that a lost rank would tear without a copy elsewhere: in a layer whose ranks share
-// experts every rank holds a part of each, so that a readable checkpoint must be there (architecture, section 5).
+// sources rejects a shape that could not be repaired. In a layer whose ranks share experts, every rank holds a part of
+// each expert, so a lost rank requires a readable checkpoint (docs/architecture.md, section 5).
 func (t *truth) sources(want Wanted) error {
 	if !want.Shape.Shares() {
 		return nil
@@ -283,13 +281,13 @@ func (t *truth) sources(want Wanted) error {
 	return nil
 }
 
-// input of the planner: what is so, and what is wanted.
+// input returns the planner's input: the current and the desired state.
 func (t *truth) input(world string, target []string, want Wanted) planner.Input {
 	return planner.Input{World: world, Revision: t.revision, Geometry: t.view, Current: t.layout, Target: target,
 		Members: t.members(t.order), Shape: want.Shape, Options: planner.Options{SpareBanks: want.SpareBanks, FromCheckpoint: want.FromCheckpoint}}
 }
 
-// members as the planner takes them.
+// members returns these members in the planner's form.
 func (t *truth) members(ids []string) []planner.Member {
 	var out []planner.Member
 	for _, id := range ids {
@@ -303,5 +301,5 @@ func (t *truth) members(ids []string) []planner.Member {
 	return out
 }
 
-// view of the geometry that all agents agree on.
+// viewOf returns the view of a geometry.
 func viewOf(g *tangramv1.Geometry) (*geometry.View, error) { return geometry.New(g) }

@@ -51,7 +51,7 @@ func (w *bed) kill(i int) { w.Stop(w.agents[i].Address()) }
 func expert(ranks int) Wanted { return Wanted{Ranks: ranks, Shape: layout.Shape{Mode: layout.Expert}} }
 func tensor(ranks int) Wanted { return Wanted{Ranks: ranks, Shape: layout.Shape{Mode: layout.Tensor}} }
 
-// requireRanks: the first n are in the world, and nothing is under way.
+// requireRanks: the first n agents are in the world, and no attempt is open.
 func (w *bed) requireRanks(t *testing.T, n int) {
 	t.Helper()
 	require.True(t, w.Idle())
@@ -94,7 +94,7 @@ func TestFailureBeforeThePermitAborts(t *testing.T) {
 		require.NotContains(t, calls[len(calls)-1:], "permit")
 		w.agents[0].Refuse(nil)
 
-		_, err = d.Apply(t.Context(), tensor(2)) // ids of burned attempts are not used again
+		_, err = d.Apply(t.Context(), tensor(2)) // ids of aborted attempts are not reused
 		require.NoError(t, err)
 		w.requireRanks(t, 2)
 	})
@@ -113,7 +113,7 @@ func TestGateThatDoesNotOpenIsAborted(t *testing.T) {
 	})
 }
 
-// An agent died alone and came back, before its permit or while all wait at the gate: nobody waits for it any longer.
+// An agent restarts before its permit, or while all wait at the gate. The attempt ends without a wait for it.
 func TestAnAgentThatForgotTheAttemptEndsIt(t *testing.T) {
 	for _, permitted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("permitted=%t", permitted), func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestAnAgentThatForgotTheAttemptEndsIt(t *testing.T) {
 	}
 }
 
-// A pod dies when all have flipped, before it is told to give its old places back: nobody waits for it.
+// A pod dies after all have flipped and before it retires. The driver does not wait for it.
 func TestAMemberThatDiesBeforeItsRetire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -179,7 +179,7 @@ func TestLostReplyOfThePermitGoesForward(t *testing.T) {
 	})
 }
 
-// A driver dies at any point of an attempt; the next one ends what it left.
+// A driver dies at any point of an attempt; the next one ends the attempt.
 func TestNextDriverEndsWhatWasLeft(t *testing.T) {
 	for _, phase := range []tangramv1.Phase{tangramv1.Phase_PHASE_PREPARED, tangramv1.Phase_PHASE_STAGED,
 		tangramv1.Phase_PHASE_PERMITTED, tangramv1.Phase_PHASE_FLIPPED} {

@@ -10,8 +10,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// A ruling waits for those who run, for engines that may come back, and until what engines say of each other has not changed for a
-// while; and it is not made where nobody would survive who may still answer.
+// A ruling waits for running members, for engines that may attach again, and for connections that changed recently. It
+// also waits if no member would survive and one may still answer.
 func TestWhenARulingIsDue(t *testing.T) {
 	stay := tangramv1.Outcome_OUTCOME_ABORT
 	ruled := ruling{outcome: stay, survivors: []string{"a", "b", "c"}}
@@ -66,7 +66,7 @@ func TestWhenARulingIsDue(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		says("", world(t, sound), hung)
 
-		// It may be in a flip, and hear nobody while it brings KV from one that died.
+		// It may be in a flip, and receive nothing while it fetches KV from a dead rank.
 		begin()
 		permitted := func(_, b *tangramv1.RankStatus) {
 			b.Transition = &tangramv1.TransitionStatus{Attempt: 9, TargetEpoch: 5, Phase: tangramv1.Phase_PHASE_PERMITTED}
@@ -91,7 +91,7 @@ func TestWhenARulingIsDue(t *testing.T) {
 			away(nil, b)
 			b.Transition = &tangramv1.TransitionStatus{Attempt: 9, TargetEpoch: 5, Phase: tangramv1.Phase_PHASE_FAILED}
 		}
-		says("", world(t, failed), ruled) // its agent takes no engine before the attempt ends, which is by the ruling
+		says("", world(t, failed), ruled) // its agent accepts no engine before the ruling ends the attempt
 		flipped := func(_, b *tangramv1.RankStatus) {
 			away(nil, b)
 			b.Transition = &tangramv1.TransitionStatus{Attempt: 8, TargetEpoch: 4, Phase: tangramv1.Phase_PHASE_FLIPPED}
@@ -99,26 +99,26 @@ func TestWhenARulingIsDue(t *testing.T) {
 		says(back, world(t, flipped), ruled)
 		left := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 4, Epoch: 4, Outcome: "stay", Survivors: []string{"a", "c"}, Lost: []Lost{{Member: "b"}}}}
 		begin()
-		says("", world(t, away, left), ruled) // nobody waits for who was left out
-		says("", world(t, cut, left), ruled)  // nor is it news whom that one does not reach
+		says("", world(t, away, left), ruled) // a removed member is not waited for
+		says("", world(t, cut, left), ruled)  // a removed member's missing connection is no news
 		toLost := func(_, b *tangramv1.RankStatus) { b.Engine.Unreachable = []uint32{0} }
-		says("", world(t, toLost, left), ruled) // nor what it says itself
+		says("", world(t, toLost, left), ruled) // nor is its own report
 		begin()
 		fresh := func(a, b *tangramv1.RankStatus) { cut(a, b); b.Engine.AttachedAfterFlip = true }
-		says("", world(t, fresh), ruled) // it has not been told where the others are
+		says("", world(t, fresh), ruled) // it has no addresses of its peers
 		begin()
-		says("", silent, ruled) // whose agent is away may not come back
+		says("", silent, ruled) // the silent member may not come back
 		begin()
-		says("", unheard, ruled) // nor is it news that one does not reach it
+		says("", unheard, ruled) // a missing connection to it is no news
 		begin()
 		says(back, world(t, away), ruled)
 		time.Sleep(time.Second)
-		says("", world(t, func(a, b *tangramv1.RankStatus) { cut(a, b); away(a, b) }), ruled) // nor one without an engine
+		says("", world(t, func(a, b *tangramv1.RankStatus) { cut(a, b); away(a, b) }), ruled) // nor is this cut
 		begin()
 		both := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 4, Epoch: 4, Outcome: "stay", Survivors: []string{"a", "b"}, Lost: []Lost{{Member: "c"}}}}
 		says(changed, world(t, cut, both), ruled)
 
-		// Many cuts are the same cuts, whoever is asked first.
+		// Several cuts are equal in any order of the reports.
 		begin()
 		apart := func(a, b *tangramv1.RankStatus) {
 			a.Engine.Unreachable, b.Engine.Unreachable = []uint32{1, 2}, []uint32{0, 2}
@@ -131,7 +131,8 @@ func TestWhenARulingIsDue(t *testing.T) {
 	})
 }
 
-// An engine hangs that its agent says is at work, where all others that stand still say that they have no connection with it.
+// A member is unresponsive if its agent reports a running engine and all other stopped members miss a connection to it.
+// it.
 func TestWhoHangs(t *testing.T) {
 	hears := func(e evidence, no ...string) evidence { e.unreachable = no; return e }
 	runs := func(e evidence) evidence { e.stopped = false; return e }
@@ -165,7 +166,7 @@ func TestWhoHangs(t *testing.T) {
 	require.Equal(t, []string{"b"}, r.unknown)
 }
 
-// Each that is left out is told why.
+// Each removed member gets a reason.
 func TestWhyOneIsLeftOut(t *testing.T) {
 	a, c, d := still("a", 5), still("c", 5), still("d", 5)
 	b := still("b", 5)
@@ -191,7 +192,7 @@ func TestWhyOneIsLeftOut(t *testing.T) {
 	require.Contains(t, r.lost, Lost{"a", "the member is the only survivor of 8"})
 }
 
-// Who goes forward: who is there already, and who holds the very attempt that led there, staged.
+// Members that have the newest layout roll forward, and members that staged the same attempt.
 func TestWhoCanStandOnTheNewest(t *testing.T) {
 	s := scene{epoch: 5}
 	at := func(epoch, attempt uint64, phase tangramv1.Phase) evidence {
@@ -220,7 +221,7 @@ func TestWhoCanStandOnTheNewest(t *testing.T) {
 	require.EqualValues(t, 9, s.forward(), "not the attempt by which one came to the epoch before")
 	flipped.phase = tangramv1.Phase_PHASE_IDLE
 	require.Zero(t, sceneOf(5, waits, flipped).forward())
-	// A leaver tells the attempt, too.
+	// A leaver reports the attempt, too.
 	leaver := evidence{id: "z", answers: true, attempt: 6, leads: 5, phase: tangramv1.Phase_PHASE_FLIPPED}
 	for name, c := range map[string]struct {
 		change func(e *evidence)

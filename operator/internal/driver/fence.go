@@ -9,23 +9,23 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Fence says who goes on after members were lost, and what became of the attempt that the loss
-// broke. It is written once, by compare-and-swap, before any survivor is told anything.
+// Fence states the survivors after a loss, and the outcome of the attempt that the loss broke. It is written once, by
+// compare-and-swap, before any survivor receives anything.
 type Fence struct {
-	// FromEpoch of the attempt; without an unfinished one the epoch that the survivors stand on.
+	// FromEpoch of the attempt; without an unfinished attempt, the survivors' epoch.
 	FromEpoch uint64 `json:"from_epoch"`
 	Attempt   uint64 `json:"attempt,omitempty"`
 	Outcome   string `json:"outcome"` // stay, forward
-	// Epoch and Hash of the layout that the survivors stand on once they know the outcome.
+	// Epoch and Hash of the layout that the survivors have after the outcome.
 	Epoch     uint64   `json:"epoch"`
 	Hash      string   `json:"hash,omitempty"`
-	Survivors []string `json:"survivors"` // none: the world is over
+	Survivors []string `json:"survivors"` // none: the world has ended
 	Lost      []Lost   `json:"lost,omitempty"`
 }
 
 func (f *Fence) forward() bool { return f.Outcome == "forward" }
 
-// of says that the fence was decided from this epoch, so that a later one may only have fewer survivors.
+// of says that the fence was decided from this epoch. The survivors of a later one are then a subset.
 func (f *Fence) of(epoch uint64) bool { return f != nil && (f.FromEpoch == epoch || f.Epoch == epoch) }
 
 func (f *Fence) lost(member string) bool {
@@ -40,23 +40,23 @@ func (f *Fence) lost(member string) bool {
 	return false
 }
 
-// Membership of the epoch in force, and the last fence.
+// Membership is the record of the active epoch, and of the last fence.
 type Membership struct {
 	Epoch   uint64   `json:"epoch"`
 	Hash    string   `json:"hash"`
 	Members []string `json:"members"`
 	Fence   *Fence   `json:"fence,omitempty"`
-	// Worlds that were given up under this name, each started again from the checkpoint, and the members
-	// of the last of them: what one of those says is of a world that is over.
+	// Number of ended worlds of this name, each restarted from the checkpoint, and members of ended worlds, newest
+	// first. The reports of such members are about an ended world.
 	Worlds uint64   `json:"worlds,omitempty"`
 	Ended  []string `json:"ended,omitempty"`
-	// Repair that may flip, by its attempt: written with the permit, so that a fence that was decided before fails.
+	// Repair is the attempt of a repair that may flip. It is written with the permit, so an older fence decision fails.
 	Repair uint64 `json:"repair,omitempty"`
 
 	version uint64
 }
 
-// endedKept bounds Ended. A member of a world that is over and older than these is known by its epoch.
+// endedKept bounds Ended. Older members of ended worlds are recognized by their epoch.
 const endedKept = 1024
 
 func (d *Driver) membership(ctx context.Context) (Membership, error) {
@@ -66,13 +66,13 @@ func (d *Driver) membership(ctx context.Context) (Membership, error) {
 	return m, err
 }
 
-// believed says whether what an agent says of its layout is of this world as the record knows it, and not of
-// one that members saw whom a fence has left out, or of one that is over.
+// believed says whether an agent's reported layout is of this world according to the record. It is not if it is older
+// than the record, if only removed members have it, or if it is of an ended world.
 func (m *Membership) believed(s *tangramv1.StatusResponse) bool {
 	if s.GetLayout() == nil {
 		return false
 	}
-	floor, fenced, ended := m.Epoch, false, true // of no rank that is in it all is over
+	floor, fenced, ended := m.Epoch, false, true // ended: all of its ranks in the layout are of an ended world
 	for _, r := range s.GetRanks() {
 		if !r.GetInWorld() {
 			continue
@@ -92,8 +92,8 @@ func (m *Membership) believed(s *tangramv1.StatusResponse) bool {
 	return true
 }
 
-// leftBy says whether an agent's layout is one that its ranks left with the flip that brought it: they are in no layout,
-// and what they tell of that flip is the outcome all the same.
+// leftBy says whether an agent's ranks left the world with the flip to the layout that it reports. They are in no
+// layout, but their report of that flip still proves the outcome.
 func (m *Membership) leftBy(s *tangramv1.StatusResponse) bool {
 	left := false
 	for _, r := range s.GetRanks() {
@@ -114,8 +114,8 @@ func (d *Driver) mayRepair(ctx context.Context, was Membership, attempt uint64) 
 	return err
 }
 
-// fence writes the ruling. It fails with store.ErrConflict, and nothing is done, if the record is not the one
-// that the ruling was made from.
+// fence writes the ruling. If the record is not the one that the ruling was made from, it fails with store.ErrConflict
+// and does nothing.
 func (d *Driver) fence(ctx context.Context, was Membership, r ruling, attempt uint64, hash string) (Membership, error) {
 	f := &Fence{FromEpoch: r.fromEpoch, Attempt: attempt, Outcome: "stay", Epoch: r.standOn, Hash: hash,
 		Survivors: r.survivors, Lost: r.lost}
@@ -134,7 +134,7 @@ func (d *Driver) fence(ctx context.Context, was Membership, r ruling, attempt ui
 	return now, nil
 }
 
-// ended writes that the world is over: a fence that nobody survives.
+// ended records that the world has ended: a fence without survivors.
 func (d *Driver) ended(ctx context.Context, was Membership, members []string, lost []Lost, epoch uint64) (Membership, error) {
 	now := Membership{Fence: &Fence{FromEpoch: epoch, Outcome: "stay", Epoch: epoch, Survivors: []string{}, Lost: lost},
 		Worlds: was.Worlds + 1, Ended: append(append([]string(nil), members...), was.Ended...)}
@@ -147,7 +147,7 @@ func (d *Driver) ended(ctx context.Context, was Membership, members []string, lo
 	return now, nil
 }
 
-// found records the first layout before it may be in force.
+// found records the first layout before it may be active.
 func (d *Driver) found(ctx context.Context, was Membership, flip *tangramv1.Flip, target *tangramv1.Layout) error {
 	now := was
 	now.Epoch, now.Hash, now.Members = flip.Epoch, short(flip.TargetHash), idsOf(target)
@@ -157,13 +157,13 @@ func (d *Driver) found(ctx context.Context, was Membership, flip *tangramv1.Flip
 	return nil
 }
 
-// unfound takes it back: every agent has said that it did not flip it, and will not.
+// unfound removes that record, after every agent has reported that it did not flip and will not.
 func (d *Driver) unfound(ctx context.Context, attempt uint64, flip *tangramv1.Flip) error {
 	was, err := d.membership(ctx)
 	if err != nil || was.Epoch != flip.Epoch || was.Hash != short(flip.TargetHash) {
 		return err
 	}
-	// A later attempt may have the same target, and the permit: then it is that one's record.
+	// If a later attempt has the same target and the permit, the record belongs to it.
 	var intent Intent
 	if _, err := store.Load(ctx, d.Store, keyIntent, &intent); err != nil || intent.Attempt != attempt {
 		return err

@@ -15,40 +15,40 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// flipRun takes one flip from intent to retire, or a run of them, which the agents walk by themselves once the first has its
-// permit (run.go).
+// flipRun takes one flip from intent to retire. It may also be a run of flips; the agents continue a run by themselves
+// once its first flip has the permit (run.go).
 type flipRun struct {
 	d      *Driver
 	truth  *truth // before the flip
 	first  *tangramv1.Flip
-	follow []*tangramv1.Flip // of a run, those behind the first
-	flip   *tangramv1.Flip   // the last
-	target *tangramv1.Layout // of the last
-	// Of the first, where others follow.
+	follow []*tangramv1.Flip // of a run: the flips after the first
+	flip   *tangramv1.Flip   // the last flip
+	target *tangramv1.Layout // target of the last flip
+	// Target of the first flip of a run; nil: there is only one flip.
 	firstTarget *tangramv1.Layout
 	record      *Record
 	event       Event
-	fence       uint64 // of a repair: version of the record of members that it goes on from
-	pause       bool   // nobody computes a step until it is over
+	fence       uint64 // of a repair: version of the membership record that it continues from
+	pause       bool   // no rank computes a step until the flip ends
 
-	header  *tangramv1.Header // of the first
+	header  *tangramv1.Header // of the first flip
 	last    *tangramv1.Header
 	agents  []int
 	members map[string]bool
 	board   *board
 	doubts  doubts
 	out     FlipRecord
-	walked  []FlipRecord // of a run: those that are done
-	moved   Bytes        // by them
+	walked  []FlipRecord // of a run: completed flips
+	moved   Bytes        // by the flips in walked
 	took    AgentSeconds
-	left    []FlipRecord // in the record
-	// When the permit was recorded.
+	left    []FlipRecord // records that were added to the transition's record
+	// Time at which the permit was recorded.
 	permitted time.Time
 }
 
 func (r *flipRun) do(ctx context.Context) error {
 	r.agents, r.members = r.truth.agentsOf(r.truth.layout, r.target), membersOf(r.truth.layout, r.target)
-	if r.repairs() { // those that were left out have no part in it
+	if r.repairs() { // removed members take no part
 		r.agents, r.members = r.truth.agentsOf(r.target), membersOf(nil, r.target)
 	}
 	intent, err := r.d.propose(ctx, r)
@@ -62,7 +62,7 @@ func (r *flipRun) do(ctx context.Context) error {
 	defer stop()
 	r.board = board
 
-	// Whatever fails before the permit is undone, also when the caller goes away.
+	// A failure before the permit is undone, even if the caller's context has ended.
 	if err := r.untilStaged(ctx); err != nil {
 		return r.abort(context.WithoutCancel(ctx), err)
 	}
@@ -91,8 +91,8 @@ func (r *flipRun) do(ctx context.Context) error {
 	return r.d.concluded(ctx, r.last.Attempt)
 }
 
-// after is the truth that the next flip begins from. The agents' streams have told it; only where one of them is down all are
-// asked.
+// after returns the world view for the next flip. It is built from the agents' streams; if one of them is down, all
+// agents are queried.
 func (r *flipRun) after(ctx context.Context) (*truth, error) {
 	latest, lost, _ := r.board.look()
 	if len(lost) > 0 && r.event.Flip < r.event.Flips {
@@ -114,8 +114,8 @@ func (r *flipRun) after(ctx context.Context) (*truth, error) {
 
 func (r *flipRun) repairs() bool { return r.flip.Kind == tangramv1.FlipKind_FLIP_KIND_REPAIR }
 
-// mayPermit checks the record of members once more. A repair goes on from its fence only; a first layout is
-// recorded before it can be in force, so that nobody starts a second world while its members do not answer.
+// mayPermit checks the membership record once more. A repair continues only from its own fence. A first layout is
+// recorded before it can be active, so that no driver starts a second world while its members do not answer.
 func (r *flipRun) mayPermit(ctx context.Context) error {
 	now, err := r.d.membership(ctx)
 	if err != nil {
@@ -136,8 +136,8 @@ func (r *flipRun) mayPermit(ctx context.Context) error {
 	return r.d.found(ctx, now, r.flip, r.target)
 }
 
-// broken says that members of the attempt are lost, so that waiting for them is in vain: those that are gone, and with an agent that
-// died alone and came back the attempt is lost.
+// broken says why waiting for the members of the attempt is useless: a member is lost, or an agent restarted and has no
+// record of the attempt.
 func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
 	if lost := r.gone(latest); lost != nil {
 		return lost
@@ -145,8 +145,8 @@ func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
 	return r.board.forgot()
 }
 
-// gone says which members of the attempt are lost. A member that stands still breaks it, unless it is there to be repaired and reached
-// by the others; with a joiner only the attempt is lost.
+// gone reports a lost member of the attempt. A stopped member breaks the attempt, except in a repair in which the
+// others reach it. If a joiner is lost, only the attempt is lost.
 func (r *flipRun) gone(latest map[int]*tangramv1.StatusResponse) error {
 	lost := brokenMembers(latest, func(s *tangramv1.StatusResponse, rank *tangramv1.RankStatus) part {
 		_, counted := r.members[rank.GetMember().GetId()]
@@ -169,9 +169,9 @@ func (r *flipRun) gone(latest map[int]*tangramv1.StatusResponse) error {
 	return nil
 }
 
-// each calls the agents side by side; the first error ends it, and so does a member that is lost meanwhile or an
-// agent that stays silent, for whom a call would wait. An agent without the attempt answers the call itself, and knows better why: one that
-// refuses has given the attempt up before its refusal is here.
+// each calls the agents concurrently. The first error ends it, and so does a lost member or an agent that does not
+// answer. An agent without the attempt does not: it rejects the call itself with a better reason, and an agent drops an
+// attempt before its rejection arrives.
 func (r *flipRun) each(ctx context.Context, agents []int, call func(context.Context, Agent, int) error) error {
 	ctx, done := r.board.guard(ctx, r.gone)
 	group, calls := errgroup.WithContext(ctx)
@@ -218,15 +218,14 @@ func (r *flipRun) untilStaged(ctx context.Context) error {
 	return err
 }
 
-// permitAll permits joiners before the others: a member of the epoch that may flip must
-// find them ready.
+// permitAll permits joiners before the others: a member of the active epoch that flips must find them ready.
 func (r *flipRun) permitAll(ctx context.Context) error {
 	joiners, others := r.truth.joinersFirst(r.agents)
 	for _, agents := range [][]int{joiners, others} {
 		err := r.each(ctx, agents, func(ctx context.Context, a Agent, _ int) error {
 			err := a.Permit(ctx, r.header)
 			if agentclient.RefusalCode(err) == tangramv1.Refusal_CODE_WRONG_PHASE {
-				return nil // flipped already: a repeated call; the board tells the outcome
+				return nil // flipped already, this is a repeated call; the board has the outcome
 			}
 			return err
 		})
@@ -237,8 +236,8 @@ func (r *flipRun) permitAll(ctx context.Context) error {
 	return nil
 }
 
-// untilFlipped goes on after the permit until the outcome is known: forward if any rank
-// flipped, back only when every agent has said that it did not.
+// untilFlipped continues after the permit until the outcome is known: forward if any rank flipped, back only if every
+// agent reported that it did not flip.
 func (r *flipRun) untilFlipped(ctx context.Context) error {
 	r.tell("flip", verdict{}, time.Now())
 	var cause error
@@ -250,10 +249,10 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 		latest, _, _ := r.board.look()
 		if lost := r.broken(latest); lost != nil {
 			cause = lost
-			break // also a joiner: trying again would go on for the whole limit
+			break // of a member or a joiner: retries would use up the whole limit
 		}
 		if silent := new(waitError); agentclient.RefusalCode(cause) != tangramv1.Refusal_CODE_UNSPECIFIED || errors.As(cause, &silent) {
-			break // a no, or an agent that is gone for long; not a line that broke
+			break // a rejection, or a long absence of an agent; not a broken connection
 		}
 		r.record.Retries++
 		_ = sleep(ctx, 200*time.Millisecond)
@@ -301,8 +300,8 @@ func (r *flipRun) waitFlipped(ctx context.Context, limit time.Duration) error {
 	})
 }
 
-// retire waits for a step of every member in the new epoch, then has the old places given
-// back. Both may take several tries.
+// retire waits for a step of every member in the new epoch, then makes the agents free the old pieces. Both may take
+// several tries.
 func (r *flipRun) retire(ctx context.Context) error {
 	r.tell("retire", verdict{}, time.Now())
 	err := r.board.until(ctx, "a step of the new epoch by every member", r.d.Limits.Retire,
@@ -327,7 +326,7 @@ func (r *flipRun) retire(ctx context.Context) error {
 	return err
 }
 
-// abort before the permit: nothing can have flipped. Where members are lost a repair ends the attempt, by a fence.
+// abort ends an attempt before its permit, when nothing can have flipped. If members are lost, a repair does it.
 func (r *flipRun) abort(ctx context.Context, cause error) error {
 	if errors.Is(cause, ErrNeedsRepair) {
 		return fmt.Errorf("attempt %d is left to the repair: %w", r.header.Attempt, cause)
@@ -346,7 +345,7 @@ func (r *flipRun) abort(ctx context.Context, cause error) error {
 	return fmt.Errorf("attempt %d aborted, the old layout stays active: %w", r.header.Attempt, cause)
 }
 
-// burned records it; a first layout that was not to be is not one any more.
+// burned records the abort. It also removes the record of an aborted first layout.
 func (r *flipRun) burned(ctx context.Context) error {
 	if r.flip.Kind == tangramv1.FlipKind_FLIP_KIND_FIRST {
 		if err := r.d.unfound(ctx, r.header.Attempt, r.flip); err != nil {

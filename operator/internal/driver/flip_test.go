@@ -28,7 +28,7 @@ func (s *speaker) Watch(ctx context.Context, _ string, each func(*tangramv1.Stat
 	return ctx.Err()
 }
 
-// flipOf these agents from what they say to epoch 5, by attempt 9; all of them have a part in it.
+// flipOf returns a flip of these agents from their layout to epoch 5, by attempt 9. All of them take part.
 func flipOf(t *testing.T, kind tangramv1.FlipKind, target *tangramv1.Layout, says ...*tangramv1.StatusResponse) (*flipRun, []*speaker) {
 	t.Helper()
 	d, all := speakers(says...)
@@ -54,15 +54,15 @@ const (
 	kindRepair = tangramv1.FlipKind_FLIP_KIND_REPAIR
 )
 
-// Who is lost ends a flip: a member breaks the world, a joiner the attempt alone; of a repair a member may stand still before.
+// A lost member ends a flip. A lost joiner ends only the attempt. In a repair a member may be stopped before the flip.
 func TestWhatBreaksAFlip(t *testing.T) {
 	four, five := layoutOf(4, "a", "b"), layoutOf(5, "a", "b", "j")
 	for name, c := range map[string]struct {
 		kind   tangramv1.FlipKind
 		says   *tangramv1.StatusResponse
 		change func(*tangramv1.EngineStatus)
-		want   string // of the error; none: all is well
-		repair bool   // the error needs one
+		want   string // of the error; empty: none
+		repair bool   // the error is ErrNeedsRepair
 	}{
 		"all is well":              {kindJoin, says(four, "b"), func(*tangramv1.EngineStatus) {}, "", false},
 		"a member has no engine":   {kindJoin, says(four, "b"), func(e *tangramv1.EngineStatus) { e.Attached = false }, "member b is detached", true},
@@ -102,7 +102,7 @@ func TestWhatBreaksAFlip(t *testing.T) {
 	})
 }
 
-// What must be so in the record of members, or is written there, before the permit.
+// Checks and writes of the membership record before the permit.
 func TestWhatPermitsAFlip(t *testing.T) {
 	four, five := layoutOf(4, "a"), layoutOf(5, "a")
 	saved := func(r *flipRun, m Membership) uint64 {
@@ -144,7 +144,7 @@ func TestWhatPermitsAFlip(t *testing.T) {
 	require.ErrorIs(t, r.mayPermit(t.Context()), errUnreadable)
 }
 
-// unreadable stores have failed.
+// unreadable stores fail on reads.
 type unreadable struct{ store.Store }
 
 var errUnreadable = errors.New("the disk is broken")
@@ -167,7 +167,7 @@ func TestWhatProgressTells(t *testing.T) {
 	})
 }
 
-// Joiners are permitted before members, who must find them ready; who has flipped by then says no, and nobody minds.
+// Joiners are permitted before members. An agent that has flipped by then rejects the permit, which is no error.
 func TestTheOrderOfPermits(t *testing.T) {
 	four, five := layoutOf(4, "a", "b"), layoutOf(5, "a", "b", "j")
 	words := []*tangramv1.StatusResponse{says(four, "a"), says(nil, "j"), says(four, "b")}
@@ -183,7 +183,7 @@ func TestTheOrderOfPermits(t *testing.T) {
 	require.Equal(t, [][]string{nil, permit, nil}, heard(all))
 }
 
-// Before the permit all agents are told to abort, and the attempt is burned, unless somebody is lost: then a repair ends it.
+// Before the permit all agents get the abort, and its id is not reused. If a member is lost, a repair ends it instead.
 func TestAbortBeforeThePermit(t *testing.T) {
 	cause := errors.New("no room")
 	begin := func(kind tangramv1.FlipKind) (*flipRun, []*speaker) {
@@ -227,14 +227,14 @@ func TestAbortBeforeThePermit(t *testing.T) {
 	require.ErrorContains(t, err, "no room; the abort also failed: an agent reports that it flipped attempt 9, which was never permitted")
 	require.Equal(t, Proposed, state(r))
 
-	// A failure counts more than what another agent says.
+	// A failure takes precedence over another agent's answer.
 	r, all = flipOf(t, kindLayout, layoutOf(5, "a", "b"), says(layoutOf(4, "a", "b"), "a"), says(layoutOf(4, "a", "b"), "b"))
 	r.d.Agents[0], all[1].answers = flippedAlready{r.d.Agents[0]}, []error{no}
 	err = r.abort(t.Context(), cause)
 	require.ErrorIs(t, err, no)
 	require.NotContains(t, err.Error(), "never permitted")
 
-	// A first layout is not one any more; other flips take nothing back.
+	// The record of a first layout is removed; other flips change nothing.
 	for _, kind := range []tangramv1.FlipKind{kindFirst, kindLayout} {
 		r, _ = begin(kind)
 		require.NoError(t, r.d.found(t.Context(), Membership{}, r.flip, r.target))
@@ -250,7 +250,7 @@ func TestAbortBeforeThePermit(t *testing.T) {
 	require.Equal(t, Proposed, state(r))
 }
 
-// halfRead stores have lost the record of members.
+// halfRead stores have lost the membership record.
 type halfRead struct{ store.Store }
 
 func (s halfRead) Get(ctx context.Context, key string) (store.Record, error) {
@@ -260,14 +260,14 @@ func (s halfRead) Get(ctx context.Context, key string) (store.Record, error) {
 	return s.Store.Get(ctx, key)
 }
 
-// flippedAlready agents say so to who would have them abort.
+// flippedAlready agents answer an abort with "flipped".
 type flippedAlready struct{ Agent }
 
 func (flippedAlready) Abort(context.Context, *tangramv1.Header, string) (bool, error) {
 	return true, nil
 }
 
-// The next flip begins from what the streams told last; where one of them is down all are asked, unless there is no next one.
+// The next flip uses the latest stream messages. If a stream is down, all agents are queried, unless no flip follows.
 func TestTheTruthAfterAFlip(t *testing.T) {
 	four, five := layoutOf(4, "a", "b"), layoutOf(5, "a", "b")
 	hash, err := layout.Hash(five)
@@ -277,7 +277,7 @@ func TestTheTruthAfterAFlip(t *testing.T) {
 		s.LayoutHash = hash
 		return s
 	}
-	begin := func(flips int, a, b *tangramv1.StatusResponse) *flipRun { // and what the two say then
+	begin := func(flips int, a, b *tangramv1.StatusResponse) *flipRun { // with these later reports of both
 		r, all := flipOf(t, kindLayout, five, says(four, "a"), says(four, "b"))
 		r.event = Event{Flip: 1, Flips: flips}
 		all[0].says, all[1].says = a, b
@@ -317,7 +317,7 @@ func TestTheTruthAfterAFlip(t *testing.T) {
 	}
 }
 
-// late agents take a while for each call.
+// late agents take some time for each call.
 type late struct{ Agent }
 
 func (l late) Prepare(ctx context.Context, q *tangramv1.PrepareRequest) error {
@@ -340,7 +340,7 @@ func (l late) Retire(ctx context.Context, h *tangramv1.Header) error {
 	return l.Agent.Retire(ctx, h)
 }
 
-// The record has the seconds of each phase, from its own begin, and what was moved.
+// The record has the seconds of each phase, each from its own start, and the moved bytes.
 func TestWhatAFlipLeavesInTheRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := setup(t, 2)
@@ -372,7 +372,7 @@ func TestWhatAFlipLeavesInTheRecord(t *testing.T) {
 		require.Equal(t, Done, intent.State)
 		require.Equal(t, record.Flips[1].Attempt, intent.Attempt)
 
-		// Whoever cannot write an intent begins nothing, and whoever cannot write the end of it says so.
+		// If the intent cannot be written, nothing begins. If its end cannot be written, the error says so.
 		d.Store = failing{d.Store, Proposed}
 		_, err = d.Apply(t.Context(), expert(2))
 		require.ErrorIs(t, err, errUnreadable)

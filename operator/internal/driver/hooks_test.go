@@ -14,7 +14,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// The members of a scale-down are chosen by the caller, also from the middle.
+// The caller chooses the remaining members of a scale-down, also from the middle.
 func TestWantedMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
@@ -55,8 +55,8 @@ func TestPlannedMayRefuse(t *testing.T) {
 	})
 }
 
-// What is wanted changes while a chain of several flips runs: the running flip ends, the next
-// Apply plans the rest from where the world is.
+// The desired layout changes during a chain of several flips. The running flip completes, and the next Apply plans the
+// rest from the current layout.
 func TestSupersededBetweenFlips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
@@ -87,8 +87,8 @@ func TestSupersededBetweenFlips(t *testing.T) {
 	})
 }
 
-// A gate that opens just as the abort arrives: the members flipped, and the joiner, which has
-// no word to give, has not withdrawn from an epoch that it is in.
+// A gate opens just as the abort arrives. The members have flipped, and the joiner, which has no vote, has not
+// withdrawn from an epoch that contains it.
 func TestAbortAsksMembersBeforeJoiners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -101,7 +101,7 @@ func TestAbortAsksMembersBeforeJoiners(t *testing.T) {
 	})
 }
 
-// Of ranks that could join, those whose engine is there are taken first.
+// Of the possible joiners, those with an attached engine come first.
 func TestJoinersWithAnEngineComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -113,7 +113,7 @@ func TestJoinersWithAnEngineComeFirst(t *testing.T) {
 	})
 }
 
-// prepared keeps what an agent was asked to prepare.
+// prepared records the Prepare requests of an agent.
 type prepared struct {
 	Agent
 	asked *[]*tangramv1.PrepareRequest
@@ -124,8 +124,8 @@ func (p prepared) Prepare(ctx context.Context, q *tangramv1.PrepareRequest) erro
 	return p.Agent.Prepare(ctx, q)
 }
 
-// A chain of flips takes a while: each flip begins from what is so then, not from what was so when the chain was planned: a peer
-// has another address by then.
+// Each flip of a chain uses the state at its start, not the state at planning time. Here a peer's address has changed
+// meanwhile.
 func TestAChainReadsTheWorldBetweenFlips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -137,7 +137,7 @@ func TestAChainReadsTheWorldBetweenFlips(t *testing.T) {
 		d.Hooks.Progress = func(e Event) {
 			if e.Flip == 1 && e.Phase == "retire" {
 				w.agents[0].MoveData("10.0.0.2:1")
-				synctest.Wait() // the streams have told
+				synctest.Wait() // the stream messages have arrived
 			}
 		}
 		record, err := d.Apply(t.Context(), tensor(3))
@@ -151,7 +151,7 @@ func TestAChainReadsTheWorldBetweenFlips(t *testing.T) {
 	})
 }
 
-// What the streams told last is read as strictly as an answer.
+// The latest stream messages are checked as strictly as an answer.
 func TestTruthAfterAFlip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
@@ -194,7 +194,7 @@ func TestTruthAfterAFlip(t *testing.T) {
 	})
 }
 
-// A member that dies while an Apply waits for a joiner's engine is not waited for.
+// If a member dies while an Apply waits for a joiner's engine, the wait ends.
 func TestADeathEndsTheWaitForEngines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)

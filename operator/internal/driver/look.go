@@ -6,28 +6,28 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Look is what a keeper of a world decides by: what its agents say, read against the record of members.
+// Look is the input of a keeper's decision: the agents' reports, read against the membership record.
 type Look struct {
-	// Layout in force, its epoch and hash; nil: none, or nobody answers who is in it.
+	// Layout that is active, its epoch and hash; nil: none, or no member of it answers.
 	Layout *tangramv1.Layout
 	Epoch  uint64
 	Hash   []byte
-	// Trouble wraps ErrNeedsRepair; nil: the members of the layout in force are there and at work.
+	// Trouble wraps ErrNeedsRepair; nil: all members of the active layout answer and run.
 	Trouble error
-	// Broken: the trouble is so for certain, not only unanswered questions. Then nothing but a Repair can change the world.
+	// Broken: the trouble is certain, not only a missing answer. Then only a Repair can change the world.
 	Broken bool
-	// Lagging: Broken, and only because some member is outside of the world. While a flip runs it may have been asked before it flipped.
+	// Lagging: Broken only because a member is outside the world. During a flip it may have reported before it flipped.
 	Lagging bool
-	// Outcasts are ranks that answer and that a Repair must release.
+	// Outcasts are answering ranks that a Repair must release.
 	Outcasts []string
-	// Unfinished: some rank is in the middle of an attempt.
+	// Unfinished: some rank is in an open attempt.
 	Unfinished bool
-	// Able are the members and those that could join: their agents answer, their engines are attached.
+	// Able is the number of members and possible joiners whose agents answer and whose engines are attached.
 	Able int
 }
 
-// Look at the world, without changing anything. With an error (nobody answers, agents contradict each other, the record
-// cannot be read) it tells of the layout at most.
+// Look queries the world without changing it. With an error (no agent answers, agents contradict each other, the record
+// cannot be read) the result has at most the layout.
 func (d *Driver) Look(ctx context.Context) (*Look, error) {
 	t, err := d.observe(ctx)
 	if t == nil {

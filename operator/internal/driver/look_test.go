@@ -14,7 +14,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// told is an agent that answers as it is told to.
+// told is an agent with answers set by a test.
 type told struct {
 	Agent
 	change func(*tangramv1.StatusResponse) error
@@ -32,7 +32,7 @@ func (a told) Status(ctx context.Context, world string) (*tangramv1.StatusRespon
 	return s, nil
 }
 
-// What is broken, and what only does not answer. The world is one of three, whose second agent is another than it was.
+// Distinguishes a broken world from missing answers. The world has three members; the second agent differs from before.
 func TestBroken(t *testing.T) {
 	silent := func(*tangramv1.StatusResponse) error { return errors.New("no answer") }
 	rank := func(change func(*tangramv1.RankStatus)) func(*tangramv1.StatusResponse) error {
@@ -45,7 +45,7 @@ func TestBroken(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		agent           func(*tangramv1.StatusResponse) error // nil: it is not among the agents
-		pods, partial   bool                                  // pods are known; there are agents outside
+		pods, partial   bool                                  // pods: UIDs are known; partial: other agents exist
 		trouble, broken bool
 	}{
 		"as ever":                        {agent: func(*tangramv1.StatusResponse) error { return nil }},
@@ -61,7 +61,7 @@ func TestBroken(t *testing.T) {
 			r.Member.Id, r.InWorld = "u1/0/2", false
 		}), partial: true, trouble: true, broken: true},
 		"leaves by a flip to come":    {agent: leaves(2), trouble: true},
-		"flipped to this very layout": {agent: leaves(1)}, // it is about to be in it
+		"flipped to this very layout": {agent: leaves(1)}, // it is about to enter it
 		"out of it by no flip":        {agent: leaves(0), trouble: true, broken: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// A silent agent of another pod says nothing about a member that is gone, where pods are known.
+// If pods are known, a silent agent of another pod says nothing about a dead member.
 func TestBrokenBesideASilentAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -116,7 +116,7 @@ func (unread) Get(context.Context, string) (store.Record, error) {
 	return store.Record{}, errors.New("no such volume")
 }
 
-// The layout in force, where nothing else can be said.
+// With an error, Look returns the active layout.
 func TestLookTellsTheLayoutWithAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)

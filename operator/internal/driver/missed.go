@@ -9,8 +9,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Missed is what a member's engine found of another one for which it gave its step up, in the words that agents and
-// engines have for it.
+// Missed is why a member's engine abandoned its step: what it found wrong with another member. Cause and Doing have the
+// lower-case names of the API's enumerations.
 type Missed struct {
 	By     string `json:"by"`
 	Member string `json:"member"`
@@ -19,10 +19,10 @@ type Missed struct {
 	Layer  uint32 `json:"layer,omitempty"` // of the model; in dispatch and combine
 }
 
-// mostMissed bounds Record.Missed: of many ranks that wait for one, a few words are as good as all.
+// mostMissed bounds Record.Missed: if many ranks wait for one, a few reports suffice.
 const mostMissed = 16
 
-// String leaves out who says so.
+// String omits the reporting member.
 func (m Missed) String() string {
 	text := m.Member + " " + strings.ReplaceAll(m.Cause, "_", " ") + " in " + m.Doing
 	if m.InLayer() {
@@ -31,18 +31,18 @@ func (m Missed) String() string {
 	return text
 }
 
-// InLayer says whether Layer means something.
+// InLayer says whether Layer has a meaning.
 func (m Missed) InLayer() bool {
 	return m.Doing == wordOf(tangramv1.Doing_DOING_DISPATCH) || m.Doing == wordOf(tangramv1.Doing_DOING_COMBINE)
 }
 
-// wordOf a value of an enumeration of the contract, whose names begin with its own: CAUSE_GAVE_UP is gave_up.
+// wordOf returns an enumeration value's name without the prefix, in lower case: CAUSE_GAVE_UP is gave_up.
 func wordOf(value fmt.Stringer) string {
 	_, word, _ := strings.Cut(value.String(), "_")
 	return strings.ToLower(word)
 }
 
-// missedBy a member whose engine stands still, as it tells; ranks are those of the layout that it stands on.
+// missedBy returns the reports of a stopped member's engine. Its ranks are those of the layout of this member.
 func missedBy(by string, engine *tangramv1.EngineStatus, members []*tangramv1.Member) []Missed {
 	var out []Missed
 	for _, m := range engine.GetMissed() {
@@ -55,8 +55,8 @@ func missedBy(by string, engine *tangramv1.EngineStatus, members []*tangramv1.Me
 	return out
 }
 
-// missed is all that the members of a scene found of each other, first what they found of those that are lost: who was the first
-// to give a step up is missed by the others, too.
+// missed returns all reports of the members of a scene, first those about lost members: the first rank to abandon a
+// step is missed by the others, too.
 func (s scene) missed(lost []Lost) []Missed {
 	var out []Missed
 	for _, id := range union(s.newest, s.older) {

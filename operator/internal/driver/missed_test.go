@@ -8,7 +8,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// What an engine writes that is no word of the contract, or of no rank, is nobody's: labels stay few, and an object is written.
+// Unknown enumeration values and ranks are dropped: metric labels stay few, and the object can be written.
 func TestWhatAnEngineMissedIsInTheWordsOfTheContract(t *testing.T) {
 	members := []*tangramv1.Member{{Id: "a"}, {Id: "b"}}
 	found := missedBy("a", &tangramv1.EngineStatus{Missed: []*tangramv1.Missed{
@@ -25,7 +25,7 @@ func TestWhatAnEngineMissedIsInTheWordsOfTheContract(t *testing.T) {
 	require.Equal(t, "b gone in words", found[1].String())
 }
 
-// Who was the first to give up is missed by the others, too: of many words those on who is lost come first, and no more than fit are kept.
+// The first rank to abandon a step is missed by others, too. Reports about lost members come first, to a maximum.
 func TestWhatIsMissedOfTheLostComesFirst(t *testing.T) {
 	s := scene{newest: []string{"a", "b", "c"}, members: map[string]evidence{
 		"a": {id: "a", missed: []Missed{{By: "a", Member: "c", Cause: "gone"}, {By: "a", Member: "b", Cause: "silent"}}},

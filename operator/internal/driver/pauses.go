@@ -6,8 +6,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// pauses double from first to longest. They are not drawn at random: one driver talks to few agents, whose delays part it from
-// another, and a simulated schedule replays.
+// pauses returns a back-off that doubles from first to longest. It is not random: one driver calls few agents, whose
+// delays already separate it from another driver, and a simulated schedule must replay.
 func pauses(first, longest time.Duration) *backoff.ExponentialBackOff {
 	p := backoff.NewExponentialBackOff()
 	p.InitialInterval, p.MaxInterval, p.Multiplier, p.RandomizationFactor = first, longest, 2, 0

@@ -15,7 +15,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// odd agents do some calls in their own way.
+// odd agents replace some calls.
 type odd struct {
 	*drivertest.Agent
 	permit func(ctx context.Context, h *tangramv1.Header) error
@@ -55,7 +55,7 @@ func (o *odd) Watch(ctx context.Context, world string, each func(*tangramv1.Stat
 	})
 }
 
-// pair is a world of two, the second of which is odd, and the driver that takes it to a tensor layout.
+// pair returns a world of two members, the second of which is odd, and a driver for its transition to a tensor layout.
 func pair(t *testing.T) (*Driver, *bed, *odd) {
 	d, w := setup(t, 2)
 	_, err := d.Apply(t.Context(), expert(2))
@@ -67,8 +67,8 @@ func pair(t *testing.T) (*Driver, *bed, *odd) {
 
 var errLine = errors.New("connection reset")
 
-// An agent that gave its word keeps its answer to an abort back until it hears of the outcome. Where one is dead nobody will tell it: the
-// fence decides, and that is not to wait for ten seconds more.
+// A latched agent delays its answer to an abort until it has the outcome. If another agent is dead, it cannot get it.
+// The fence decides, and does not wait ten more seconds.
 func TestAnAbortWaitsForNobodyWhenOneIsDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _, second := pair(t)
@@ -90,8 +90,8 @@ func TestAnAbortWaitsForNobodyWhenOneIsDead(t *testing.T) {
 	})
 }
 
-// A line that is broken is tried until the time for a flip is over, a no and an agent that is silent for long only once; then the
-// attempt is aborted, and the record says so.
+// After a broken connection the permit is retried until the limit of a flip. A rejection or a long silence ends the
+// retries. Then the attempt is aborted, and the record says so.
 func TestHowLongAPermitIsTried(t *testing.T) {
 	world := func(do func(t *testing.T, d *Driver, w *bed, second *odd)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestHowLongAPermitIsTried(t *testing.T) {
 	})
 	world(func(t *testing.T, d *Driver, _ *bed, second *odd) {
 		second.permit = func(ctx context.Context, _ *tangramv1.Header) error {
-			second.Deaf(true) // that ends its stream, too
+			second.Deaf(true) // this ends its stream, too
 			<-ctx.Done()
 			return ctx.Err()
 		}
@@ -139,7 +139,7 @@ func TestHowLongAPermitIsTried(t *testing.T) {
 		require.Zero(t, record.Retries)
 		require.Less(t, time.Since(began), 4*time.Second)
 	})
-	world(func(t *testing.T, d *Driver, w *bed, second *odd) { // whoever asks goes away
+	world(func(t *testing.T, d *Driver, w *bed, second *odd) { // the caller goes away
 		ctx, leave := context.WithCancel(t.Context())
 		second.permit = func(ctx context.Context, h *tangramv1.Header) error {
 			time.AfterFunc(time.Second, leave)
@@ -156,8 +156,8 @@ func TestHowLongAPermitIsTried(t *testing.T) {
 	})
 }
 
-// A call to a dead agent fails at once, before anybody has looked how long it is silent: that counts all the same, or whoever calls would go
-// on trying.
+// A call to a dead agent fails immediately, before the board has checked the silence. The silence counts anyway, so the
+// caller does not retry.
 func TestSilenceCountsForACallThatFailsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{lost: map[int]silence{0: {why: errLine, since: time.Now()}}, changed: make(chan struct{}), patience: 2 * time.Second}
@@ -174,7 +174,7 @@ func TestSilenceCountsForACallThatFailsAtOnce(t *testing.T) {
 	})
 }
 
-// A member dies at the gate: nobody aborts what others may flip; the repair will know.
+// If a member dies at the gate, the driver aborts nothing that others may flip. The repair decides.
 func TestADeathAtTheGateIsLeftToTheRepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -194,7 +194,7 @@ func TestADeathAtTheGateIsLeftToTheRepair(t *testing.T) {
 	})
 }
 
-// Nothing is given back before every member has done a step of the new epoch; a retire may take several tries.
+// No old piece is freed before every member has taken a step of the new epoch. A retire may take several tries.
 func TestHowAFlipIsRetired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w, second := pair(t)
@@ -226,7 +226,7 @@ func TestHowAFlipIsRetired(t *testing.T) {
 	})
 }
 
-// An engine dies while places are given back: that explains a call that fails, and one that was done is done.
+// An engine dies during Retire. The loss explains a failed call; a completed call counts.
 func TestADeathBesideARetire(t *testing.T) {
 	retiring := func(t *testing.T, retire func(ctx context.Context, second *odd) error) error {
 		d, _, second := pair(t)
@@ -265,7 +265,7 @@ func TestADeathBesideARetire(t *testing.T) {
 	})
 }
 
-// A call that was done counts, also if a member was lost meanwhile; one that failed is explained by the loss.
+// A completed call counts even if a member was lost meanwhile; the loss explains a failed call.
 func TestACallBesideALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		four, five := layoutOf(4, "a", "b"), layoutOf(5, "a", "b")
@@ -288,7 +288,7 @@ func TestACallBesideALoss(t *testing.T) {
 	})
 }
 
-// A refused Stage ends the attempt at once.
+// A rejected Stage ends the attempt immediately.
 func TestARefusedStageIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _, second := pair(t)

@@ -19,16 +19,16 @@ import (
 const (
 	keyIntent     = "intent"
 	keyMembership = "membership"
-	// keyTransitions: records of the newest that ended, for people; nothing is decided by them.
+	// keyTransitions: records of the newest completed transitions, for people; no decision depends on them.
 	keyTransitions = "transitions"
 )
 
 const keptTransitions = 32
 
-// Intent is written before anything is asked of an agent; with the state Permitted it is the permit record.
+// Intent is written before any request to an agent; in state Permitted it is the permit record.
 type Intent struct {
 	Attempt uint64 `json:"attempt"`
-	// Last attempt of the run that begins with it: what this record permits it permits to all of them. 0: there is no run.
+	// Last attempt of the run that begins with Attempt; this record permits all of them. 0: there is no run.
 	Last       uint64      `json:"last,omitempty"`
 	FromEpoch  uint64      `json:"from_epoch"`
 	TargetHash string      `json:"target_hash"` // of the last flip
@@ -41,11 +41,11 @@ type Intent struct {
 // IntentState says how far an attempt may go.
 type IntentState string
 
-// States of an intent, in their order; one of the last two is the end.
+// States of an intent, in order; the last two are final.
 const (
 	Proposed  IntentState = "proposed"
 	Permitted IntentState = "permitted" // it may flip
-	Aborted   IntentState = "aborted"   // its attempt is burned
+	Aborted   IntentState = "aborted"   // its attempt was aborted; the id is never reused
 	Done      IntentState = "done"
 )
 
@@ -67,8 +67,7 @@ func (d *Driver) propose(ctx context.Context, r *flipRun) (Intent, error) {
 	return intent, nil
 }
 
-// permit fails if another driver has written since propose: then that one acts. And it fails with ErrAborted once the
-// Apply is aborted.
+// permit fails if another driver has written since propose and is now active. It fails with ErrAborted after an abort.
 func (d *Driver) permit(ctx context.Context, intent Intent) error {
 	return d.Abort.permit(func() error {
 		intent.State = Permitted
@@ -87,7 +86,7 @@ func (d *Driver) concluded(ctx context.Context, attempt uint64) error {
 	return d.setState(ctx, attempt, Done)
 }
 
-// setState of the intent, if it still is this attempt's. A run is done with its last attempt; it is over with any.
+// setState sets the state of the intent if it covers this attempt. A run is done only with its last attempt.
 func (d *Driver) setState(ctx context.Context, attempt uint64, state IntentState) error {
 	var intent Intent
 	version, err := store.Load(ctx, d.Store, keyIntent, &intent)
@@ -100,7 +99,7 @@ func (d *Driver) setState(ctx context.Context, attempt uint64, state IntentState
 	return err
 }
 
-// saveMembership records the layout in force, once nothing is under way.
+// saveMembership records the active layout, once no transition is in progress.
 func (d *Driver) saveMembership(ctx context.Context, t *truth) error {
 	if t.layout == nil {
 		return nil
@@ -125,7 +124,7 @@ func (d *Driver) saveMembership(ctx context.Context, t *truth) error {
 	return err
 }
 
-// Bytes by source, summed over ranks.
+// Bytes counts bytes by source, summed over ranks.
 type Bytes struct {
 	Local      uint64 `json:"local"`
 	Shared     uint64 `json:"shared"`
@@ -133,10 +132,10 @@ type Bytes struct {
 	Wire       uint64 `json:"wire"` // by a communication library
 	Checkpoint uint64 `json:"checkpoint"`
 	KV         uint64 `json:"kv"`
-	KVAhead    uint64 `json:"kv_ahead"` // of KV, what came while engines stepped, before the flips
+	KVAhead    uint64 `json:"kv_ahead"` // of KV: fetched while engines stepped, before the flips
 }
 
-// Seconds by phase, on the driver's clock.
+// Seconds is the time by phase, on the driver's clock.
 type Seconds struct {
 	Plan    float64 `json:"plan"`
 	Prepare float64 `json:"prepare"`
@@ -145,14 +144,14 @@ type Seconds struct {
 	Retire  float64 `json:"retire"`
 }
 
-// AgentSeconds by phase: the slowest agent's, on its own clock.
+// AgentSeconds is the time by phase: the slowest agent's, on its own clock.
 type AgentSeconds struct {
 	Prepare float64 `json:"prepare"`
 	Stage   float64 `json:"stage"`
 	Flip    float64 `json:"flip"`
 }
 
-// FlipRecord is what one flip did. Of flips under one permit the figures are as the agents told them on the way: what they sum up to is exact.
+// FlipRecord is the record of one flip. Those of a run have interim figures; only their sums are exact.
 type FlipRecord struct {
 	Kind         string       `json:"kind"`
 	Epoch        uint64       `json:"epoch"`
@@ -161,17 +160,17 @@ type FlipRecord struct {
 	Bytes        Bytes        `json:"bytes"`
 	Seconds      Seconds      `json:"seconds"`
 	AgentSeconds AgentSeconds `json:"agent_seconds"`
-	PeakBytes    uint64       `json:"peak_bytes"` // of weights, of the rank that had most at a time, as it told
+	PeakBytes    uint64       `json:"peak_bytes"` // of weights: highest reported peak of a rank
 }
 
-// Record of a transition. Planned bytes are what the plan says; Bytes is what agents moved.
+// Record is the record of a transition. Planned bytes come from the plan; Bytes are the bytes that agents moved.
 type Record struct {
 	World string `json:"world"`
 	Kind  string `json:"kind,omitempty"` // "repair"; empty: an Apply
-	// Of a repair: members that the fence left out, seconds until all survivors stood still and the fence was
-	// decided, from there until the survivors knew it, and whether the world was given up instead.
+	// Of a repair: removed members; seconds until all survivors were stopped and the fence was decided; seconds from
+	// there until the survivors had the outcome; and whether the world ended instead.
 	Lost []Lost `json:"lost,omitempty"`
-	// Of a repair: why the members that answer stand still, 16 at most, those that are lost first.
+	// Of a repair: why the answering members are stopped; 16 at most, causes at lost members first.
 	Missed           []Missed `json:"missed,omitempty"`
 	WaitSeconds      float64  `json:"wait_seconds,omitempty"`
 	FenceSeconds     float64  `json:"fence_seconds,omitempty"`
@@ -189,10 +188,10 @@ type Record struct {
 	DenseBoundBytes  uint64   `json:"dense_bound_bytes"`
 	LocalBytes       uint64   `json:"local_bytes"`
 	CheckpointBytes  uint64   `json:"checkpoint_bytes"`
-	// Of weights, of the rank that has most at a time: by the plan, and as the ranks told.
+	// Highest peak of weights of any rank: by the plan, and as reported.
 	PlannedPeakBytes uint64 `json:"planned_peak_bytes"`
 	PeakBytes        uint64 `json:"peak_bytes"`
-	// Of KV, that requests have reserved after the last flip: of the rank that has most, and in the mean of all.
+	// KV tokens that requests have reserved after the last flip: the maximum of a rank, and the mean of all ranks.
 	KVMaxTokens  uint64       `json:"kv_max_tokens,omitempty"`
 	KVMeanTokens uint64       `json:"kv_mean_tokens,omitempty"`
 	Bytes        Bytes        `json:"bytes"`
@@ -201,8 +200,8 @@ type Record struct {
 	Retries      int          `json:"retries"`
 	Flips        []FlipRecord `json:"flips"`
 	PlannedFlips int          `json:"planned_flips"`
-	Permits      int          `json:"permits"`         // that were recorded, each for one flip or a run of them
-	Calls        uint64       `json:"calls,omitempty"` // to agents; tangram-driver counts them
+	Permits      int          `json:"permits"`         // recorded permits, each for one flip or a run of flips
+	Calls        uint64       `json:"calls,omitempty"` // calls to agents; tangram-driver counts them
 	Started      time.Time    `json:"started"`
 	Ended        time.Time    `json:"ended"`
 	Error        string       `json:"error,omitempty"`
@@ -210,7 +209,7 @@ type Record struct {
 
 func (r *Record) planned(result *planner.Result, took time.Duration) {
 	plan := result.Plan
-	// A plan always marshals: it came from the planner, not off the wire.
+	// A plan always marshals: the planner made it, it was not received.
 	wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(plan)
 	hash := sha256.Sum256(wire)
 	r.PlanHash, r.FromHash, r.TargetHash = short(hash[:]), short(plan.FromHash), short(plan.FinalHash)
@@ -252,7 +251,7 @@ func (r *Record) finish(err error) {
 	}
 }
 
-// minus what was counted before.
+// minus subtracts an earlier count.
 func (b Bytes) minus(o Bytes) Bytes {
 	return Bytes{Local: b.Local - o.Local, Shared: b.Shared - o.Shared, TCP: b.TCP - o.TCP, Wire: b.Wire - o.Wire,
 		Checkpoint: b.Checkpoint - o.Checkpoint, KV: b.KV - o.KV, KVAhead: b.KVAhead - o.KVAhead}
@@ -262,7 +261,8 @@ func (s AgentSeconds) minus(o AgentSeconds) AgentSeconds {
 	return AgentSeconds{Prepare: s.Prepare - o.Prepare, Stage: s.Stage - o.Stage, Flip: s.Flip - o.Flip}
 }
 
-// measured sums what the ranks say they moved, in these attempts: of a run each tells of all of it so far; and gives the most that one had of its pool in use.
+// measured sums the bytes that ranks report for these attempts (in a run, each reports its total so far). It also
+// returns the slowest times and the highest peak of a rank.
 func measured(first, last uint64, latest map[int]*tangramv1.StatusResponse) (Bytes, AgentSeconds, uint64) {
 	var b Bytes
 	var s AgentSeconds
@@ -287,11 +287,11 @@ func measured(first, last uint64, latest map[int]*tangramv1.StatusResponse) (Byt
 	return b, s, peak
 }
 
-// KVBound is how many times the mean load a rank may have before a flip also redistributes requests whose KV it has to move anyway: kv::kLopsided, which the
-// engines plan with.
+// KVBound is the multiple of the mean load up to which a rank keeps requests whose KV a flip has to move anyway. Above
+// it, the flip redistributes them. The engines plan with the same value, kv::kLopsided.
 const KVBound = 1.25
 
-// reserved tokens of KV on the members that stay: the most of one, and the mean.
+// reserved returns the reserved KV tokens of the members that stay: the maximum of a rank, and the mean.
 func reserved(members map[string]bool, latest map[int]*tangramv1.StatusResponse) (most, mean uint64) {
 	ranks := uint64(0)
 	for _, a := range latest {
@@ -305,8 +305,8 @@ func reserved(members map[string]bool, latest map[int]*tangramv1.StatusResponse)
 	return most, mean / max(ranks, 1)
 }
 
-// SaveTo is a Hooks.Save that puts the record at the end of the store's list of transitions. The oldest leave: a store
-// of a world that runs for long must not grow.
+// SaveTo returns a Hooks.Save that appends the record to the store's list of transitions. It drops the oldest, because
+// the store of a long-lived world must not grow.
 func SaveTo(s store.Store) func(context.Context, *Record) error {
 	return func(ctx context.Context, record *Record) error {
 		for {
@@ -319,7 +319,7 @@ func SaveTo(s store.Store) func(context.Context, *Record) error {
 			_, err = store.Save(ctx, s, keyTransitions, version, list[max(0, len(list)-keptTransitions):])
 			if !errors.Is(err, store.ErrConflict) {
 				return err
-			} // another driver has told of its own
+			} // another driver has written its own record
 		}
 	}
 }

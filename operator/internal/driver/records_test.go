@@ -11,7 +11,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// A world that lives long keeps the newest records, and its store does not grow with its age.
+// The store keeps the newest records, and does not grow with the age of a world.
 func TestTheStoreKeepsTheNewestTransitions(t *testing.T) {
 	s := &store.Memory{}
 	save := SaveTo(s)
@@ -26,7 +26,7 @@ func TestTheStoreKeepsTheNewestTransitions(t *testing.T) {
 	require.EqualValues(t, 3*keptTransitions-1, kept[keptTransitions-1].Epoch)
 }
 
-// A leaver's requests are elsewhere by the end.
+// Requests of a leaver have moved elsewhere by the end.
 func TestReservedTokensAreOfThoseThatStay(t *testing.T) {
 	a, b := says(layoutOf(4, "a", "b", "c"), "a", "b"), says(layoutOf(4, "a", "b", "c"), "c")
 	for i, tokens := range []uint64{30, 50} {

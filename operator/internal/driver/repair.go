@@ -14,9 +14,9 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Repairing takes a few looks. lookEvery passes between two of them; a cut between engines must be the same for
-// cutsSettle before it counts, and hangSettle where an engine is suspected that may only be late; pullSettle where it may be in a flip:
-// while it brings KV it hears nobody, and where that comes from one that has just died it may take a second until it gives up.
+// A repair queries the agents several times, lookEvery apart. A cut between engines counts after cutsSettle without a
+// change. A suspected engine may only be late, so it counts after hangSettle, or pullSettle if it may be in a flip:
+// while it fetches KV it receives nothing, and a fetch from a source that has just died takes up to a second to fail.
 const (
 	lookEvery    = 20 * time.Millisecond
 	cutsSettle   = 200 * time.Millisecond
@@ -27,14 +27,13 @@ const (
 	longestRetry = 2 * time.Second
 )
 
-// errAgain marks what another look may mend: somebody else died meanwhile.
+// errAgain marks errors that a retry may fix: another rank died meanwhile.
 var errAgain = errors.New("the world changed during its repair")
 
-// Repair makes a world whole again that lost members, or whose members stand still: it fences the
-// lost ones, tells the survivors the outcome of what was under way, and takes them to a layout of their own. A
-// world that is whole gets a record of 0 flips; a world that nobody survives is given up (Record.WorldEnded), so that
-// the next Apply starts it again. Members that a fence left out are released. Like Apply it looks first,
-// remembers nothing, and may be called again after any error.
+// Repair restores a world that lost members or whose members are stopped. It fences the lost members, sends the
+// survivors the outcome of the open attempt, and takes them to their own layout. For a healthy world the record has 0
+// flips. A world without survivors is ended (Record.WorldEnded), and the next Apply starts it again. Removed members
+// are released. Like Apply, it queries first, keeps no state, and may be called again after any error.
 func (d *Driver) Repair(ctx context.Context) (*Record, error) {
 	record := &Record{World: d.World, Kind: "repair", Started: time.Now()}
 	pause := pauses(firstRetry, longestRetry)
@@ -64,7 +63,8 @@ func (d *Driver) Repair(ctx context.Context) (*Record, error) {
 	return record, err
 }
 
-// repair once. told are members whose engines came back and which nobody reached though a try before told where they are.
+// repair is one try. told has members with reattached engines that no member reached, although an earlier try had sent
+// their addresses.
 func (d *Driver) repair(ctx context.Context, record *Record, told map[string]bool) error {
 	w := &stillness{d: d, told: told, began: time.Now()}
 	truth, _, err := w.wait(ctx)
@@ -75,7 +75,7 @@ func (d *Driver) repair(ctx context.Context, record *Record, told map[string]boo
 		d.releaseOutcasts(ctx, truth, false)
 		return nil
 	}
-	// No proposal from before this fence shall be permitted after it.
+	// No proposal from before this fence may be permitted after it.
 	if err := d.burnProposal(ctx); err != nil {
 		return err
 	}
@@ -117,11 +117,11 @@ func (d *Driver) fenceAndResolve(ctx context.Context, truth *truth, r ruling) (M
 	return fence, d.resolve(ctx, truth, fence.Fence)
 }
 
-// attemptOf a ruling: the one that brought some members to the newest epoch, else the highest that is unfinished.
+// attemptOf returns the attempt that took some members to the newest epoch, else the highest unfinished one.
 func (t *truth) attemptOf(r ruling) uint64 {
 	var out, flipped uint64
 	for _, id := range append(idsOf(t.layout), idsOf(t.older)...) {
-		status := t.ranks[id].status // nil: of who does not answer
+		status := t.ranks[id].status // nil: the member does not answer
 		transition := status.GetTransition()
 		if transition.GetTargetEpoch() == r.fromEpoch+1 && transition.GetPhase() == tangramv1.Phase_PHASE_FLIPPED {
 			flipped = max(flipped, transition.Attempt)
@@ -139,7 +139,7 @@ func (t *truth) attemptOf(r ruling) uint64 {
 	return out
 }
 
-// afterFence is what is so once the survivors know the outcome: all of them on the layout of the fence.
+// afterFence returns the world view after the outcome was sent, and checks that all survivors have the fence's layout.
 func (d *Driver) afterFence(ctx context.Context, fence Membership) (*truth, error) {
 	truth, err := d.observe(ctx)
 	if err != nil {
@@ -150,7 +150,7 @@ func (d *Driver) afterFence(ctx context.Context, fence Membership) (*truth, erro
 	}
 	for _, id := range fence.Fence.Survivors {
 		r := truth.ranks[id]
-		if !r.status.GetEngine().GetAttached() { // nor if it does not answer
+		if !r.status.GetEngine().GetAttached() { // also false if it does not answer
 			return nil, fmt.Errorf("%w: survivor %s was lost too", errAgain, id)
 		}
 		if at := truth.epochOf(r); at != fence.Fence.Epoch || unfinished(r.status) {
@@ -199,7 +199,7 @@ func (d *Driver) mend(ctx context.Context, truth *truth, fence Membership, recor
 	return nil
 }
 
-// burnProposal ends an intent that was recorded and not permitted: whoever wrote it cannot permit it any more.
+// burnProposal aborts an intent that was not permitted, so that its driver can no longer permit it.
 func (d *Driver) burnProposal(ctx context.Context) error {
 	var intent Intent
 	version, err := store.Load(ctx, d.Store, keyIntent, &intent)
@@ -214,22 +214,22 @@ func (d *Driver) burnProposal(ctx context.Context) error {
 // stillness waits until a ruling can be made.
 type stillness struct {
 	d       *Driver
-	told    map[string]bool // by member: that it is fresh does not count any more
+	told    map[string]bool // by member: its attached-after-flip state no longer counts
 	began   time.Time
-	missing map[string]time.Time // member whose engine is not attached, since
+	missing map[string]time.Time // members without an attached engine, since
 	cuts    string
 	since   time.Time // of cuts
 	turns   map[string]turns
 }
 
-// turns that a member's engine had taken when they last grew.
+// turns is the number of polls of a member's engine, and when it last grew.
 type turns struct {
 	taken uint64
 	at    time.Time
 }
 
-// idle are members that stand still and whose engines took no turn since two looks that are some way apart. They may be late, so
-// this only tells whom to prefer.
+// idle returns the stopped members whose engines have not polled for a while. They may only be late, so this is only a
+// preference among survivors.
 func (w *stillness) idle(t *truth) map[string]bool {
 	now, seen, out := time.Now(), map[string]turns{}, map[string]bool{}
 	for id, r := range t.ranks {
@@ -245,8 +245,8 @@ func (w *stillness) idle(t *truth) map[string]bool {
 	return out
 }
 
-// wait until the world is whole, or a ruling is due: all that answer stand still, engines that could come back had
-// their time, and what they say of each other does not change.
+// wait returns when the world is healthy or a ruling is due: all answering members are stopped, detached engines had
+// time to attach again, and the reported connections do not change.
 func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
 	for {
 		truth, err := w.d.observe(ctx)
@@ -259,7 +259,7 @@ func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
 			return truth, ruling{}, nil
 		}
 		if left := findLeftover(truth.agents); truth.layout == nil && left != nil {
-			// A first layout: nobody serves, and agents may yet flip it.
+			// A first layout: no rank serves, and agents may still flip it.
 			if err := w.d.end(ctx, truth, left); err != nil {
 				w.d.Log.Warn("repair left a first layout unfinished", "attempt", left.attempt, "error", err)
 			}
@@ -286,7 +286,7 @@ func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
 	}
 }
 
-// due says whether a ruling may be acted on, or what is waited for.
+// due says whether a ruling may be acted on, else what is missing.
 func (w *stillness) due(t *truth, r ruling) (bool, string) {
 	now := time.Now()
 	if len(r.running) > 0 {
@@ -306,7 +306,7 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 	waiting := ""
 	for id, e := range scene.members {
 		for _, other := range e.unreachable {
-			if scene.cut(id, other) && scene.mayGoOn(id) && scene.mayGoOn(other) { // of others it decides nothing
+			if scene.cut(id, other) && scene.mayGoOn(id) && scene.mayGoOn(other) { // other cuts decide nothing
 				cuts = append(cuts, id+" "+other)
 			}
 		}
@@ -314,7 +314,7 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 			continue
 		}
 		if unfinished(t.ranks[id].status) {
-			continue // its agent accepts no engine before the attempt ends, and only the ruling ends it
+			continue // its agent accepts no engine until the attempt ends, and only the ruling ends it
 		}
 		missing[id] = now
 		if since, known := w.missing[id]; known {

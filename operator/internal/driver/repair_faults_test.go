@@ -17,9 +17,9 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// What goes wrong in the middle of a repair, at each place.
+// Faults at each point of a repair.
 
-// watched stores tell of each write before it is done, and have failed while broken.
+// watched stores report each write before it is done, and fail while broken.
 type watched struct {
 	store.Store
 	writes func(key string, value json.RawMessage)
@@ -43,7 +43,7 @@ func (s *watched) CompareAndSwap(ctx context.Context, key string, version uint64
 	return s.Store.CompareAndSwap(ctx, key, version, value)
 }
 
-// onFence does something once, when the first fence is written.
+// onFence calls do once, when the first fence is written.
 func (s *watched) onFence(do func()) {
 	s.writes = func(key string, value json.RawMessage) {
 		var m Membership
@@ -54,7 +54,7 @@ func (s *watched) onFence(do func()) {
 	}
 }
 
-// broken is a world of n expert ranks of which the last has died, in fake time.
+// broken runs a test on a world of n expert ranks whose last one has died, in fake time.
 func broken(t *testing.T, n int, do func(t *testing.T, d *Driver, w *bed, s *watched)) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, n)
@@ -83,7 +83,7 @@ func TestARepairWithoutItsRecords(t *testing.T) {
 		require.ErrorContains(t, err, record.Error)
 		require.Zero(t, record.Retries)
 	})
-	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) { // what was proposed might yet be permitted
+	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) { // an open proposal might still be permitted
 		propose(t, d)
 		d.Store = failing{d.Store, Aborted}
 		_, err := d.Repair(t.Context())
@@ -93,14 +93,14 @@ func TestARepairWithoutItsRecords(t *testing.T) {
 		require.Nil(t, m.Fence)
 		require.EqualValues(t, 1, w.agents[0].Epoch())
 	})
-	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) { // it breaks once that is burned
+	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) { // the store fails once the proposal is aborted
 		propose(t, d)
 		d.Store = &onRead{Store: s, key: keyIntent, do: func() { d.Agents[0] = breaks{d.Agents[0], s} }}
 		_, err := d.Repair(t.Context())
 		require.ErrorIs(t, err, errUnreadable)
 		require.EqualValues(t, 1, w.agents[0].Epoch())
 	})
-	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) { // it is done, and could not be seen at once
+	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) { // done, but not visible immediately
 		d.Hooks.FlipDone = func(FlipRecord) {
 			s.broken.Store(true)
 			time.AfterFunc(firstRetry/2, func() { s.broken.Store(false) })
@@ -111,7 +111,7 @@ func TestARepairWithoutItsRecords(t *testing.T) {
 		require.Len(t, record.Flips, 1)
 		w.members(t, 0, 1)
 	})
-	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) { // it is done, and could not be written
+	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) { // done, but not recorded
 		d.Hooks.FlipDone = func(FlipRecord) {
 			s.writes = func(string, json.RawMessage) { s.broken.Store(true) }
 		}
@@ -129,7 +129,7 @@ func TestARepairWithoutItsRecords(t *testing.T) {
 	})
 }
 
-// breaks the store once its status is asked for.
+// breaks makes the store fail when its status is queried.
 type breaks struct {
 	Agent
 	s *watched
@@ -140,7 +140,7 @@ func (b breaks) Status(ctx context.Context, world string) (*tangramv1.StatusResp
 	return nil, errors.New("reset")
 }
 
-// A ruling whose layout nobody tells is not written.
+// A ruling whose layout no agent reports is not written.
 func TestAFenceNeedsAHash(t *testing.T) {
 	l := layoutOf(4, "a", "b")
 	d, _ := speakers(says(l, "a"), says(l, "b"))
@@ -151,7 +151,7 @@ func TestAFenceNeedsAHash(t *testing.T) {
 	require.Nil(t, m.Fence)
 }
 
-// One more dies as the fence is written that counts on it: all begins anew.
+// Another survivor dies while the fence that includes it is written: the repair starts again.
 func TestASurvivorDiesAsItIsRuled(t *testing.T) {
 	broken(t, 4, func(t *testing.T, d *Driver, w *bed, s *watched) {
 		s.onFence(func() { w.kill(2) })
@@ -162,14 +162,14 @@ func TestASurvivorDiesAsItIsRuled(t *testing.T) {
 	})
 }
 
-// Another driver has repaired the world between two looks of this one: nothing is given up.
+// Another driver has repaired the world between two queries of this one: nothing ends.
 func TestAWorldThatIsWholeByNowIsLeftAlone(t *testing.T) {
 	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) {
 		propose(t, d)
 		other := *d
 		other.Store = s.Store
 		var err error
-		s.writes = func(string, json.RawMessage) { // its burning of the proposal
+		s.writes = func(string, json.RawMessage) { // when it aborts the proposal
 			s.writes = nil
 			_, err = other.Repair(t.Context())
 		}
@@ -193,7 +193,7 @@ func TestAWorldThatIsWholeByNowIsLeftAlone(t *testing.T) {
 	})
 }
 
-// onRead does something once, before a key is read.
+// onRead calls do once, before a key is read.
 type onRead struct {
 	store.Store
 	key string
@@ -208,7 +208,7 @@ func (s *onRead) Get(ctx context.Context, key string) (store.Record, error) {
 	return s.Store.Get(ctx, key)
 }
 
-// stubborn agents refuse the outcome that they are told.
+// stubborn agents reject the outcome.
 type stubborn struct{ *drivertest.Agent }
 
 func (s stubborn) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.Outcome, reason string, lost ...string) error {
@@ -218,7 +218,7 @@ func (s stubborn) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.
 	return refusal(tangramv1.Refusal_CODE_ENGINE)
 }
 
-// A survivor that says no is not counted on, though it seems to have done what it was told.
+// A survivor that rejects the outcome is not relied on, although it seems to have applied it.
 func TestARefusedOutcomeIsLookedAtAgain(t *testing.T) {
 	broken(t, 3, func(t *testing.T, d *Driver, w *bed, _ *watched) {
 		for _, a := range w.agents {
@@ -232,7 +232,7 @@ func TestARefusedOutcomeIsLookedAtAgain(t *testing.T) {
 	})
 }
 
-// grudging agents do what they are told, and say that they do not.
+// grudging agents apply the outcome and reject it.
 type grudging struct{ *drivertest.Agent }
 
 func (g grudging) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.Outcome, reason string, lost ...string) error {
@@ -242,7 +242,7 @@ func (g grudging) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.
 	return refusal(tangramv1.Refusal_CODE_ENGINE)
 }
 
-// One flips just before it is told to hold: it is looked at again, and the others follow it.
+// An agent flips just before it gets the hold. It is queried again, and the others follow it.
 func TestAFlipBeforeTheHoldIsSeen(t *testing.T) {
 	d, w := setup(t, 3)
 	_, err := d.Apply(t.Context(), expert(3))
@@ -270,7 +270,7 @@ func TestAFlipBeforeTheHoldIsSeen(t *testing.T) {
 	require.True(t, m.Fence.forward())
 }
 
-// flipsBefore its first hold.
+// flipsBefore flips before its first hold.
 type flipsBefore struct {
 	*drivertest.Agent
 	done bool
@@ -285,8 +285,8 @@ func (f *flipsBefore) Resolve(ctx context.Context, h *tangramv1.Header, o tangra
 	return f.Agent.Resolve(ctx, h, o, reason, lost...)
 }
 
-// Another driver's attempt is permitted just before this one burns what is proposed, and an agent flips before it hears the hold:
-// it is looked at once more before anything is ruled.
+// Another driver's attempt is permitted just before this one aborts proposals, and an agent flips before it gets the
+// hold. It is queried again before any ruling.
 func TestAFlipBetweenTheLooksIsSeen(t *testing.T) {
 	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) {
 		d.Agents[0] = &flipsBefore{Agent: w.agents[0]}
@@ -307,7 +307,7 @@ func TestAFlipBetweenTheLooksIsSeen(t *testing.T) {
 	})
 }
 
-// A repair that another look may mend is tried a few times, with pauses, and not when whoever asks has gone.
+// A repair that may succeed later is retried a few times, with pauses, but not after the caller has gone.
 func TestHowOftenARepairIsTried(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
 		broken(t, 3, func(t *testing.T, d *Driver, w *bed, _ *watched) {
@@ -345,8 +345,8 @@ func (l leaving) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.O
 	return l.stubborn.Resolve(ctx, h, o, reason, lost...)
 }
 
-// Lines that come and go all the time are not waited for longer than for members that do not stop; then the ruling is what it is,
-// unless an attempt is open that could still flip.
+// The wait for unstable connections is as long as that for members that do not stop. Then the ruling is made from the
+// current reports, unless an attempt is open that could still flip.
 func TestLinesThatNeverSettle(t *testing.T) {
 	for _, open := range []bool{false, true} {
 		broken(t, 5, func(t *testing.T, d *Driver, w *bed, _ *watched) {
@@ -357,7 +357,7 @@ func TestLinesThatNeverSettle(t *testing.T) {
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			down := func(odd int) { // one of two lines, or both for a moment
+			down := func(odd int) { // one of two connections, or both for a moment
 				w.Cut(w.agents[0].Member(0), w.agents[1+odd].Member(0), true)
 				w.Cut(w.agents[0].Member(0), w.agents[2-odd].Member(0), false)
 			}
@@ -381,7 +381,7 @@ func TestLinesThatNeverSettle(t *testing.T) {
 	}
 }
 
-// A first layout whose driver died, and one of its members with it: nobody is in it, so its attempt is ended and nothing is left.
+// The driver and a member of a first layout died. No agent is in that layout, so its attempt is ended without a trace.
 func TestAFirstLayoutThatNobodyIsInIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)

@@ -14,7 +14,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// interposed writes the record of members just before the first fence is written.
+// interposed writes the membership record just before the first fence is written.
 type interposed struct {
 	store.Store
 	armed bool
@@ -53,7 +53,7 @@ func TestWhoLosesTheFenceDoesNothing(t *testing.T) {
 	})
 }
 
-// What was proposed before a world was given up cannot be permitted after it.
+// A proposal from before the end of a world cannot be permitted after it.
 func TestAFenceBurnsWhatWasOnlyProposed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
@@ -74,7 +74,7 @@ func TestAFenceBurnsWhatWasOnlyProposed(t *testing.T) {
 	})
 }
 
-// overtaken has another driver write a fence of its own when a repair records its intent.
+// overtaken makes another driver write its fence when a repair records its intent.
 type overtaken struct {
 	store.Store
 	armed bool
@@ -107,7 +107,7 @@ func TestARepairThatWasOvertakenIsNotPermitted(t *testing.T) {
 	})
 }
 
-// A driver dies between the permit of a repair and its flip: the next one has it hold before it decides.
+// A driver dies between the permit and the flip of a repair: the next one sends a hold before it decides.
 func TestARepairThatWasPermittedIsHeld(t *testing.T) {
 	for _, flipped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("flipped=%t", flipped), func(t *testing.T) {
@@ -128,9 +128,9 @@ func TestARepairThatWasPermittedIsHeld(t *testing.T) {
 				require.Equal(t, tangramv1.Phase_PHASE_PERMITTED, w.agents[1].Phase())
 				if flipped {
 					w.agents[1].FlipAlone()
-					w.agents[1].GiveUp() // the other one did not come
+					w.agents[1].GiveUp() // the other one did not arrive
 				}
-				w.OpenAtResolve() // the words of the repair are all there: without a hold it would flip now
+				w.OpenAtResolve() // all votes of the repair exist: without a hold it would flip now
 				d.Hooks.Progress = nil
 				_, err = d.Repair(t.Context())
 				require.NoError(t, err)
@@ -144,7 +144,7 @@ func TestARepairThatWasPermittedIsHeld(t *testing.T) {
 	}
 }
 
-// A fence that was decided before a repair was permitted fails: the permit is in the record of members.
+// A fence that was decided before a repair was permitted fails, because the permit is in the membership record.
 func TestThePermitOfARepairIsInTheRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)

@@ -12,7 +12,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Two halves that do not reach each other: the larger goes on, the other is out for good.
+// Two parts that do not reach each other: the larger one continues, the other is removed permanently.
 func TestRepairAfterACut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 5)
@@ -30,8 +30,8 @@ func TestRepairAfterACut(t *testing.T) {
 	})
 }
 
-// An engine hangs: its agent says that it is at work. The others go on without it; when it wakes it has no part in anything, and
-// joins again under another name.
+// An engine is unresponsive while its agent reports that it runs. The others continue without it. After it wakes up it
+// takes part in nothing, and joins again under another name.
 func TestRepairAfterAHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
@@ -55,7 +55,7 @@ func TestRepairAfterAHang(t *testing.T) {
 	})
 }
 
-// Its pod has another rank, which survives: the agent is told who is left out, in the middle of an attempt too.
+// Its pod has a surviving rank. The agent learns which ranks are removed, also in the middle of an attempt.
 func TestRepairAfterAHangBesideASurvivor(t *testing.T) {
 	for _, phase := range []tangramv1.Phase{tangramv1.Phase_PHASE_IDLE, tangramv1.Phase_PHASE_STAGED, tangramv1.Phase_PHASE_PERMITTED} {
 		t.Run(phase.String(), func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestRepairAfterAHangBesideASurvivor(t *testing.T) {
 	}
 }
 
-// One that was suspected and goes on before anything is decided costs a pause only.
+// A suspected engine that continues before the decision costs only a pause.
 func TestAnEngineThatWakesInTimeIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
@@ -100,7 +100,7 @@ func TestAnEngineThatWakesInTimeIsKept(t *testing.T) {
 	})
 }
 
-// A node is cut off: its agent says nothing, not even no. It is waited for once, and not as long as one that nobody complains of.
+// A node is cut off, and its agent does not answer. It is waited for once, and for a shorter time if its peers miss it.
 func TestASilentAgentIsWaitedForOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
@@ -109,7 +109,7 @@ func TestASilentAgentIsWaitedForOnce(t *testing.T) {
 		for _, other := range []int{0, 2, 3} {
 			w.Cut(w.agents[1].Member(0), w.agents[other].Member(0), true)
 		}
-		w.agents[1].Hang(0, true) // nobody hears of it either
+		w.agents[1].Hang(0, true) // its peers receive nothing from it either
 		d.Limits.Answer = 2 * time.Second
 		d.Agents[1] = mute{d.Agents[1]}
 		began := time.Now()
@@ -121,7 +121,7 @@ func TestASilentAgentIsWaitedForOnce(t *testing.T) {
 	})
 }
 
-// It falls silent while it is looked at, before the others notice: they are asked again meanwhile.
+// An agent stops answering during a query, before its peers notice. The peers are queried again meanwhile.
 func TestWhatOthersSayOfASilentAgentIsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
@@ -144,7 +144,7 @@ func TestWhatOthersSayOfASilentAgentIsNews(t *testing.T) {
 	})
 }
 
-// mute agents take calls and never answer.
+// mute agents accept calls and never answer.
 type mute struct{ Agent }
 
 func (mute) Status(ctx context.Context, _ string) (*tangramv1.StatusResponse, error) {
@@ -152,7 +152,7 @@ func (mute) Status(ctx context.Context, _ string) (*tangramv1.StatusResponse, er
 	return nil, ctx.Err()
 }
 
-// Nobody is fenced out while the world may be at work: an agent that is away, and engines that serve on.
+// No member is fenced while the world may be running: an agent is away, and the engines still serve.
 func TestAnAgentThatIsAwayIsNotADeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -173,8 +173,8 @@ func TestAnAgentThatIsAwayIsNotADeath(t *testing.T) {
 	})
 }
 
-// A member that was cut off flipped alone; the others stayed and repaired themselves at the same epoch. What it says is
-// not believed, and it is let go.
+// A member that was cut off flipped alone. The others stayed and repaired themselves at the same epoch. Its report is
+// not believed, and it is released.
 func TestAZombieIsNotBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)

@@ -41,7 +41,7 @@ func TestRepairOfAWholeWorldDoesNothing(t *testing.T) {
 	})
 }
 
-// However long a repair waits for an engine to come back, it does not give up before.
+// A repair's timeout is longer than its wait for an engine to attach again.
 func TestARepairOutlastsTheWaitForAnEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -55,7 +55,7 @@ func TestARepairOutlastsTheWaitForAnEngine(t *testing.T) {
 	})
 }
 
-// slowStore takes a while for each call.
+// slowStore takes some time for each call.
 type slowStore struct{ store.Store }
 
 const slowCall = 10 * time.Millisecond
@@ -70,7 +70,7 @@ func (s slowStore) CompareAndSwap(ctx context.Context, key string, version uint6
 	return s.Store.CompareAndSwap(ctx, key, version, value)
 }
 
-// A rank dies; the survivors go on without it, the record tells of it, and a new rank widens the world again.
+// A rank dies. The survivors continue without it, the record names it, and a new rank joins the world.
 func TestRepairAfterADeath(t *testing.T) {
 	for _, want := range []Wanted{expert(4), tensor(4)} {
 		t.Run(want.Shape.Mode.String(), func(t *testing.T) {
@@ -117,8 +117,8 @@ func TestRepairAfterADeath(t *testing.T) {
 	}
 }
 
-// An engine that comes back in time costs nothing but an epoch; one that does not is left out, and its rank joins again
-// under another name.
+// An engine that attaches again in time costs only an epoch. Otherwise it is removed, and its rank joins again under
+// another name.
 func TestRepairAfterAnEngineDied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -148,7 +148,7 @@ func TestRepairAfterAnEngineDied(t *testing.T) {
 	})
 }
 
-// What was under way when a rank died: back if no survivor flipped, else forward, and never wedged.
+// The open attempt when a rank died: aborted if no survivor flipped, else rolled forward, and never stuck.
 func TestRepairEndsWhatWasUnderWay(t *testing.T) {
 	for _, phase := range []tangramv1.Phase{tangramv1.Phase_PHASE_PREPARED, tangramv1.Phase_PHASE_STAGED,
 		tangramv1.Phase_PHASE_PERMITTED, tangramv1.Phase_PHASE_FLIPPED} {
@@ -176,7 +176,7 @@ func TestRepairEndsWhatWasUnderWay(t *testing.T) {
 	}
 }
 
-// Another one dies in the middle of the repair.
+// Another member dies in the middle of the repair.
 func TestRepairStartsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 5)
@@ -195,7 +195,7 @@ func TestRepairStartsOver(t *testing.T) {
 	})
 }
 
-// Nobody is left, or those that are cannot hold the model: the next Apply starts from the checkpoint.
+// No member survives, or the survivors cannot hold the model: the next Apply starts from the checkpoint.
 func TestAWorldIsGivenUp(t *testing.T) {
 	t.Run("nobody is left", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestAWorldIsGivenUp(t *testing.T) {
 			require.NoError(t, err)
 			_, err = d.Apply(t.Context(), expert(2))
 			require.NoError(t, err)
-			w.agents[0].Deaf(false) // at an epoch above that of the world there is now
+			w.agents[0].Deaf(false) // at an epoch above that of the current world
 			require.Greater(t, w.agents[0].Epoch(), w.agents[2].Epoch())
 			d.Agents = append(d.Agents, old[0])
 			_, err = d.Apply(t.Context(), tensor(2))
@@ -281,7 +281,7 @@ func TestAWorldIsGivenUp(t *testing.T) {
 	})
 }
 
-// The only one that flipped is a leaver, which is in no layout then: all words were equal, so the others go forward.
+// Only a leaver flipped, and it is in no layout. All votes were equal, so the others roll forward.
 func TestALeaverThatFlippedIsEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -315,7 +315,7 @@ func TestALeaverThatFlippedIsEvidence(t *testing.T) {
 	})
 }
 
-// An agent was killed alone and has no memory of the attempt that the others are in.
+// An agent restarted without its record of the attempt that the others are in.
 func TestAForgottenAttemptDoesNotWedge(t *testing.T) {
 	for _, phase := range []tangramv1.Phase{tangramv1.Phase_PHASE_PREPARED, tangramv1.Phase_PHASE_STAGED, tangramv1.Phase_PHASE_PERMITTED} {
 		t.Run(phase.String(), func(t *testing.T) {
@@ -335,7 +335,7 @@ func TestAForgottenAttemptDoesNotWedge(t *testing.T) {
 	}
 }
 
-// A joiner dies in the middle of its join: the members serve on, and nothing waits for it.
+// A joiner dies in the middle of its join: the members continue to serve, without a wait for it.
 func TestAJoinerThatDiesIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -355,8 +355,7 @@ func TestAJoinerThatDiesIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// A joiner whose engine is seen to go before its agent does, when its permit is asked for: nobody asks it until the
-// limit is over.
+// The engine of a joiner is lost before its agent, at the permit: the permit is not retried until the limit.
 func TestAJoinerThatDiesAtItsPermitIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
@@ -366,7 +365,7 @@ func TestAJoinerThatDiesAtItsPermitIsNotWaitedFor(t *testing.T) {
 		d.Hooks.Progress = func(e Event) {
 			if e.Phase == "flip" && e.Kind == "join" {
 				w.agents[2].Detach(true)
-				time.Sleep(10 * time.Millisecond) // it is told
+				time.Sleep(10 * time.Millisecond) // its loss is reported
 				w.kill(2)
 			}
 		}
@@ -394,7 +393,7 @@ func TestTensorNeedsAReadableCheckpoint(t *testing.T) {
 	})
 }
 
-// A first layout was permitted and its driver died with all members: no second world is begun beside it.
+// A first layout was permitted, and its driver and all members died: no second world is started.
 func TestAFirstLayoutIsRecordedBeforeItIsPermitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)

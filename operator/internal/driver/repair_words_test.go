@@ -13,7 +13,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Once a fence is told all survivors must be seen to stand on its layout, at rest, and the record must still be that of the fence.
+// After a fence all survivors must have its layout and no open attempt, and the record must still be that of the fence.
 func TestWhatMustBeSoAfterAFence(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "x"), layoutOf(5, "a", "b", "x")
 	hash, err := layout.Hash(five)
@@ -21,8 +21,8 @@ func TestWhatMustBeSoAfterAFence(t *testing.T) {
 	for name, c := range map[string]struct {
 		b      *tangramv1.StatusResponse // nil: it does not answer
 		change func(d *Driver, fence *Membership)
-		want   string // of the error; none: all is well
-		again  bool   // another look may mend it
+		want   string // of the error; empty: none
+		again  bool   // another try may succeed
 	}{
 		"all is well":              {stopped(says(five, "b")), nil, "", false},
 		"one was lost":             {nil, nil, "survivor b was lost too", true},
@@ -56,7 +56,7 @@ func TestWhatMustBeSoAfterAFence(t *testing.T) {
 	}
 }
 
-// What was proposed is burned by a repair; what was permitted, or is over, is left as it is.
+// A repair aborts a proposal. A permitted or completed intent stays as it is.
 func TestAProposalIsBurned(t *testing.T) {
 	d, _ := speakers()
 	require.NoError(t, d.burnProposal(t.Context()))
@@ -87,8 +87,8 @@ func TestAProposalIsBurned(t *testing.T) {
 	require.ErrorIs(t, d.burnProposal(t.Context()), errUnreadable)
 }
 
-// Agents that contradict each other are asked again if the record of members was written meanwhile, and only then; else nothing is
-// ruled.
+// If agents contradict each other, they are queried again only if the membership record changed meanwhile. Otherwise
+// there is no ruling.
 func TestContradictionsAreReadOnceMore(t *testing.T) {
 	four := layoutOf(4, "a", "b")
 	other := func() *tangramv1.StatusResponse {
@@ -135,7 +135,7 @@ func TestContradictionsAreReadOnceMore(t *testing.T) {
 	require.Equal(t, 1, w.asked, "nothing is read against a record that is not known")
 }
 
-// writing agents have something written when they are asked first.
+// writing agents cause a write when they are queried first.
 type writing struct {
 	*speaker
 	asked int

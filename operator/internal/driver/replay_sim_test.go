@@ -12,8 +12,8 @@ import (
 	"tangram.dev/operator/internal/testkit"
 )
 
-// TestTheGateReplaysTheSimulation: what the simulation's gates go through (drivertest.World.Trace), the agent's gate that ships goes
-// through too: words, go, latches, flips, aborts and outcomes, event by event (agent/gate/testing/replay.cc).
+// TestTheGateReplaysTheSimulation replays the events of the simulation's gates (drivertest.World.Trace) in the agent's
+// shipping gate: votes, go, latches, flips, aborts and outcomes (agent/gate/testing/replay.cc).
 func TestTheGateReplaysTheSimulation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it compiles the agent's gate")
@@ -26,7 +26,7 @@ func TestTheGateReplaysTheSimulation(t *testing.T) {
 		filepath.Join(gate, "gate.cc"), filepath.Join(gate, "rules.cc"), filepath.Join(root, "agent", "base", "utf8.cc"), "-lfmt").CombinedOutput()
 	require.NoErrorf(t, err, "%s", out)
 	var trace bytes.Buffer
-	first := testkit.Seed(t)<<20 + 1<<19 // others than TestSimulation's
+	first := testkit.Seed(t)<<20 + 1<<19 // no seed of TestSimulation
 	const fixed, seeds = 60, 70          // the fixed ones are the same for every SEED, and take every transition
 	for n := range uint64(seeds) {
 		seed := 1 + n

@@ -21,8 +21,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// The fence's decisions, tied to the model of them: random histories of tests/model/gate.pml tell what a leader sees and what it
-// rules; what it sees goes as agents' words through newTruth, scene and survivors, and the ruling must be the same.
+// Compares the fence's decisions with their model. Random histories of tests/model/gate.pml contain a leader's view and
+// its ruling. The view, as agent reports, goes through newTruth, scene and survivors, and the ruling must be equal.
 var (
 	modelRuns = flag.Int("model.runs", 100, "histories of each scenario of the model")
 	modelSeed = flag.Int("model.seed", 0, "seed of the first history of the second half; 0: SEED * 10000")
@@ -34,10 +34,10 @@ const (
 	modelBase  = 10 // the model's epoch 0
 )
 
-// modelRank as a leader's look has it; masks have a bit a rank.
+// modelRank is a rank in a leader's view; masks have one bit per rank.
 type modelRank struct {
 	up                     bool
-	epoch, repair, members int // repair that brought its layout; members of that, 0: it is in none
+	epoch, repair, members int // repair: the one that made its layout; members of the layout, 0: in none
 	stopped                bool
 	staged                 int
 	armed                  bool
@@ -45,7 +45,7 @@ type modelRank struct {
 	mayMend, held          bool
 }
 
-// modelLook of a leader, and what it made of it.
+// modelLook is the view of a leader, and its ruling.
 type modelLook struct {
 	scenario, view, reach, survivors, fences, stands int
 	leads                                            [3]int // attempt by epoch
@@ -74,7 +74,7 @@ func modelNames(mask int) (out []string) {
 	return out
 }
 
-// layoutOf an epoch that came by plan (repair 0), or by the repair of a fence.
+// layoutOf returns the layout of an epoch, made by a plan (repair 0) or by a fence's repair.
 func (l *modelLook) layoutOf(t *testing.T, epoch, repair, members int) (*tangramv1.Layout, []byte) {
 	out := &tangramv1.Layout{World: "w", Revision: fmt.Sprint("by repair ", repair), Epoch: uint64(modelBase + epoch)}
 	for _, id := range modelNames(members) {
@@ -85,7 +85,7 @@ func (l *modelLook) layoutOf(t *testing.T, epoch, repair, members int) (*tangram
 	return out, hash
 }
 
-// status that the agent of a rank gives, in the words of the wire.
+// status returns the status message of a rank's agent.
 func (l *modelLook) status(t *testing.T, k int, geometry *tangramv1.Geometry) *tangramv1.StatusResponse {
 	r := l.ranks[k]
 	s := &tangramv1.StatusResponse{World: "w", Geometry: geometry, Revision: "r1", Address: &tangramv1.PeerAddress{Agent: fmt.Sprint("a", k)}}
@@ -94,7 +94,7 @@ func (l *modelLook) status(t *testing.T, k int, geometry *tangramv1.Geometry) *t
 	s.Ranks = []*tangramv1.RankStatus{rank}
 	members := r.members
 	if members == 0 && r.epoch > 0 {
-		members = l.membersOf(r.epoch) // it left with the flip to this
+		members = l.membersOf(r.epoch) // it left with the flip to this epoch
 	}
 	if members != 0 {
 		s.Layout, s.LayoutHash = l.layoutOf(t, r.epoch, r.repair, members)
@@ -120,7 +120,7 @@ func (l *modelLook) status(t *testing.T, k int, geometry *tangramv1.Geometry) *t
 		in.Held = r.held
 	case r.staged > 0:
 		under(r.staged, r.epoch+1, r.armed)
-	case r.epoch > 0: // the flip that brought it; a leaver's is not retired before others have stepped
+	case r.epoch > 0: // the flip to its layout; a leaver retires it only after the others have stepped
 		in.Attempt, in.Phase = uint64(l.leads[min(r.epoch, 2)]), tangramv1.Phase_PHASE_FLIPPED
 		if r.repair > 0 {
 			in.Attempt = uint64(100 + r.repair)
@@ -130,7 +130,7 @@ func (l *modelLook) status(t *testing.T, k int, geometry *tangramv1.Geometry) *t
 	return s
 }
 
-// ruling of the shipping code over what the leader sees.
+// ruling returns the shipping code's ruling on the leader's view.
 func (l *modelLook) ruling(t *testing.T, geometry *tangramv1.Geometry) ruling {
 	record := Membership{Epoch: modelBase, Members: modelNames(l.membersOf(0))}
 	if l.fences > 0 {
@@ -166,7 +166,7 @@ func (l *modelLook) check(t *testing.T, geometry *tangramv1.Geometry) {
 	require.NotEqual(t, tangramv1.Outcome_OUTCOME_UNSPECIFIED, got.outcome)
 	want := modelNames(l.alive)
 	if bits.OnesCount(uint(l.alive)) == 1 && l.old == 0b111 {
-		want = nil // one of three does not go on
+		want = nil // one of three does not continue
 	}
 	if l.scenario == 5 && l.view == 0b111 {
 		require.Lenf(t, got.survivors, len(want), "of two that do not reach each other either may go on, and only one")
@@ -174,7 +174,7 @@ func (l *modelLook) check(t *testing.T, geometry *tangramv1.Geometry) {
 	}
 	require.Equalf(t, want, got.survivors, "survivors; the driver lost %v", got.lost)
 	require.Equal(t, uint64(modelBase+l.to), got.standOn, "the epoch that they stand on")
-	// The model's leader rules only when all that answer stand still.
+	// The model's leader rules only when all answering ranks are stopped.
 	for k, r := range l.ranks {
 		if l.scenario == 5 || !r.up || r.members == 0 || l.survivors&l.view&l.reach>>k&1 == 0 {
 			continue
@@ -187,7 +187,8 @@ func (l *modelLook) check(t *testing.T, geometry *tangramv1.Geometry) {
 	}
 }
 
-// modelLooks of one random run of so many steps, which may end between two lines of a look. Spin leaves files in its folder.
+// modelLooks returns the views of a random run of this many steps; the last view may be incomplete. Spin leaves files
+// in its folder.
 func modelLooks(t *testing.T, dir, model string, scenario, seed, steps int) (out []modelLook, cut bool) {
 	command := exec.CommandContext(t.Context(), "spin", "-DTRACE", fmt.Sprint("-DSCENARIO=", scenario), fmt.Sprint("-n", seed), fmt.Sprint("-u", steps), "-T", model)
 	command.Dir = dir
@@ -219,7 +220,7 @@ func modelLooks(t *testing.T, dir, model string, scenario, seed, steps int) (out
 	return out, cut
 }
 
-// A run may end wherever its steps end: what it did not tell whole is no look.
+// A run ends after its steps, so the last view may be incomplete. It is dropped.
 func TestALookThatIsCutOffIsNone(t *testing.T) {
 	model, err := filepath.Abs(modelFile)
 	require.NoError(t, err)
@@ -236,7 +237,7 @@ func TestALookThatIsCutOffIsNone(t *testing.T) {
 }
 
 func TestRulingsOfTheModel(t *testing.T) {
-	runs, fixed := *modelRuns, *modelRuns/2 // half of them are the same for every SEED
+	runs, fixed := *modelRuns, *modelRuns/2 // one half is the same for every SEED
 	first := *modelSeed
 	if first == 0 {
 		first = int(testkit.Seed(t) % 100_000 * 10_000) // spin reads a seed of 31 bits
@@ -275,7 +276,7 @@ func TestRulingsOfTheModel(t *testing.T) {
 			})
 		}
 	})
-	// What the comparison is worth: each kind of ruling was met.
+	// The comparison counts only if each kind of ruling occurred.
 	kinds := map[string]int{}
 	for _, l := range slices.Concat(seen...) {
 		kinds[l.kind()]++

@@ -14,8 +14,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// resolve tells the agents of all survivors the outcome until each has answered; then, best effort, agents of
-// no survivor (joiners) that the attempt is over. An agent that shows nothing unfinished has nothing to be told.
+// resolve sends the outcome to the agents of all survivors until each has answered. Then, best effort, it ends the
+// attempt at agents without survivors (joiners). An agent without an unfinished attempt gets nothing.
 func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	var mu sync.Mutex
 	var failures []error
@@ -27,7 +27,7 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	for _, id := range f.Survivors {
 		rank := t.ranks[id]
 		survive[rank.agent] = true
-		if told[rank.agent] || !unfinished(rank.status) { // another rank of the agent may be where this one is not
+		if told[rank.agent] || !unfinished(rank.status) { // another rank of the agent may be unfinished
 			continue
 		}
 		told[rank.agent] = true
@@ -58,7 +58,7 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	}
 	for i, a := range t.agents {
 		left := slices.ContainsFunc(a.GetRanks(), func(r *tangramv1.RankStatus) bool { return f.lost(r.GetMember().GetId()) })
-		if survive[i] || left || !slices.ContainsFunc(a.GetRanks(), unfinished) { // for who was left out its release ends it
+		if survive[i] || left || !slices.ContainsFunc(a.GetRanks(), unfinished) { // a removed member's release ends it
 			continue
 		}
 		transition := a.GetRanks()[slices.IndexFunc(a.GetRanks(), unfinished)].GetTransition()
@@ -70,8 +70,8 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	return nil
 }
 
-// open says whether a survivor is in an attempt that could still flip by other ranks' words, or one that not all ranks of its agent
-// have flipped: it is decided about only once it is held.
+// open says whether a survivor's attempt could still flip by other ranks' votes, or is flipped by only some ranks of
+// its agent. Such an attempt is decided only after it is held.
 func (t *truth) open(r ruling) bool {
 	return slices.ContainsFunc(r.survivors, func(id string) bool {
 		rank := t.ranks[id].status
@@ -79,8 +79,8 @@ func (t *truth) open(r ruling) bool {
 	})
 }
 
-// halfFlipped: of the member's agent, which tells of one layout alone, some ranks have flipped and others have not: also one that was held
-// before a rank of it, whose engine hung, woke up and flipped. An agent that is held takes its other ranks there, too.
+// halfFlipped says whether only some ranks of the member's agent have flipped; the agent reports only one layout. This
+// also happens if a held agent's unresponsive engine wakes up and flips. On HOLD the agent flips its other ranks.
 func (t *truth) halfFlipped(id string) bool {
 	r := t.ranks[id]
 	some, others := false, false
@@ -94,8 +94,8 @@ func (t *truth) halfFlipped(id string) bool {
 	return some && others
 }
 
-// hold has the survivors keep still what they began, and says whether there was anything to keep still: then only
-// another look tells what had flipped by then.
+// hold makes the survivors hold their open attempts. It returns whether there were any: then only another query shows
+// which ranks had flipped.
 func (d *Driver) hold(ctx context.Context, t *truth, r ruling) bool {
 	if !t.open(r) {
 		return false
@@ -122,8 +122,8 @@ func (d *Driver) hold(ctx context.Context, t *truth, r ruling) bool {
 	return true
 }
 
-// endWorld gives the world up: nobody survives, or they cannot hold the model. All its members are released, so that
-// their ranks may be in the next one.
+// endWorld ends the world: no member survives, or the survivors cannot hold the model. All its members are released, so
+// that their ranks can be in the next world.
 func (d *Driver) endWorld(ctx context.Context, t *truth, was Membership, lost []Lost, record *Record, why string) error {
 	members := union(idsOf(t.layout), idsOf(t.older))
 	members = union(members, was.Members)
@@ -151,8 +151,8 @@ func (d *Driver) endWorld(ctx context.Context, t *truth, was Membership, lost []
 	return nil
 }
 
-// releaseOutcasts lets go, best effort, of ranks that answer and were left out for good: their memory is freed, and
-// they may join under another name. What fails is tried again by the next Repair.
+// releaseOutcasts releases, best effort, answering ranks that were removed permanently. Their memory is freed, and they
+// may join under another name. The next Repair retries failures.
 func (d *Driver) releaseOutcasts(ctx context.Context, t *truth, worldEnds bool) {
 	var wait sync.WaitGroup
 	for i, a := range t.agents {
@@ -167,8 +167,8 @@ func (d *Driver) releaseOutcasts(ctx context.Context, t *truth, worldEnds bool) 
 		}
 		epoch := max(t.epoch(), t.record.Epoch)
 		if !t.believed[i] {
-			epoch = max(epoch, a.GetEpoch()+1) // it may have flipped alone, to the very epoch that the others repaired at
-			for _, r := range a.GetRanks() {   // or only some of its ranks: it tells of the lowest
+			epoch = max(epoch, a.GetEpoch()+1) // it may have flipped alone, to the same epoch as the others' repair
+			for _, r := range a.GetRanks() {   // or only some ranks flipped: it reports the lowest epoch
 				if now := r.GetTransition(); now.GetPhase() == tangramv1.Phase_PHASE_FLIPPED {
 					epoch = max(epoch, now.GetTargetEpoch()+1)
 				}
@@ -192,8 +192,8 @@ func (d *Driver) releaseOutcasts(ctx context.Context, t *truth, worldEnds bool) 
 	wait.Wait()
 }
 
-// mustGo: a rank that is not in the layout in force and is left out for good, or stands on another layout with
-// nothing under way that could take it out.
+// mustGo: the rank must be released. It is not in the active layout, and it was removed permanently or has another
+// layout and no attempt in progress that could take it out.
 func (t *truth) mustGo(agent int, r *tangramv1.RankStatus) bool {
 	id := r.GetMember().GetId()
 	if contains(t.record.Ended, id) {
@@ -208,10 +208,10 @@ func (t *truth) mustGo(agent int, r *tangramv1.RankStatus) bool {
 		return true
 	}
 	if !r.GetInWorld() && unfinished(r) && r.GetTransition().GetTargetEpoch() < t.epoch() {
-		return true // a fence before this one left it out of a first layout: the world has gone on from there, and nobody else tells it
+		return true // an earlier fence removed it from a first layout; no other agent reports that the world continued
 	}
 	if !r.GetInWorld() {
-		return r.GetEngine().GetStopped() // a fence before the last one left it out, and its agent went on without it
+		return r.GetEngine().GetStopped() // a fence before the last one removed it, and its agent continued without it
 	}
 	return !t.believed[agent] || r.GetEngine().GetStopped() || !unfinished(r)
 }

@@ -18,8 +18,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// speaker is an agent that says the same always, and keeps what it is told. Its answers to calls that change something are those
-// given, in order; then nil.
+// speaker is an agent with a constant status that records the calls to it. Calls that change something return the given
+// answers in order, then nil.
 type speaker struct {
 	Agent
 	says    *tangramv1.StatusResponse // nil: it does not answer
@@ -61,7 +61,7 @@ func (s *speaker) Release(_ context.Context, h *tangramv1.Header, members []stri
 	return s.hear("release %s/%d %v %v", h.World, h.Epoch, members, ends)
 }
 
-// speakers of these words, and their driver.
+// speakers returns agents with these statuses, and their driver.
 func speakers(says ...*tangramv1.StatusResponse) (*Driver, []*speaker) {
 	d := &Driver{World: "w", Store: &store.Memory{}, Log: slog.New(slog.DiscardHandler), Limits: Limits{Answer: time.Second, Outcome: time.Second}}
 	var all []*speaker
@@ -89,7 +89,7 @@ const (
 	phaseFlipped  = tangramv1.Phase_PHASE_FLIPPED
 )
 
-// Each agent of a survivor is told once what became of the attempt that it is in: forward only if it is that of the fence.
+// Each agent of a survivor gets the outcome of its attempt once: forward only if the attempt is that of the fence.
 func TestSurvivorsAreToldTheOutcome(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c", "d", "e", "x"), layoutOf(5, "a", "b", "c", "d", "e", "x")
 	words := func() []*tangramv1.StatusResponse {
@@ -115,7 +115,7 @@ func TestSurvivorsAreToldTheOutcome(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, [][]string{{"OUTCOME_ABORT w/4/9 [x]"}, nil, {"OUTCOME_ABORT w/4/8 [x]"}, nil, {"abort w/4/9"}, nil, nil, nil, {"abort w/2/7"}}, got)
 
-	// A line that breaks is tried again, a no is one; who is outside of the world decides nothing.
+	// A broken connection is retried, a rejection is not. An agent outside the world decides nothing.
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("connection reset")
 		got, err := tell(t, "stay", func(all []*speaker) { all[0].answers = []error{broken, broken} })
@@ -137,7 +137,7 @@ func TestSurvivorsAreToldTheOutcome(t *testing.T) {
 	})
 }
 
-// What a survivor is in is held before it is decided about, once for each agent; then there is something new to look at.
+// A survivor's open attempt is held before the decision, once for each agent. Then another query is due.
 func TestWhatIsOpenIsHeld(t *testing.T) {
 	four := layoutOf(4, "a", "b", "c", "d", "x")
 	held := in(says(four, "d"), 9, 5, phaseStaged)
@@ -152,13 +152,13 @@ func TestWhatIsOpenIsHeld(t *testing.T) {
 	require.Equal(t, [][]string{{"OUTCOME_HOLD w/4/9 []"}, nil, nil, nil}, heard(all))
 }
 
-// An agent of several ranks tells of the layout before until all of them flipped: where one has, it is told to hold, and takes the
-// others there; with the outcome each agent is told what its unfinished rank is in.
+// An agent of several ranks reports the previous layout until all of them flipped. If one has flipped, the agent gets a
+// hold and takes the others there. The outcome names the attempt of its unfinished rank.
 func TestAgentsWhoseRanksAreNotAtOnePoint(t *testing.T) {
 	four := layoutOf(4, "a", "b", "c")
 	half := in(says(four, "a", "b"), 9, 5, phaseStaged)
 	half.Ranks[0].Transition.Phase = phaseFlipped
-	for _, survivors := range [][]string{{"a", "b", "c"}, {"a", "c"}} { // the engine of the other one may be gone
+	for _, survivors := range [][]string{{"a", "b", "c"}, {"a", "c"}} { // the other rank's engine may be detached
 		d, all := speakers(half, says(four, "c"))
 		truth := truthOf(t, Membership{Epoch: 4}, half, says(four, "c"))
 		require.True(t, d.hold(t.Context(), truth, ruling{survivors: survivors}))
@@ -170,30 +170,30 @@ func TestAgentsWhoseRanksAreNotAtOnePoint(t *testing.T) {
 	require.Equal(t, [][]string{{"OUTCOME_ROLL_FORWARD w/4/9 []"}, nil}, heard(all))
 }
 
-// A proposal is burned before anybody is asked to abort: whoever made it may live, and would permit it while a joiner goes.
+// A proposal is aborted in the record first: its driver may be alive, and would permit it while a joiner leaves.
 func TestAProposalIsBurnedBeforeItsAttemptIsAborted(t *testing.T) {
 	four := layoutOf(4, "a", "b")
 	words := []*tangramv1.StatusResponse{says(four, "a"), says(four, "b"), in(says(nil, "j"), 9, 5, phasePrepared)}
 	d, all := speakers(words...)
 	version, err := store.Save(t.Context(), d.Store, keyIntent, 0, Intent{Attempt: 9, FromEpoch: 4, State: Proposed})
 	require.NoError(t, err)
-	all[2].answers = []error{refusal(tangramv1.Refusal_CODE_ENGINE)} // the abort fails: only what came before it is seen
+	all[2].answers = []error{refusal(tangramv1.Refusal_CODE_ENGINE)} // the abort fails: only earlier calls are visible
 	require.Error(t, d.end(t.Context(), truthOf(t, Membership{Epoch: 4}, words...), findLeftover(words)))
 	require.Equal(t, [][]string{nil, nil, {"abort w/4/9"}}, heard(all))
 	require.ErrorIs(t, d.permit(t.Context(), Intent{Attempt: 9, State: Proposed, version: version}), store.ErrConflict)
-	// What was permitted meanwhile is looked at again, so that members are asked before the joiner.
+	// After a permit meanwhile, the agents are queried again, so that members get the abort before the joiner.
 	d, all = speakers(in(says(four, "a"), 9, 5, phaseStaged), in(says(four, "b"), 9, 5, phaseStaged), words[2])
 	all[0].answers = []error{refusal(tangramv1.Refusal_CODE_ENGINE)}
 	require.Error(t, d.end(t.Context(), truthOf(t, Membership{Epoch: 4}, words...), findLeftover(words)))
 	require.Nil(t, all[2].heard, "a member that may flip has not said that it did not")
 	require.Len(t, all[0].heard, 1)
-	// It is over by now, or another one is under way: the caller looks again.
+	// The attempt has ended, or another one is in progress: the caller queries again.
 	d, all = speakers(says(four, "a"), says(four, "b"), says(nil, "j"))
 	require.NoError(t, d.end(t.Context(), truthOf(t, Membership{Epoch: 4}, words...), findLeftover(words)))
 	require.Equal(t, [][]string{nil, nil, nil}, heard(all))
 }
 
-// A world that is given up takes with it all that was in it by anybody's words, and all of them are released.
+// The end of a world covers all members that any report or record names, and releases all of them.
 func TestWhoIsInAWorldThatIsGivenUp(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "b", "c", "j")
 	words := []*tangramv1.StatusResponse{stopped(says(four, "a")), says(five, "b"), nil, says(five, "j", "q"), in(says(nil, "k"), 9, 6, phaseStaged),
@@ -220,13 +220,13 @@ func TestWhoIsInAWorldThatIsGivenUp(t *testing.T) {
 	require.Equal(t, &Fence{FromEpoch: 5, Epoch: 5, Outcome: "stay", Survivors: []string{}, Lost: lost}, now.Fence)
 	require.Equal(t, [][]string{{"release w/5 [a] true"}, {"release w/5 [b] true"}, nil, {"release w/5 [j] true"}, {"release w/5 [k] true"}, nil,
 		{"release w/5 [o] true"}, nil}, heard(all))
-	// One that stands two epochs below and is believed is of it, too.
+	// A believed member two epochs below belongs to it, too.
 	was = Membership{Epoch: 3, version: now.version}
 	require.NoError(t, d.endWorld(t.Context(), truthOf(t, was, says(layoutOf(3, "o"), "o", "p"), says(five, "b")), was, nil, record, "why"))
 	now, err = d.membership(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"b", "c", "j", "o", "p"}, now.Ended)
-	// Who had no fence before, and a record that knows more than the agents.
+	// Without an earlier fence, and with a record that is newer than the agents.
 	was = Membership{Epoch: 7, Members: []string{"a"}, version: now.version}
 	require.NoError(t, d.endWorld(t.Context(), truthOf(t, was, says(nil, "l")), was, nil, record, "why"))
 	now, err = d.membership(t.Context())
@@ -235,7 +235,7 @@ func TestWhoIsInAWorldThatIsGivenUp(t *testing.T) {
 	require.Equal(t, []string{"a"}, now.Ended)
 }
 
-// Who was left out is released at an epoch above all that it can be in; what fails is left to the next repair.
+// Removed members are released at an epoch above all that they can be in. Failures are left to the next repair.
 func TestOutcastsAreReleased(t *testing.T) {
 	four := layoutOf(4, "a", "b")
 	record := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 3, Epoch: 3, Survivors: []string{"a", "b"}, Lost: []Lost{{Member: "x"}, {Member: "v"}}}, Ended: []string{"o"}}
@@ -248,12 +248,12 @@ func TestOutcastsAreReleased(t *testing.T) {
 	d.releaseOutcasts(t.Context(), truth, false)
 	want := [][]string{nil, {"release w/4 [x v] false"}, {"release w/6 [u] false"}, {"release w/4 [z] false"}, nil, {"release w/4 [o] true"}, nil}
 	require.Equal(t, want, heard(all))
-	// Who is in an attempt to an epoch that the world has left behind; one to the epoch in force may join yet.
+	// An attempt to an epoch before the active one causes a release. One to the active epoch may still join.
 	late := []*tangramv1.StatusResponse{says(four, "a"), in(says(nil, "f"), 2, 3, phaseStaged), in(says(nil, "j"), 9, 4, phaseStaged)}
 	d, all = speakers(late...)
 	d.releaseOutcasts(t.Context(), truthOf(t, record, late...), false)
 	require.Equal(t, [][]string{nil, {"release w/4 [f] false"}, nil}, heard(all))
-	// An agent of which one rank has flipped tells of the epoch before, and lets go of both only at one above the target.
+	// An agent with one flipped rank reports the epoch before. It releases both only at an epoch above the target.
 	half := in(says(layoutOf(3, "x", "y"), "x", "y"), 9, 4, phaseStaged)
 	half.Ranks[0].Transition.Phase = phaseFlipped
 	halves := record

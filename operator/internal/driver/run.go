@@ -11,12 +11,12 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// DefaultRun is how many flips have one permit at most. A run that is superseded gives up what it has not begun, so that
-// its length costs nothing but the size of the request that brings it.
+// DefaultRun is the maximum number of flips under one permit. A superseded run abandons the flips that it has not
+// begun, so its length only costs the size of the Prepare request.
 const DefaultRun = 32
 
-// flipsFrom is what the flip with this index of a plan is done with: those that follow it under the same permit, as long as nobody
-// joins or leaves.
+// flipsFrom returns the run that starts with the flip of this index: it and the following flips that share its permit,
+// up to the next join or leave.
 func (d *Driver) flipsFrom(plan *planner.Result, index int) *flipRun {
 	flips := plan.Plan.Flips
 	end, most := index+1, d.Run
@@ -32,12 +32,12 @@ func (d *Driver) flipsFrom(plan *planner.Result, index int) *flipRun {
 		event:       Event{Flip: index + 1, Flips: len(flips), Kind: kindName(first.Kind), Epoch: first.Epoch}}
 }
 
-// headerOf the flip with this place in the run, from 0.
+// headerOf returns the header of the flip at this index of the run, from 0.
 func (r *flipRun) headerOf(place int) *tangramv1.Header {
 	return &tangramv1.Header{World: r.header.World, Epoch: r.header.Epoch + uint64(place), Attempt: r.header.Attempt + uint64(place)}
 }
 
-// requestFor an agent: the first flip, and those that follow it.
+// requestFor returns an agent's Prepare request for the first flip and those that follow it.
 func (r *flipRun) requestFor(agent int) *tangramv1.PrepareRequest {
 	target := r.target
 	if r.firstTarget != nil {
@@ -58,20 +58,20 @@ func (r *flipRun) requestFor(agent int) *tangramv1.PrepareRequest {
 	return request
 }
 
-// errNoFurther: what a run has begun is ended, the rest of it is not begun.
+// errNoFurther: the flip in progress ends, and the rest of the run is not started.
 var errNoFurther = errors.New("the rest of the run is no longer needed")
 
-// stride of a run: how far its members are.
+// stride is the progress of a run's members.
 type stride struct {
-	known   bool   // all tell of it
-	done    bool   // and have flipped the last
-	behind  uint64 // epoch of the member that is behind
-	sum     uint64 // of what grows while anybody gets on
+	known   bool   // all members report the run
+	done    bool   // and all have flipped the last flip
+	behind  uint64 // lowest epoch of a member
+	sum     uint64 // grows while any member makes progress
 	bytes   verdict
-	trouble error // of one that can go no further
+	trouble error // of a member that cannot continue
 }
 
-// strideOf a run, by what its members said last. Pure.
+// strideOf computes a run's progress from the members' latest reports. It is pure.
 func (r *flipRun) strideOf(latest map[int]*tangramv1.StatusResponse) stride {
 	s := stride{behind: r.flip.Epoch}
 	known, flipped := 0, 0
@@ -101,7 +101,7 @@ func (r *flipRun) strideOf(latest map[int]*tangramv1.StatusResponse) stride {
 	return s
 }
 
-// recordOf the flip with this place in the run, from 0; nothing is counted yet.
+// recordOf returns an empty record of the flip at this index of the run, from 0.
 func (r *flipRun) recordOf(place int) FlipRecord {
 	flip := r.first
 	if place > 0 {
@@ -110,14 +110,14 @@ func (r *flipRun) recordOf(place int) FlipRecord {
 	return FlipRecord{Kind: r.event.Kind, Epoch: flip.Epoch, Attempt: r.headerOf(place).Attempt, TargetHash: short(flip.TargetHash)}
 }
 
-// measure what was moved since the flip before this one.
+// measure sets the bytes and times of this flip: the totals minus those of the earlier flips of the run.
 func (r *flipRun) measure(latest map[int]*tangramv1.StatusResponse) {
 	moved, took, peak := measured(r.header.Attempt, r.last.Attempt, latest)
 	r.out.Bytes, r.out.AgentSeconds = moved.minus(r.moved), took.minus(r.took)
 	r.moved, r.took, r.out.PeakBytes = moved, took, peak
 }
 
-// leave the records of what is done.
+// leave adds the records of completed flips to the transition's record.
 func (r *flipRun) leave(records ...FlipRecord) {
 	r.left = records
 	for _, f := range records {
@@ -125,7 +125,7 @@ func (r *flipRun) leave(records ...FlipRecord) {
 	}
 }
 
-// told tells of what is done.
+// told calls the hook for each completed flip.
 func (r *flipRun) told() {
 	for _, f := range r.left {
 		if r.d.Hooks.FlipDone != nil {
@@ -134,7 +134,7 @@ func (r *flipRun) told() {
 	}
 }
 
-// next flip of the run: the one before it is done by all.
+// next records the flip that all members completed and continues with the following one.
 func (r *flipRun) next(latest map[int]*tangramv1.StatusResponse, took time.Duration) {
 	r.measure(latest)
 	r.out.Seconds.Flip += took.Seconds()
@@ -144,8 +144,8 @@ func (r *flipRun) next(latest map[int]*tangramv1.StatusResponse, took time.Durat
 	r.event.Epoch++
 }
 
-// walk waits while the agents go through a run whose first flip is done. What it is ended by, other than its last flip, leaves a valid layout:
-// what is flipped stays.
+// walk waits while the agents go through a run whose first flip is done. Flips that completed stay, so every end of a
+// run leaves a valid layout.
 func (r *flipRun) walk(ctx context.Context) error {
 	began, since := time.Now(), r.permitted
 	err := r.board.until(ctx, "a flip of the run", r.d.Limits.Flip, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
@@ -176,15 +176,15 @@ func (r *flipRun) walk(ctx context.Context) error {
 	return r.endRun(ctx, err)
 }
 
-// endRun has every agent go no further, then ends what is under way: forward what flipped, back what did not. The world serves on as
-// it stands then.
+// endRun makes every agent end the run, then ends the flip in progress: forward if a rank flipped it, back otherwise.
+// The world then serves with the layout that it has.
 func (r *flipRun) endRun(ctx context.Context, cause error) error {
 	if _, err := r.d.abortAll(ctx, r.agents, r.last, cause.Error()); err != nil {
 		return fmt.Errorf("the outcome of attempt %d is unknown; run again when all agents respond: %w (run up to attempt %d; first error: %w)", r.header.Attempt, err,
 			r.last.Attempt, cause)
 	}
 	if err := r.d.burned(ctx, r.header.Attempt); errors.Is(err, store.ErrConflict) {
-		return errors.Join(cause, err) // another driver acts
+		return errors.Join(cause, err) // another driver is active
 	} else if err != nil {
 		cause = errors.Join(cause, err)
 	}
@@ -218,8 +218,8 @@ func (r *flipRun) endRun(ctx context.Context, cause error) error {
 	return errors.Join(cause, r.d.saveMembership(ctx, after))
 }
 
-// endRuns ends those that nobody waits for, in each agent that would go on by itself: what they have begun ends like any attempt.
-// False: there are none.
+// endRuns ends runs without a driver in each agent that would continue. Their flips in progress then end like any
+// attempt. It returns false if there are none.
 func (d *Driver) endRuns(ctx context.Context, t *truth) (bool, error) {
 	last := map[uint64][]int{}
 	for i, a := range t.agents {

@@ -20,7 +20,7 @@ func intentOf(t *testing.T, d *Driver) Intent {
 	return intent
 }
 
-// A chain of layout flips has one intent, one permit and one round of calls; each of its flips is in the record.
+// A chain of layout flips has one intent, one permit and one round of calls. Each of its flips is in the record.
 func TestARunHasOnePermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
@@ -44,7 +44,7 @@ func TestARunHasOnePermit(t *testing.T) {
 		intent := intentOf(t, d)
 		require.Equal(t, Intent{Attempt: 2, Last: 3, FromEpoch: 1, TargetHash: record.TargetHash, PlanHash: record.PlanHash, State: Done}, intent)
 
-		// What comes after it takes numbers that no flip of it had.
+		// The next attempt has a number that no flip of the run had.
 		_, err = d.Apply(t.Context(), expert(2))
 		require.NoError(t, err)
 		require.EqualValues(t, 4, intentOf(t, d).Attempt)
@@ -57,7 +57,7 @@ func TestWhereARunEnds(t *testing.T) {
 		_, err := d.Apply(t.Context(), expert(3))
 		require.NoError(t, err)
 		before := len(w.agents[0].Calls())
-		record, err := d.Apply(t.Context(), tensor(2)) // layouts, then one leaves
+		record, err := d.Apply(t.Context(), tensor(2)) // layout flips, then a leave
 		require.NoError(t, err)
 		kinds := map[string]int{}
 		for _, f := range record.Flips {
@@ -84,7 +84,7 @@ func half(t *testing.T, d *Driver, w *bed) {
 	w.HoldRuns(1)
 }
 
-// Whoever asks in the middle of a run gets the world as it stands then: what is flipped stays, what is not begun never is.
+// An abort in the middle of a run keeps the world as it is: completed flips stay, the others never begin.
 func TestAbortInTheMiddleOfARun(t *testing.T) {
 	for name, superseded := range map[string]bool{"aborted": false, "superseded": true} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestAbortInTheMiddleOfARun(t *testing.T) {
 	}
 }
 
-// A rank that cannot bring what the next flip needs ends the run where it stands.
+// A rank that cannot fetch the pieces of the next flip ends the run at the current flip.
 func TestARunThatFailsInTheMiddle(t *testing.T) {
 	for name, fail := range map[string]func(*bed){
 		"stage": func(w *bed) { w.agents[1].FailStage("a disk") },
@@ -161,7 +161,7 @@ func TestARunThatFailsInTheMiddle(t *testing.T) {
 	}
 }
 
-// A driver that dies leaves the run to the agents; the next one has them go no further, and plans again.
+// A dead driver leaves the run to the agents. The next one stops it at the current flip, and plans again.
 func TestANewDriverInTheMiddleOfARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
@@ -186,20 +186,20 @@ func TestANewDriverInTheMiddleOfARun(t *testing.T) {
 	})
 }
 
-// last call of a driver: it dies once the permit is given.
+// last makes a driver die after its last permit call.
 type last struct {
 	Agent
 	die func()
 }
 
 func (l last) Permit(ctx context.Context, h *tangramv1.Header) error {
-	time.Sleep(20 * time.Millisecond) // after the other's
+	time.Sleep(20 * time.Millisecond) // after the other agent's permit
 	_ = l.Agent.Permit(ctx, h)
 	l.die()
 	return ctx.Err()
 }
 
-// Without a driver the agents go on to the end of the run, which another one finds retired but for the last.
+// Without a driver the agents complete the run. The next driver finds all flips retired except the last.
 func TestARunGoesOnWithoutADriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
@@ -219,7 +219,7 @@ func TestARunGoesOnWithoutADriver(t *testing.T) {
 	})
 }
 
-// A member that dies in the middle of a run is repaired from where the others stand, and none of them goes on in it.
+// After a death in the middle of a run, the repair starts from the survivors' layout, and the run does not continue.
 func TestADeathInTheMiddleOfARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)

@@ -11,11 +11,11 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// ErrNeedsRepair says that a member of the layout in force is lost or stands still, so that nothing but a
-// repair can change the world.
+// ErrNeedsRepair says that a member of the active layout is lost or stopped, so that only a repair can change the
+// world.
 var ErrNeedsRepair = errors.New("the world needs a repair")
 
-// trouble says what is wrong with the members of the layout in force; nil: nothing.
+// trouble reports what is wrong with the members of the active layout; nil: nothing.
 func (t *truth) trouble() error {
 	if t.layout == nil {
 		if t.record.Epoch == 0 {
@@ -49,11 +49,11 @@ func (t *truth) trouble() error {
 	return fmt.Errorf("%w: %w", ErrNeedsRepair, errors.Join(wrong...))
 }
 
-// evident says whether what is wrong is so for certain: the world cannot take another step, or nobody is left who could be in
-// it. That an agent does not answer is neither: it may be who asks that is cut off. Without trouble it means nothing.
+// evident says whether the trouble is certain: the world cannot take another step, or no process can be in it. A
+// missing answer is no proof, because the querying driver may be cut off. Without trouble the result is meaningless.
 func (t *truth) evident(complete bool) bool { return t.lost(complete) || t.lags(complete) }
 
-// lost says whether some member is dead or has stopped, or nobody is left who could be in the world.
+// lost says whether a member is dead or stopped, or no process can be in the world.
 func (t *truth) lost(complete bool) bool {
 	if t.layout == nil {
 		return !slices.ContainsFunc(t.record.Members, func(id string) bool { return t.tells(id) || !t.nobodyHas(member.PodOf(id), complete) })
@@ -73,15 +73,15 @@ func (t *truth) lost(complete bool) bool {
 	return false
 }
 
-// lags says whether some member is outside of the world and on no way into it; where no layout is in force, whether nobody can be in it but
-// members that are outside. Statuses that were read at different moments of a flip look like that, too.
+// lags says whether a member is outside the world and not joining it; without an active layout, whether all possible
+// members are outside. Statuses from different moments of a flip look like that, too.
 func (t *truth) lags(complete bool) bool {
 	if t.layout == nil {
 		return !slices.ContainsFunc(t.record.Members, func(id string) bool { return !t.tells(id) && !t.nobodyHas(member.PodOf(id), complete) })
 	}
 	for _, m := range t.layout.Members {
 		r, here := t.ranks[m.Id]
-		// With a later target it left by a flip that others have not told of yet.
+		// With a later target epoch, it left by a flip that the others have not reported yet.
 		if here && !r.status.GetInWorld() && r.status.GetTransition().GetTargetEpoch() <= t.epoch() {
 			return true
 		}
@@ -89,17 +89,17 @@ func (t *truth) lags(complete bool) bool {
 	return false
 }
 
-// tells says whether an agent has a member under this name. One that left a world has another name.
+// tells says whether an agent reports a member of this name. A rank that has left a world has another name.
 func (t *truth) tells(id string) bool {
 	_, yes := t.ranks[id]
 	return yes
 }
 
-// nobodyHas a member that no agent tells of: the agent of its pod answers without it, or there is none.
+// nobodyHas says that a member that no agent reports is lost: its pod's agent answers without it, or does not exist.
 func (t *truth) nobodyHas(pod string, complete bool) bool {
 	for i, err := range t.errors {
 		if err != nil && (t.pods == nil || t.pods[i] == "" || t.pods[i] == pod) {
-			return false // it may be there
+			return false // it may have the member
 		}
 	}
 	for _, a := range t.agents {
@@ -112,7 +112,7 @@ func (t *truth) nobodyHas(pod string, complete bool) bool {
 	return complete
 }
 
-// whyMissing joins what is known of agents that do not answer.
+// whyMissing joins the errors of agents that do not answer.
 func (t *truth) whyMissing() error {
 	if err := errors.Join(t.errors...); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (t *truth) whyMissing() error {
 	return errors.New("no agent has this member")
 }
 
-// epochOf the layout that a rank stands on; 0: none.
+// epochOf returns the epoch of a rank's layout; 0: none.
 func (t *truth) epochOf(r rankTruth) uint64 {
 	if !r.status.GetInWorld() {
 		return 0
@@ -128,7 +128,7 @@ func (t *truth) epochOf(r rankTruth) uint64 {
 	return t.agents[r.agent].GetEpoch()
 }
 
-// scene of the world for a ruling.
+// scene returns the input of a ruling.
 func (t *truth) scene(complete bool) scene {
 	s := scene{epoch: t.epoch(), newest: idsOf(t.layout), older: idsOf(t.older), members: map[string]evidence{}}
 	if t.layout == nil {
@@ -140,7 +140,7 @@ func (t *truth) scene(complete bool) scene {
 	}
 	if f := t.record.Fence; f.of(from) && len(f.Survivors) > 0 {
 		s.fence = f
-		if f.forward() && f.Epoch == s.epoch+1 { // those who had flipped are not to be seen; it is the outcome all the same
+		if f.forward() && f.Epoch == s.epoch+1 { // no flipped member is visible; it is the outcome anyway
 			s.epoch, s.older = f.Epoch, s.newest
 			s.newest = append([]string(nil), f.Survivors...)
 			for _, l := range f.Lost {
@@ -174,7 +174,7 @@ func (t *truth) evidence(id string, complete bool) evidence {
 	return e
 }
 
-// gone: its place (pod and device) has another member by now, or there is nobody left who could have it.
+// gone: its place (pod and device) has another member by now, or no process is left that could have it.
 func (t *truth) gone(id string, complete bool) bool {
 	lost, _ := member.Parse(id)
 	unanswered := false
@@ -189,7 +189,7 @@ func (t *truth) gone(id string, complete bool) bool {
 	return complete && !unanswered
 }
 
-// hashOf the layout that a ruling has the survivors stand on.
+// hashOf returns the hash of the layout that the survivors have after a ruling.
 func (t *truth) hashOf(r ruling) (string, error) {
 	for _, l := range []*tangramv1.Layout{t.layout, t.older} {
 		if l != nil && l.Epoch == r.standOn {

@@ -16,8 +16,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// settle asks the agents and ends what an earlier driver left: forward what flipped or
-// was permitted and flips yet, back everything else. It gives the truth at rest, or ErrNeedsRepair.
+// settle queries the agents and ends what an earlier driver left open. An attempt rolls forward if a rank flipped it;
+// any other is aborted. It returns the world view without open attempts, or ErrNeedsRepair.
 func (d *Driver) settle(ctx context.Context, record *Record) (*truth, error) {
 	for range 8 { // a chain leaves one attempt; a few more for odd mixes
 		truth, err := d.observe(ctx)
@@ -37,7 +37,7 @@ func (d *Driver) settle(ctx context.Context, record *Record) (*truth, error) {
 			}
 		}
 		left := findLeftover(truth.agents)
-		if left == nil || truth.layout != nil { // of a first layout: it may be what the record tells of
+		if left == nil || truth.layout != nil { // the record may be that of an open first layout
 			if err := truth.trouble(); err != nil {
 				return nil, err
 			}
@@ -57,7 +57,7 @@ func (d *Driver) settle(ctx context.Context, record *Record) (*truth, error) {
 	return nil, fmt.Errorf("agents are still in an attempt after 8 attempts were ended; check whether another driver is running")
 }
 
-// strangers refuses a first layout while members of a world that is over have not been released.
+// strangers rejects a first layout while members of an ended world have not been released.
 func (t *truth) strangers() error {
 	if t.layout != nil {
 		return nil
@@ -73,17 +73,17 @@ func (t *truth) strangers() error {
 	return nil
 }
 
-// part that a rank has in what is waited for.
+// part is a rank's role in the wait.
 type part int
 
 const (
 	noPart       part = iota
-	joinerPart        // nothing is in force for it yet
-	memberPart        // of a layout in force
-	repairedPart      // it stands still, as it shall
+	joinerPart        // no layout is active for it yet
+	memberPart        // of an active layout
+	repairedPart      // it is stopped, as expected
 )
 
-// brokenMembers says who of those that have a part is lost: its engine is gone, or stands still where it may not.
+// brokenMembers reports a lost participant: its engine is detached, or is stopped although it should run.
 func brokenMembers(latest map[int]*tangramv1.StatusResponse, partOf func(*tangramv1.StatusResponse, *tangramv1.RankStatus) part) error {
 	for _, agent := range slices.Sorted(maps.Keys(latest)) {
 		s := latest[agent]
@@ -105,8 +105,9 @@ func brokenMembers(latest map[int]*tangramv1.StatusResponse, partOf func(*tangra
 func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 	header := &tangramv1.Header{World: d.World, Epoch: left.targetEpoch - 1, Attempt: left.attempt}
 	if !left.anyFlipped {
-		// Whoever proposed it may live, and permit it while the abort is on its way: it would take a joiner back from members
-		// that had not heard of the attempt when we looked, and that nobody asks. What was permitted by now is seen by now.
+		// The proposing driver may be alive and permit the attempt while this abort is on its way. Then the abort would
+		// withdraw a joiner, while members that had not received the attempt at our query, and get no abort, flip. Now
+		// no permit can follow, and the next query shows an earlier permit.
 		if err := d.burnProposal(ctx); err != nil {
 			return err
 		}
@@ -116,7 +117,7 @@ func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 		}
 		now := findLeftover(truth.agents)
 		if now == nil || now.attempt != left.attempt || now.anyFlipped {
-			return nil // it ended meanwhile, or goes forward: the caller looks again
+			return nil // it ended meanwhile, or rolls forward: the caller queries again
 		}
 		left = now
 		joiners, members := truth.joinersFirst(left.agents)
@@ -133,7 +134,7 @@ func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 			return d.burned(ctx, left.attempt)
 		}
 	}
-	// It is the outcome. Ranks that have not flipped yet will at their gate.
+	// A flip is the outcome. Ranks that have not flipped yet will flip at their gate.
 	board, stop := d.watch(ctx, left.agents, left.attempt)
 	defer stop()
 	lost := func(latest map[int]*tangramv1.StatusResponse) error {
@@ -158,7 +159,7 @@ func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 				case r.GetTransition().GetAttempt() != left.attempt:
 				case p == tangramv1.Phase_PHASE_FLIPPED:
 					flipped++
-				case r.GetEngine().GetStopped(): // a leaver that was lost: nobody waits for it
+				case r.GetEngine().GetStopped(): // a lost leaver: no rank waits for it
 				case p != tangramv1.Phase_PHASE_IDLE:
 					open++
 				}
@@ -180,9 +181,9 @@ func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 	return d.concluded(ctx, left.attempt)
 }
 
-// abortInOrder asks the members of the epoch before the joiners. A member's word is latched
-// until its step's result; a joiner has no word, so that it would withdraw while the members
-// flip to an epoch that it is in. Only when no member flipped, and none will, may it go.
+// abortInOrder aborts at the members of the epoch before the joiners. A member's vote is latched until its step's
+// result. A joiner has no vote, so it could withdraw while the members flip to an epoch that contains it. So joiners
+// may withdraw only after no member has flipped and none will.
 func (d *Driver) abortInOrder(ctx context.Context, members, joiners []int, header *tangramv1.Header, reason string) (bool, error) {
 	if flipped, err := d.abortAll(ctx, members, header, reason); err != nil || flipped {
 		return flipped, err
@@ -190,11 +191,12 @@ func (d *Driver) abortInOrder(ctx context.Context, members, joiners []int, heade
 	return d.abortAll(ctx, joiners, header, reason)
 }
 
-// errOneIsSilent: the outcome is not known as long as one of the agents does not answer, whatever the others come to say.
+// errOneIsSilent: the outcome stays unknown while an agent does not answer, whatever the others report.
 var errOneIsSilent = errors.New("another agent is unresponsive")
 
-// abortAll asks every agent until each has answered, or one does not. True: some agent flipped. Who has given its word and lacks another's
-// keeps its answer back for ten seconds, to hear from the others: in vain if the one that knows is dead.
+// abortAll sends every agent an abort until each has answered or one has timed out. It returns true if an agent
+// flipped. A rank that has voted and lacks another's vote delays its answer for up to ten seconds, to receive the
+// others' votes. That is useless if the rank with the missing vote is dead.
 func (d *Driver) abortAll(ctx context.Context, agents []int, header *tangramv1.Header, reason string) (bool, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -235,7 +237,7 @@ func (d *Driver) abortAll(ctx context.Context, agents []int, header *tangramv1.H
 	return flipped, errors.Join(failures...)
 }
 
-// knowsOutcome asks an agent for which the attempt is over what came of it.
+// knowsOutcome queries the outcome of an attempt that has ended for the agent.
 func (d *Driver) knowsOutcome(ctx context.Context, agent int, header *tangramv1.Header, mu *sync.Mutex, flipped *bool) (bool, error) {
 	s, err := d.Agents[agent].Status(ctx, d.World)
 	if err != nil {
@@ -250,7 +252,7 @@ func (d *Driver) knowsOutcome(ctx context.Context, agent int, header *tangramv1.
 	return false, nil
 }
 
-// retireAll repeats until each agent has done it; gives the number of repeats.
+// retireAll retries until each agent has retired the attempt, and returns the number of retries.
 func (d *Driver) retireAll(ctx context.Context, agents []int, header *tangramv1.Header) (int, error) {
 	var mu sync.Mutex
 	var retries int

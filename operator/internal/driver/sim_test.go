@@ -30,15 +30,15 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// The simulation: keepers (the real keeper, world and driver), agents that keep the real ones' rules, and a dice that kills, cuts,
-// delays and loses, in the fake time of synctest. Every delay is drawn from the seed, the actor and the (fake) time of its
-// call, so that a seed replays: go test ./internal/driver -run TestSimulation -sim.seed N -v
+// The simulation has keepers (the real keeper, world and driver), agents with the real ones' rules, and random faults:
+// kills, cuts, delays and lost messages, in the fake time of synctest. Each delay depends only on the seed, the actor
+// and the (fake) time of its call, so a seed replays: go test ./internal/driver -run TestSimulation -sim.seed N -v
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "replay this seed of the simulation, and log what happens")
 	simSeeds = flag.Int("sim.seeds", 0, "so many seeds; 0: 200 (with TIER=nightly 2000, with -short 60 that are always the same)")
 )
 
-// errCut is what a call across a broken line gives.
+// errCut is the error of a call over a broken connection.
 var errCut = errors.New("sim: connection refused")
 
 func sleep(ctx context.Context, pause time.Duration) error {
@@ -55,14 +55,14 @@ type sim struct {
 	world  *drivertest.World
 	store  *simStore
 	log    *slog.Logger
-	faulty bool // lines lose calls
+	faulty bool // connections lose calls
 
 	mu      sync.Mutex
 	present []*drivertest.Agent
 	pods    int
 	per     int             // ranks of a pod
-	forgot  map[string]bool // UIDs of pods whose agent was started again without memory of an attempt
-	wrong   []string        // invariants that did not hold
+	forgot  map[string]bool // UIDs of pods whose agent restarted without memory of an attempt
+	wrong   []string        // violated invariants
 	worked  map[string]int
 }
 
@@ -72,7 +72,7 @@ func (s *sim) violate(format string, args ...any) {
 	s.wrong = append(s.wrong, fmt.Sprintf(format, args...))
 }
 
-// draw gives the dice of one event: a pure function of its name.
+// draw returns the random source of one event, a pure function of its name.
 func (s *sim) draw(event ...any) *rand.Rand {
 	h := fnv.New64a()
 	_ = binary.Write(h, binary.LittleEndian, s.seed)
@@ -97,7 +97,7 @@ func (s *sim) agents() []*drivertest.Agent {
 	return slices.Clone(s.present)
 }
 
-// simDriver is one keeper's process: when it is dead nothing that it does has an effect.
+// simDriver is one keeper's process. After its death its actions have no effect.
 type simDriver struct {
 	s      *sim
 	name   string
@@ -106,10 +106,10 @@ type simDriver struct {
 	cancel context.CancelFunc
 }
 
-// pass waits for a call's delay and says what becomes of it: lost before it arrives, or its reply.
+// pass waits for a call's delay and decides its fate: lost before it arrives, or its reply is lost.
 func (d *simDriver) pass(ctx context.Context, to, call string) (lostReply bool, err error) {
 	d.mu.Lock()
-	dice := d.s.draw(d.name, to, call, time.Now().UnixNano()) // two at once fare alike, whichever comes first
+	dice := d.s.draw(d.name, to, call, time.Now().UnixNano()) // concurrent calls fare alike, in any order
 	dead := d.dead
 	d.mu.Unlock()
 	pause := time.Duration(dice.Int64N(int64(10 * time.Millisecond)))
@@ -201,7 +201,7 @@ func (l simLine) Watch(ctx context.Context, world string, each func(*tangramv1.S
 	return l.a.Watch(ctx, world, each)
 }
 
-// simStore is the API server: it checks that the records only go forward.
+// simStore is the API server. It checks that the records only move forward.
 type simStore struct {
 	s       *sim
 	mu      sync.Mutex
@@ -260,7 +260,7 @@ func (m *simStore) check(was, now json.RawMessage) {
 
 func newRecords() map[string]store.Record { return map[string]store.Record{} }
 
-// simClient is a driver's line to the store.
+// simClient is a driver's connection to the store.
 type simClient struct {
 	d *simDriver
 	m *simStore
@@ -327,8 +327,9 @@ func (s *sim) keeper(ctx context.Context, wait *sync.WaitGroup, name string, wan
 	return d
 }
 
-// justified: a member of a layout that answers, and whose engine is at work and reaches the others, is left out only because its agent forgot
-// the attempt that the others went forward with. A joiner (at epoch 0) may lose its attempt to a second driver, which does not know of the flip.
+// justified checks why an answering member with a running, connected engine was removed. The only valid reason is that
+// its agent forgot the attempt by which the others rolled forward. A joiner (at epoch 0) may also lose its attempt to a
+// second driver, which does not know of the flip.
 func (s *sim) justified(lost driver.Lost) {
 	behind := strings.Contains(lost.Why, "has no attempt that leads to") || strings.Contains(lost.Why, "where the others stay")
 	if !behind || strings.HasPrefix(lost.Why, "the member is at epoch 0 ") {
@@ -354,7 +355,7 @@ func (d *simDriver) kill() {
 	d.cancel()
 }
 
-// fault makes one thing go wrong, and heals it after a while.
+// fault causes one fault, and heals it after a while.
 func (s *sim) fault(ctx context.Context, wait *sync.WaitGroup, n int) {
 	dice := s.draw("fault", n)
 	agents := s.agents()
@@ -367,7 +368,7 @@ func (s *sim) fault(ctx context.Context, wait *sync.WaitGroup, n int) {
 	kind := dice.IntN(5)
 	s.log.Info("fault", "kind", []string{"kill", "engine", "cut", "agent alone", "deaf"}[kind], "agent", a.Address(), "and", b.Address(), "for", short)
 	switch kind {
-	case 0: // both die; whoever runs the pods makes another
+	case 0: // agent and engine die; the pods' owner creates another
 		s.world.Stop(a.Address())
 		later(func() {
 			s.mu.Lock()
@@ -382,7 +383,7 @@ func (s *sim) fault(ctx context.Context, wait *sync.WaitGroup, n int) {
 		x, y := a.Member(0), b.Member(0)
 		s.world.Cut(x, y, a != b)
 		later(func() { s.world.Cut(x, y, false) })
-	case 3: // its engine serves on, and the next agent has no memory of an attempt
+	case 3: // its engine still serves, and the next agent has no record of an attempt
 		a.Deaf(true)
 		pod := member.PodOf(a.Member(0))
 		s.mu.Lock()
@@ -395,7 +396,7 @@ func (s *sim) fault(ctx context.Context, wait *sync.WaitGroup, n int) {
 	}
 }
 
-// simulate one seed; what it gives is empty if all went well. The gates' history goes to trace, if that is not nil.
+// simulate runs one seed and returns the violations; none: success. It writes the gates' events to trace, if not nil.
 func simulate(t *testing.T, seed uint64, log *slog.Logger, trace io.Writer) (wrong []string, worked map[string]int) {
 	synctest.Test(t, func(t *testing.T) {
 		world, err := drivertest.NewWorld("w")
@@ -415,7 +416,7 @@ func simulate(t *testing.T, seed uint64, log *slog.Logger, trace io.Writer) (wro
 			s.add()
 		}
 		ranks *= s.per
-		ranks = min(ranks, 6) // of the model's heads
+		ranks = min(ranks, 6) // limit of the model's heads
 		want := keeper.Wanted{Pods: ranks, Shape: layout.Shape{Mode: []layout.Mode{layout.Expert, layout.Tensor}[dice.IntN(2)]}, SpareBanks: 1}
 		began := want
 		began.Shape.Mode = []layout.Mode{layout.Expert, layout.Tensor}[dice.IntN(2)]
@@ -442,7 +443,7 @@ func simulate(t *testing.T, seed uint64, log *slog.Logger, trace io.Writer) (wro
 			case 0: // a driver dies
 				running[0].kill()
 				running = running[1:]
-			case 1: // two at work
+			case 1: // two run
 			default:
 				s.fault(ctx, &wait, n)
 			}
@@ -452,10 +453,10 @@ func simulate(t *testing.T, seed uint64, log *slog.Logger, trace io.Writer) (wro
 			}
 			pause(3 * time.Second)
 		}
-		for _, d := range running { // a last one remains
+		for _, d := range running { // a last one starts below
 			d.kill()
 		}
-		_ = sleep(ctx, 4*time.Second) // all faults are healed by now
+		_ = sleep(ctx, 4*time.Second) // all faults are healed by then
 		s.mu.Lock()
 		s.faulty = false
 		s.mu.Unlock()
@@ -473,7 +474,7 @@ func simulate(t *testing.T, seed uint64, log *slog.Logger, trace io.Writer) (wro
 	return wrong, worked
 }
 
-// settles waits until the world is as wanted and steps; it gives what is wrong after two minutes.
+// settles waits until the world is in the desired state and steps. After two minutes it returns what is wrong.
 func (s *sim) settles(ctx context.Context, want keeper.Wanted) string {
 	why := ""
 	for range 1200 {
@@ -506,7 +507,7 @@ func TestSimulation(t *testing.T) {
 		t.Logf("seed %d: %v", *simSeed, worked)
 		return
 	}
-	first, seeds, total := testkit.Seed(t)<<20, 200, map[string]int{} // of another SEED no seed is the same
+	first, seeds, total := testkit.Seed(t)<<20, 200, map[string]int{} // different seeds for each SEED
 	switch {
 	case *simSeeds > 0:
 		seeds = *simSeeds

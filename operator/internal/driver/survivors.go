@@ -8,67 +8,67 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// evidence is what is known of one member when the world may be broken. Of a member whose agent
-// does not answer only id, why and gone mean something.
+// evidence is the knowledge about one member of a world that may be broken. If the member's agent does not answer, only
+// id, why and gone have a meaning.
 type evidence struct {
 	id      string
 	answers bool
-	why     string // it does not answer
-	gone    bool   // known to be over for good: it does not answer, and never will
-	// epoch that the member stands on; 0: in no layout (a joiner, or an agent without memory of it).
+	why     string // reason for no answer
+	gone    bool   // does not answer and never will
+	// epoch of the member's layout; 0: in no layout (a joiner, or an agent without memory of it).
 	epoch       uint64
 	attached    bool // its engine
 	stopped     bool
-	attempt     uint64 // that it is in
+	attempt     uint64 // its current attempt
 	leads       uint64 // epoch that the attempt leads to
 	phase       tangramv1.Phase
 	unreachable []string // members that its engine has no connection to
-	missed      []Missed // what it found of others, for which it stands still
-	fresh       bool     // its engine came back: its peers do not know yet where it is
-	idle        bool     // it stands still, and its engine takes no turn: it may hang
-	unlike      string   // its engine came back with other settings than the world's
+	missed      []Missed // peers that its engine missed, the reason why it is stopped
+	fresh       bool     // its engine attached after the flip, so its peers do not know its address
+	idle        bool     // it is stopped and its engine does not poll: it may be unresponsive
+	unlike      string   // setting in which its restarted engine differs from the world
 }
 
-// scene is what a fence is decided from. Pure data.
+// scene is the input of a fence decision. It is pure data.
 type scene struct {
-	// newest layout that a member of the world stands on, and the one before it, where a member of
-	// the same world still stands on that; ids in order of rank.
+	// newest layout of any member of the world, and the one before it if a member of the same world still has it; ids
+	// in order of rank.
 	epoch         uint64
 	newest, older []string
-	members       map[string]evidence // of both, and of an attempt's joiners
-	// Of an earlier fence of this epoch or attempt; its survivors can only become fewer.
+	members       map[string]evidence // of both layouts, and of an attempt's joiners
+	// An earlier fence of this epoch or attempt. Its survivors can only become fewer.
 	fence *Fence
 }
 
-// Lost is a member that a fence left out.
+// Lost is a member that a fence removed.
 type Lost struct {
 	Member string `json:"member"`
 	Why    string `json:"why"`
 }
 
-// ruling is what follows from a scene.
+// ruling is the decision that follows from a scene.
 type ruling struct {
-	running   []string // members that are not stopped yet: nothing may be decided
-	unknown   []string // members that do not answer, or whose engine does not, and that are not known to be gone
-	hung      []string // of these: the agent answers
-	fromEpoch uint64   // of the unfinished attempt, or the epoch they stand on
-	standOn   uint64   // epoch that the survivors stand on, after the outcome
+	running   []string // members that are not stopped yet: no decision is possible
+	unknown   []string // members without an answer of agent or engine, and not known to be gone
+	hung      []string // the unknown members whose agent answers
+	fromEpoch uint64   // of the unfinished attempt, else the members' epoch
+	standOn   uint64   // epoch of the survivors after the outcome
 	outcome   tangramv1.Outcome
 	survivors []string // in order of rank
 	lost      []Lost
 	missed    []Missed
 }
 
-// survivors decides who goes on, and what becomes of an unfinished attempt (architecture, "Fence"):
-// members that answer, whose engine is attached, and which reach each other (of equal sets one without engines that may hang);
-// forward if one of them flipped. Nobody: the world is over, if anything is known at all.
+// survivors decides the survivors, and the outcome of an unfinished attempt (docs/architecture.md, "Fence"). Survivors
+// answer, have an attached engine, and reach each other; of equal sets, one whose engines poll is preferred. The
+// outcome is forward if one of them flipped. Without survivors the world has ended, provided that the loss is certain.
 func survivors(s scene) ruling {
 	var r ruling
-	evident := false // that the world cannot take another step
+	evident := false // the world certainly cannot take another step
 	for _, id := range union(s.newest, s.older) {
 		e := s.members[id]
 		switch {
-		case s.fence != nil && !contains(s.fence.Survivors, id): // left out already; it can do nothing without the others
+		case s.fence != nil && !contains(s.fence.Survivors, id): // removed already, and powerless alone
 		case e.gone:
 			evident = true
 		case !e.answers:
@@ -90,7 +90,7 @@ func survivors(s scene) ruling {
 	if len(s.older) == 0 {
 		return r
 	}
-	// Some flipped, some did not.
+	// Some members flipped, others did not.
 	r.fromEpoch = s.epoch - 1
 	for _, id := range r.survivors {
 		if s.members[id].epoch == s.epoch || s.ruledForward() || s.left() != 0 {
@@ -99,7 +99,7 @@ func survivors(s scene) ruling {
 		}
 	}
 	if s.ruledForward() || s.left() != 0 {
-		return r // and nobody can
+		return r // forward, but no member can roll forward
 	}
 	r.standOn = s.epoch - 1
 	r.survivors, r.lost = s.choose(s.older, func(e evidence) string {
@@ -111,9 +111,9 @@ func survivors(s scene) ruling {
 	return r
 }
 
-// hangs: the engine is at work for all that its agent knows, but every other member that answers stands still and says that it
-// has no connection with it. So it takes no part in any step, like one that is cut off, and whatever it does once it wakes is
-// refused.
+// hangs says that a member is unresponsive: its agent reports a running engine, but every other member that is stopped
+// reports no connection to it. Like a member that is cut off, it takes no part in any step, and its actions after it
+// wakes up are rejected.
 func (s scene) hangs(id string) bool {
 	if e := s.members[id]; !e.answers || e.stopped || !e.attached || e.epoch == 0 {
 		return false
@@ -121,7 +121,7 @@ func (s scene) hangs(id string) bool {
 	told := false
 	for _, other := range union(s.newest, s.older) {
 		e := s.members[other]
-		if !e.answers || !e.attached || !e.stopped || e.fresh { // itself does not stand still
+		if !e.answers || !e.attached || !e.stopped || e.fresh { // no witness
 			continue
 		}
 		if !contains(e.unreachable, id) {
@@ -132,12 +132,12 @@ func (s scene) hangs(id string) bool {
 	return told
 }
 
-// ruledForward: an earlier fence has said that the newest layout is the outcome.
+// ruledForward says that an earlier fence decided the newest layout as the outcome.
 func (s scene) ruledForward() bool {
 	return s.fence != nil && s.fence.forward() && s.fence.Epoch == s.epoch
 }
 
-// forward is the attempt by which members came to the newest epoch, where others have not; 0: none.
+// forward returns the attempt by which some members, but not all, reached the newest epoch; 0: none.
 func (s scene) forward() uint64 {
 	if s.ruledForward() {
 		return s.fence.Attempt
@@ -150,8 +150,8 @@ func (s scene) forward() uint64 {
 	return s.left()
 }
 
-// left is the attempt by which a member of the older layout left it for the newest, in which it has no part: it saw all
-// words equal, so all go forward; 0: none.
+// left returns the attempt by which a member of the older layout left the world. It saw all votes equal, so all roll
+// forward; 0: none.
 func (s scene) left() uint64 {
 	for _, id := range s.older {
 		if e := s.members[id]; e.answers && e.epoch == 0 && e.phase == tangramv1.Phase_PHASE_FLIPPED && e.leads == s.epoch && !contains(s.newest, id) {
@@ -161,7 +161,7 @@ func (s scene) left() uint64 {
 	return 0
 }
 
-// canStandOn says why a member cannot stand on the newest layout; empty: it does, or will by the outcome.
+// canStandOn says why a member cannot have the newest layout; empty: it has it, or gets it by the outcome.
 func (s scene) canStandOn(e evidence, forward uint64) string {
 	if e.epoch == s.epoch {
 		return ""
@@ -173,7 +173,7 @@ func (s scene) canStandOn(e evidence, forward uint64) string {
 	return ""
 }
 
-// choose the survivors among ids, which are in order of rank.
+// choose selects the survivors among ids, which are in order of rank.
 func (s scene) choose(ids []string, refuse func(evidence) string) (out []string, lost []Lost) {
 	var fit []string
 	why := map[string]string{}
@@ -199,7 +199,7 @@ func (s scene) choose(ids []string, refuse func(evidence) string) (out []string,
 			fit = append(fit, id)
 		}
 	}
-	// Of sets of one size the first is taken: one without engines that may hang.
+	// The first of the largest sets is taken. This order prefers members whose engines poll.
 	slices.SortStableFunc(fit, func(a, b string) int { return cmp.Compare(bit(s.members[a].idle), bit(s.members[b].idle)) })
 	whole := largestWhole(len(fit), func(i, j int) bool { return s.cut(fit[i], fit[j]) })
 	if len(whole) == 1 && len(ids) >= 3 {
@@ -229,7 +229,7 @@ func bit(b bool) int {
 	return 0
 }
 
-// cut: either side says that it has no connection, and it is not for want of an address.
+// cut says that one side reports no connection, and both sides know the other's address.
 func (s scene) cut(a, b string) bool {
 	if s.members[a].fresh || s.members[b].fresh {
 		return false
@@ -237,7 +237,7 @@ func (s scene) cut(a, b string) bool {
 	return contains(s.members[a].unreachable, b) || contains(s.members[b].unreachable, a)
 }
 
-// mayGoOn: nothing that is known of the member alone leaves it out.
+// mayGoOn says that no knowledge of the member alone excludes it.
 func (s scene) mayGoOn(id string) bool {
 	e := s.members[id]
 	return e.attached && e.unlike == "" && (s.fence == nil || contains(s.fence.Survivors, id))

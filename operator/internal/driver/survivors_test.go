@@ -45,7 +45,7 @@ func TestLargestWholeAgainstEverySubset(t *testing.T) {
 	}
 }
 
-// Large worlds: the cuts of real networks are decided in a few steps.
+// In large worlds, the cuts of real networks are decided in a few steps.
 func TestLargestWholeOfHalvesAndLoners(t *testing.T) {
 	half := func(i, j int) bool { return (i < 40) != (j < 40) }
 	require.Len(t, largestWhole(128, half), 88)
@@ -56,7 +56,7 @@ func TestLargestWholeOfHalvesAndLoners(t *testing.T) {
 	require.Len(t, largestWhole(128, matched), 64)
 }
 
-// still is a member that stands still at an epoch, with all it needs to survive.
+// still is a member that is stopped at an epoch and can survive.
 func still(id string, epoch uint64) evidence {
 	return evidence{id: id, answers: true, epoch: epoch, attached: true, stopped: true, phase: tangramv1.Phase_PHASE_IDLE}
 }
@@ -95,7 +95,7 @@ func TestRulings(t *testing.T) {
 		s.older = s.newest
 		return s
 	}
-	left := func(members ...evidence) scene { // a leaver flipped: it is out, by attempt 9
+	left := func(members ...evidence) scene { // a leaver flipped by attempt 9 and is out
 		s := sceneOf(5, members...)
 		s.older = append([]string{"z"}, s.newest...)
 		s.members["z"] = evidence{id: "z", answers: true, attached: true, attempt: 9, leads: 5, phase: tangramv1.Phase_PHASE_FLIPPED}
@@ -161,7 +161,7 @@ func TestRulings(t *testing.T) {
 	}
 }
 
-// Who was left where it stood is told so, and who says nothing is named.
+// A ruling names the members that stay at their epoch, and those that do not answer.
 func TestWhatARulingTells(t *testing.T) {
 	flipped := still("a", 5)
 	flipped.attempt, flipped.phase = 9, tangramv1.Phase_PHASE_FLIPPED
@@ -172,7 +172,7 @@ func TestWhatARulingTells(t *testing.T) {
 	require.Equal(t, []string{"a", "c"}, r.unknown)
 }
 
-// randomScene: members of a layout, perhaps in the middle of a flip, with anything wrong.
+// randomScene returns members of a layout, perhaps in the middle of a flip, with random faults.
 func randomScene(dice *rand.Rand) scene {
 	n := 1 + dice.IntN(6)
 	s := scene{epoch: 5, members: map[string]evidence{}}
@@ -211,8 +211,8 @@ func randomScene(dice *rand.Rand) scene {
 	return s
 }
 
-// Idle is who stands still and takes no turn from one look to a later one; nobody is before it was looked at for long enough, and
-// an agent that does not tell of turns makes nobody idle.
+// A member is idle if it is stopped and does not poll between two distant queries. Without enough queries, or if its
+// agent reports no polls, it is not idle.
 func TestWhoTakesNoTurnIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		look := func(w *stillness, a, b, c uint64) map[string]bool {
@@ -264,11 +264,11 @@ func TestSurvivorsProperties(t *testing.T) {
 			require.NotEqual(t, contains(r.survivors, id), lost, say)
 			require.False(t, s.members[id].answers && !s.members[id].stopped && !s.hangs(id) && (s.fence == nil || contains(s.fence.Survivors, id)), say)
 		}
-		// A later ruling of the same evidence, after a fence of this one, says the same.
+		// A later ruling on the same evidence, after a fence of this one, is equal.
 		if len(r.survivors) > 0 && s.fence == nil && s.older == nil {
 			s.fence = &Fence{FromEpoch: r.fromEpoch, Epoch: r.standOn, Outcome: "stay", Survivors: r.survivors}
 			require.Equal(t, r.survivors, survivors(s).survivors, say)
-			// and with one of them gone, a part of it.
+			// Without one of the survivors, it is a subset.
 			gone := r.survivors[dice.IntN(len(r.survivors))]
 			s.members[gone] = evidence{id: gone, why: "killed"}
 			for _, id := range survivors(s).survivors {

@@ -15,37 +15,37 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// rankTruth is one rank as its agent tells it.
+// rankTruth is one rank as its agent reports it.
 type rankTruth struct {
 	agent  int // index of the agent
 	status *tangramv1.RankStatus
 }
 
-// truth is what the agents that answer say at one time, read against the record of members. Nothing in
-// it is remembered from before.
+// truth is the world view: the reports of the answering agents at one time, read against the membership record. It
+// contains nothing from earlier queries.
 type truth struct {
 	agents   []*tangramv1.StatusResponse // by agent; nil: it does not answer
-	errors   []error                     // by agent: why not
-	odd      []error                     // why agents that answer are set aside
-	record   Membership                  // as it was before the agents were asked
+	errors   []error                     // by agent: why it does not answer
+	odd      []error                     // why answering agents are set aside
+	record   Membership                  // as it was before the query
 	believed []bool                      // by agent: its layout is of this world
 	pods     []string                    // by agent: the pod's UID; nil: not known
 	told     map[string]bool             // by member: see stillness
 	idle     map[string]bool             // by member: see stillness
-	layout   *tangramv1.Layout           // of the highest epoch that a believed agent is in; nil: none
+	layout   *tangramv1.Layout           // of the highest epoch of a believed agent; nil: none
 	hash     []byte                      // of layout
-	older    *tangramv1.Layout           // of the epoch before, if a believed agent still is in it
+	older    *tangramv1.Layout           // of the epoch before, if a believed agent still has it
 	ranks    map[string]rankTruth
-	order    []string // member ids: those of the layout by rank, then those that may join, by agent, those with an engine first
+	order    []string // member ids: of the layout by rank, then possible joiners by agent, those with an engine first
 	view     *geometry.View
 	revision string
 }
 
-// observe asks every agent (ask). With an error the truth tells the layout in force at most, as far as
-// it is to be seen; nil: nothing. Where agents contradict each other it asks once more if the
-// record of members was written meanwhile: read against the old one, words of before and after a fence are at odds.
+// observe queries every agent (ask). With an error the view has at most the active layout, as far as it is known; nil:
+// nothing. If agents contradict each other and the membership record has changed meanwhile, it queries again. Reports
+// from before and after a fence contradict each other when read against the old record.
 func (d *Driver) observe(ctx context.Context) (*truth, error) {
-	record, err := d.membership(ctx) // first: a fence is written only if it is still this one
+	record, err := d.membership(ctx) // read first: a fence is written only if the record is unchanged
 	if err != nil {
 		truth, _ := d.ask(ctx, Membership{})
 		return truth, err
@@ -63,8 +63,8 @@ func (d *Driver) observe(ctx context.Context) (*truth, error) {
 	}
 }
 
-// newTruth is pure: it joins the agents' words, or says where they contradict each other; then it tells of the layout in force at
-// most.
+// newTruth joins the agents' reports, or says where they contradict each other; then the view has at most the active
+// layout. It is pure.
 func newTruth(world string, record Membership, pods []string, agents []*tangramv1.StatusResponse, errs []error) (*truth, error) {
 	t := &truth{agents: slices.Clone(agents), errors: slices.Clone(errs), record: record, believed: make([]bool, len(agents)),
 		pods: pods, ranks: map[string]rankTruth{}}
@@ -104,14 +104,14 @@ func newTruth(world string, record Membership, pods []string, agents []*tangramv
 	return t, nil
 }
 
-// setAside an agent whose words are not for this world: as if it did not answer.
+// setAside treats an agent whose reports are not about this world as one that does not answer.
 func (t *truth) setAside(agent int, why error) {
 	t.agents[agent], t.errors[agent], t.believed[agent] = nil, why, false
 	t.odd = append(t.odd, why)
 }
 
-// readLayouts finds the layout in force: that of the highest epoch on which an agent stands who is believed, or which one left
-// with the flip that brought it. There is no other definition.
+// readLayouts finds the active layout: the one of the highest epoch that a believed agent has, or that a leaver left
+// with the flip to it. There is no other definition.
 func (t *truth) readLayouts() error {
 	var olderHash []byte
 	for i, a := range t.agents {
@@ -136,8 +136,8 @@ func (t *truth) readLayouts() error {
 	return nil
 }
 
-// readModel takes the geometry and revision from an agent of the world, else from the first that answers, and
-// sets those aside that read another model.
+// readModel takes geometry and revision from an agent of the world, else from the first that answers. It sets agents
+// with another model aside.
 func (t *truth) readModel() error {
 	first := -1
 	for i, a := range t.agents {
@@ -181,8 +181,8 @@ func (t *truth) readModel() error {
 	return nil
 }
 
-// outcast says that a rank outside the layout in force cannot join under its name: a fence has left it out, or it
-// still stands on a layout that is not this world's.
+// outcast says that a rank outside the active layout cannot join under its name: a fence removed it, or it still has a
+// layout of another world.
 func (t *truth) outcast(rank *tangramv1.RankStatus) bool {
 	id := rank.GetMember().GetId()
 	if t.record.Fence.lost(id) || contains(t.record.Ended, id) {
@@ -191,7 +191,7 @@ func (t *truth) outcast(rank *tangramv1.RankStatus) bool {
 	return rank.GetInWorld()
 }
 
-// idsOf the members of a layout, by rank.
+// idsOf returns the member ids of a layout, by rank.
 func idsOf(l *tangramv1.Layout) []string {
 	out := make([]string, 0, len(l.GetMembers()))
 	for _, m := range l.GetMembers() {
@@ -202,7 +202,7 @@ func idsOf(l *tangramv1.Layout) []string {
 
 func (t *truth) epoch() uint64 { return t.layout.GetEpoch() }
 
-// choose names the members of the world that is wanted.
+// choose returns the members of the desired world.
 func (t *truth) choose(want Wanted) ([]string, error) {
 	if len(want.Members) == 0 {
 		if want.Ranks > len(t.order) {
@@ -227,7 +227,7 @@ func (t *truth) choose(want Wanted) ([]string, error) {
 	return want.Members, nil
 }
 
-// withoutEngine are the members of target or of the layout in force whose engine is not attached.
+// withoutEngine returns the members of target or of the active layout whose engine is not attached.
 func (t *truth) withoutEngine(target []string) []string {
 	need := append([]string(nil), target...)
 	for _, m := range t.layout.GetMembers() {
@@ -244,9 +244,9 @@ func (t *truth) withoutEngine(target []string) []string {
 	return missing
 }
 
-// after is the truth once a flip to the layout of this hash was retired, by what the streams of the agents told last, which
-// leaves layouts and inventories out: addresses, engines and ranks are those of now. It is an error if one of its members
-// does not stand on it.
+// after returns the view after a flip to the layout of this hash was retired, from the agents' latest stream messages.
+// Those omit layouts and inventories; addresses, engines and ranks are current. It fails if a member of the layout has
+// another one.
 func (t *truth) after(l *tangramv1.Layout, hash []byte, latest map[int]*tangramv1.StatusResponse) (*truth, error) {
 	next := *t
 	next.layout, next.hash, next.older = l, hash, nil
@@ -270,7 +270,7 @@ func (t *truth) after(l *tangramv1.Layout, hash []byte, latest map[int]*tangramv
 	return &next, nil
 }
 
-// agentsOf are the agents that answer and hold a member of either layout (nil: none), by index.
+// agentsOf returns the answering agents that have a member of any of the layouts (nil: none), by index.
 func (t *truth) agentsOf(layouts ...*tangramv1.Layout) []int {
 	in := make([]bool, len(t.agents))
 	for _, l := range layouts {
@@ -289,7 +289,7 @@ func (t *truth) agentsOf(layouts ...*tangramv1.Layout) []int {
 	return out
 }
 
-// highestAttempt that any agent has seen.
+// highestAttempt returns the highest attempt that any agent has seen.
 func (t *truth) highestAttempt() uint64 {
 	var high uint64
 	for _, a := range t.agents {
@@ -298,7 +298,7 @@ func (t *truth) highestAttempt() uint64 {
 	return high
 }
 
-// peers of a target layout, by rank.
+// peers returns the addresses of a target layout's members, by rank.
 func (t *truth) peers(target *tangramv1.Layout) []*tangramv1.PeerAddress {
 	out := make([]*tangramv1.PeerAddress, 0, len(target.Members))
 	for rank, m := range target.Members {
@@ -313,8 +313,8 @@ func (t *truth) peers(target *tangramv1.Layout) []*tangramv1.PeerAddress {
 	return out
 }
 
-// prepareFor is the request to one agent: its own parts, and the target as a delta where
-// it is in the world already, whole where it is not.
+// prepareFor returns the request to one agent: its own parts, and the target. The target is a delta if the agent is in
+// the world already, else the whole layout.
 func (t *truth) prepareFor(agent int, header *tangramv1.Header, flip *tangramv1.Flip, target *tangramv1.Layout) *tangramv1.PrepareRequest {
 	request := &tangramv1.PrepareRequest{Header: header, Geometry: t.view.Proto, Kind: flip.Kind, TargetEpoch: flip.Epoch,
 		TargetHash: flip.TargetHash, Peers: t.peers(target)}
@@ -336,7 +336,7 @@ func (t *truth) prepareFor(agent int, header *tangramv1.Header, flip *tangramv1.
 	return request
 }
 
-// joinersFirst splits agents: those without a member in the layout in force come first.
+// joinersFirst splits agents: those without a member in the active layout come first.
 func (t *truth) joinersFirst(agents []int) (joiners, others []int) {
 	in := map[int]bool{}
 	for _, i := range t.agentsOf(t.layout) {

@@ -6,16 +6,16 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// verdict is what the ranks of an attempt say together. Pure; the heart of every wait.
+// verdict combines the reports of an attempt's ranks. It is pure, and every wait uses it.
 type verdict struct {
 	ranks, staged, flipped, stepped, over int
-	beyond                                int // ranks that are in a later attempt: their run has gone on
+	beyond                                int // ranks in a later attempt: their run has continued
 	bytesDone, bytesTotal                 uint64
-	failed                                error // of a rank that gave up before the flip
+	failed                                error // of a rank that failed before the flip
 }
 
-// judge counts over the members (of the target and, for LEAVE, the leavers) of an attempt.
-// A rank that knows nothing of the attempt counts for nothing.
+// judge counts over the members of an attempt: those of the target and, for LEAVE, the leavers. A rank without
+// knowledge of the attempt is not counted.
 func judge(attempt uint64, members map[string]bool, latest map[int]*tangramv1.StatusResponse) verdict {
 	v := verdict{ranks: len(members)}
 	for _, s := range latest {
@@ -36,7 +36,7 @@ func judge(attempt uint64, members map[string]bool, latest map[int]*tangramv1.St
 			case tangramv1.Phase_PHASE_FLIPPED:
 				v.staged++
 				v.flipped++
-				if !stays || t.StepsSinceFlip > 0 { // a leaver has no step to do
+				if !stays || t.StepsSinceFlip > 0 { // a leaver takes no step
 					v.stepped++
 				}
 			case tangramv1.Phase_PHASE_FAILED:
@@ -54,7 +54,7 @@ func judge(attempt uint64, members map[string]bool, latest map[int]*tangramv1.St
 	return v
 }
 
-// membersOf an attempt: true for those that stay in the target.
+// membersOf returns the members of an attempt: true for those that stay in the target.
 func membersOf(before, target *tangramv1.Layout) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range before.GetMembers() {
@@ -66,7 +66,7 @@ func membersOf(before, target *tangramv1.Layout) map[string]bool {
 	return out
 }
 
-// leftover is an attempt that an earlier driver did not end.
+// leftover is an attempt that an earlier driver left open.
 type leftover struct {
 	attempt     uint64
 	targetEpoch uint64
@@ -75,7 +75,7 @@ type leftover struct {
 	agents      []int
 }
 
-// findLeftover looks for ranks in the middle of an attempt; the highest one if several.
+// findLeftover returns the highest open attempt of any rank.
 func findLeftover(agents []*tangramv1.StatusResponse) *leftover {
 	var out *leftover
 	for i, a := range agents {
@@ -98,7 +98,7 @@ func findLeftover(agents []*tangramv1.StatusResponse) *leftover {
 	}
 	if out != nil {
 		for _, a := range agents {
-			for _, r := range a.GetRanks() { // one that has retired it already has flipped it
+			for _, r := range a.GetRanks() { // a rank that has retired it has flipped it
 				t := r.GetTransition()
 				out.anyFlipped = out.anyFlipped || t.GetAttempt() == out.attempt &&
 					t.GetPhase() == tangramv1.Phase_PHASE_IDLE && a.GetEpoch() >= out.targetEpoch

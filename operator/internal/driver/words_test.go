@@ -10,7 +10,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// What agents say is read by pure rules; here each of them is shown small words of its own.
+// Tests the pure rules that read the agents' reports, each with small examples.
 
 func wordGeometry() *tangramv1.Geometry {
 	return &tangramv1.Geometry{Model: "test", Layers: 1, Hidden: 16, MoeInner: 32, Experts: 4, TopK: 1, QueryHeads: 4, KvHeads: 4, HeadDim: 8,
@@ -26,7 +26,7 @@ func layoutOf(epoch uint64, members ...string) *tangramv1.Layout {
 	return out
 }
 
-// says is an agent with these ranks, all in the layout and with an engine.
+// says returns an agent with these ranks, all in the layout and with an engine.
 func says(l *tangramv1.Layout, ids ...string) *tangramv1.StatusResponse {
 	s := &tangramv1.StatusResponse{World: "w", Geometry: wordGeometry(), Revision: "r1", Address: &tangramv1.PeerAddress{Agent: "at " + ids[0]},
 		Layout: l, Epoch: l.GetEpoch(), LayoutHash: []byte(fmt.Sprint("hash ", l.GetEpoch()))}
@@ -44,7 +44,7 @@ func in(s *tangramv1.StatusResponse, attempt, target uint64, phase tangramv1.Pha
 	return s
 }
 
-// gone from the layout.
+// out removes all ranks from the layout.
 func out(s *tangramv1.StatusResponse) *tangramv1.StatusResponse {
 	for _, r := range s.Ranks {
 		r.InWorld = false
@@ -59,7 +59,7 @@ func stopped(s *tangramv1.StatusResponse) *tangramv1.StatusResponse {
 	return s
 }
 
-// truthOf these agents; nil does not answer.
+// truthOf returns the world view of these agents; nil does not answer.
 func truthOf(t *testing.T, record Membership, agents ...*tangramv1.StatusResponse) *truth {
 	t.Helper()
 	errs := make([]error, len(agents))
@@ -73,7 +73,7 @@ func truthOf(t *testing.T, record Membership, agents ...*tangramv1.StatusRespons
 	return truth
 }
 
-// The layout in force is that of the highest epoch; of the one before there is one too, while somebody stands on it.
+// The active layout is that of the highest epoch. The one before is kept while a member has it.
 func TestTheLayoutInForce(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "a", "b", "c")
 	truth := truthOf(t, Membership{Epoch: 4}, says(four, "a"), says(five, "b"), says(four, "c"))
@@ -155,7 +155,7 @@ func TestWhoIsSetAside(t *testing.T) {
 	require.ErrorContains(t, err, "two agents report that they are member a")
 }
 
-// Members come by rank, then those that may join: with an engine first, outcasts never.
+// Members come first, by rank. Then come possible joiners, those with an engine first, and never outcasts.
 func TestTheOrderOfMembers(t *testing.T) {
 	away := says(nil, "j")
 	away.Ranks[0].Engine.Attached = false
@@ -198,13 +198,13 @@ func TestTheOrderOfMembers(t *testing.T) {
 	require.EqualValues(t, 7, truth.highestAttempt())
 }
 
-// A member that is in its layout no more is one of it all the same, once.
+// A member of a layout that has left it is named once.
 func TestAMemberIsNamedOnce(t *testing.T) {
 	l := layoutOf(4, "a", "b", "c")
 	require.Equal(t, []string{"a", "b", "c"}, truthOf(t, Membership{}, out(says(l, "a")), says(l, "b"), out(says(l, "c"))).order)
 }
 
-// An agent in the world is sent the change, others the whole layout, and each its own parts.
+// An agent in the world gets a delta, others the whole layout, and each its own parts.
 func TestWhatAnAgentIsAskedToPrepare(t *testing.T) {
 	l := layoutOf(4, "a", "b")
 	truth := truthOf(t, Membership{Epoch: 4}, says(l, "a"), says(l, "b"), says(nil, "j"))
@@ -229,17 +229,17 @@ func TestWhatAnAgentIsAskedToPrepare(t *testing.T) {
 	require.Same(t, target, truth.prepareFor(0, nil, flip, target).GetLayout())
 }
 
-// What is wrong with a world, whether it is certain, and who is gone.
+// The trouble of a world, whether it is certain, and lost members.
 func TestTroubleAndHowCertainItIs(t *testing.T) {
 	l := layoutOf(4, "p0/0/1", "p1/0/1")
 	fine := func(id string) *tangramv1.StatusResponse { return says(l, id) }
 	silent := errors.New("connection refused")
 	for name, c := range map[string]struct {
 		other             *tangramv1.StatusResponse // besides p0/0/1; nil: see err
-		err               error                     // nil, and no other: there is no such agent
+		err               error                     // nil, and no other: no such agent
 		pods              []string
 		trouble           string
-		evident, complete bool // complete: the agents are all there are
+		evident, complete bool // complete: there are no other agents
 		gone              bool // p1/0/1
 	}{
 		"all is well":                       {other: fine("p1/0/1"), complete: true, gone: true},
@@ -281,7 +281,7 @@ func TestTroubleAndHowCertainItIs(t *testing.T) {
 			}
 		})
 	}
-	// Nobody stands on a layout.
+	// No member has a layout.
 	nobody := truthOf(t, Membership{}, says(nil, "j"))
 	require.NoError(t, nobody.trouble(), "no world yet")
 	record := Membership{Epoch: 4, Members: []string{"p0/0/1", "p1/0/1"}}
@@ -296,7 +296,7 @@ func TestTroubleAndHowCertainItIs(t *testing.T) {
 	require.False(t, nobody.evident(true))
 }
 
-// Nobody is gone for good while somebody does not answer, or has a name that says nothing.
+// No member is gone while an agent does not answer. A name that cannot be parsed proves nothing.
 func TestWhoIsGone(t *testing.T) {
 	truth := truthOf(t, Membership{}, nil, says(nil, "p0/0/2"))
 	require.True(t, truth.gone("p0/0/1", true))
@@ -307,7 +307,7 @@ func TestWhoIsGone(t *testing.T) {
 	require.False(t, truth.gone("p1/0/1", false))
 }
 
-// The scene is the layout in force and the one before, or the record's where nobody stands on any; and the fence that holds for it.
+// The scene has the active layout and the one before, else the record's layout; and the fence that applies to it.
 func TestTheScene(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "a", "b")
 	truth := truthOf(t, Membership{Epoch: 4}, says(four, "a"), stopped(says(five, "b")), says(four, "c"))
@@ -340,7 +340,7 @@ func TestTheScene(t *testing.T) {
 	require.EqualValues(t, 5, s.epoch)
 	require.Empty(t, s.older, "all are there by now")
 	require.EqualValues(t, 4, truthOf(t, fence(4, 5, "stay", "a", "b"), says(four, "a"), says(four, "b")).scene(true).epoch)
-	// The fence has ruled that the outcome is the next layout, which nobody who can be seen stands on.
+	// The fence decided the next layout as the outcome, but no answering member has it.
 	s = truthOf(t, fence(4, 5, "forward", "a", "b"), says(four, "a"), says(four, "b")).scene(true)
 	require.EqualValues(t, 5, s.epoch)
 	require.Equal(t, []string{"a", "b", "c"}, s.newest)
@@ -350,8 +350,8 @@ func TestTheScene(t *testing.T) {
 	require.Empty(t, s.older)
 }
 
-// The attempt of a ruling is the one that brought members to the newest epoch, else what a fence has said, else the highest that
-// is unfinished.
+// The attempt of a ruling is the one that brought members to the newest epoch, else that of a fence, else the highest
+// unfinished one.
 func TestTheAttemptOfARuling(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "a", "b", "c")
 	staged := func(id string, attempt uint64) *tangramv1.StatusResponse {
@@ -393,7 +393,7 @@ func TestTheAttemptOfARuling(t *testing.T) {
 	}
 }
 
-// The layout that a ruling has survivors stand on is told by an agent, else by the fence.
+// The hash of the survivors' layout after a ruling comes from an agent, else from the fence.
 func TestTheHashOfARuling(t *testing.T) {
 	truth := truthOf(t, Membership{Epoch: 4}, says(layoutOf(4, "a", "b"), "a"), says(layoutOf(5, "a", "b"), "b"))
 	newest, err := truth.hashOf(ruling{standOn: 5})
@@ -412,7 +412,7 @@ func TestTheHashOfARuling(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Who must go: who was left out, whose world is over, and who stands on a layout of no world with nothing under way.
+// Ranks that must be released: removed, of an ended world, or with a layout of no world and no open attempt.
 func TestWhoMustGo(t *testing.T) {
 	l := layoutOf(4, "a")
 	record := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 3, Epoch: 3, Survivors: []string{"a"}, Lost: []Lost{{Member: "x"}, {Member: "a"}}}, Ended: []string{"y"}}
@@ -421,7 +421,7 @@ func TestWhoMustGo(t *testing.T) {
 	for i, want := range []bool{false, true, true, false, true, true} {
 		require.Equal(t, want, truth.mustGo(i, truth.agents[i].Ranks[0]), "agent %d", i)
 	}
-	// Its agent is believed for another rank's sake: it may be in the middle of leaving, unless it stands still.
+	// Its agent is believed because of another rank. This rank may be leaving, unless it is stopped.
 	mixed := func(change func(*tangramv1.RankStatus)) bool {
 		s := says(layoutOf(4, "a", "v"), "a", "v")
 		change(s.Ranks[1])
@@ -434,11 +434,11 @@ func TestWhoMustGo(t *testing.T) {
 	require.False(t, mixed(func(r *tangramv1.RankStatus) { r.Transition = staged }))
 	require.True(t, mixed(func(r *tangramv1.RankStatus) { r.Transition = staged; r.Engine.Stopped = true }))
 	require.False(t, mixed(func(r *tangramv1.RankStatus) { r.InWorld = false }))
-	// Left out by a fence before the last one: its agent went on without it (tangram-simulate-agents --seed 22078).
+	// Removed by a fence before the last one: its agent continued without it (tangram-simulate-agents --seed 22078).
 	require.True(t, mixed(func(r *tangramv1.RankStatus) { r.InWorld = false; r.Engine.Stopped = true }))
 }
 
-// An attempt is open while a survivor is in it that is not held.
+// An attempt is open while a survivor is in it and does not hold.
 func TestAnOpenAttempt(t *testing.T) {
 	l := layoutOf(4, "a", "b")
 	r := ruling{survivors: []string{"a", "b"}}

@@ -6,20 +6,20 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Why a request is submitted again.
+// Causes of a replay.
 const (
-	causeRoster    = "roster"    // no member of the newest epoch has it
-	causeCut       = "cut"       // the session to the rank that has it stays down
-	causeCancelled = "cancelled" // the engine gave it up by itself
-	causeRestart   = "restart"   // the world was started again from the checkpoint
+	causeRoster    = "roster"    // no member of the newest epoch has the request
+	causeCut       = "cut"       // the session to the request's rank stays down
+	causeCancelled = "cancelled" // the engine cancelled the request without a cancel from the gateway
+	causeRestart   = "restart"   // the world was restarted from the checkpoint
 )
 
-// census of one epoch: its members say one after the other which requests they have.
+// census collects the rosters of one epoch. Each member reports in its roster which requests it has.
 type census struct {
-	missing map[string]string // frontends of the members that did not yet, by member
+	missing map[string]string // frontends of the members without a roster so far, by member
 }
 
-// worldLocked is what one engine says of the world.
+// worldLocked handles the world that one engine reports.
 func (p *Pool) worldLocked(s *session, w *tangramv1.World) {
 	first := s.told == nil
 	s.told, s.member = w, ""
@@ -37,7 +37,7 @@ func (p *Pool) worldLocked(s *session, w *tangramv1.World) {
 		}
 		p.resendLocked(s)
 	}
-	for r := range p.waiting { // those that wait for a rank look again
+	for r := range p.waiting { // requests without a rank try again
 		r.mu.Lock()
 		if r.owner == "" {
 			r.tried = nil
@@ -58,14 +58,14 @@ func (p *Pool) isNewsLocked(w *tangramv1.World) bool {
 		return true
 	}
 	for _, m := range w.Members {
-		if _, gone := p.gone.Get(m.Member); gone { // who missed that the world was started again
+		if _, gone := p.gone.Get(m.Member); gone { // this session missed the restart of the world
 			return false
 		}
 	}
 	return w.Epoch > f.world.Epoch
 }
 
-// adoptLocked takes a world as the one in force.
+// adoptLocked makes w the active world.
 func (p *Pool) adoptLocked(w *tangramv1.World) {
 	was := p.World()
 	fresh := was == nil || w.Epoch > was.Epoch
@@ -84,10 +84,9 @@ func (p *Pool) adoptLocked(w *tangramv1.World) {
 	}
 }
 
-// strangersLocked takes a world that was started again from the checkpoint. Its epochs count
-// from one again, so only this tells it from a rank that lives in the past: all its members are
-// others than those known, and of those none has said anything for LostAfter (a world that
-// serves, if only idly, tells its load all the time).
+// strangersLocked adopts a world that was restarted from the checkpoint. Its epochs start at 1 again, as those of an
+// outdated rank may. The restart is recognized as follows: all its members are new, and no member of the active world
+// has sent anything for LostAfter. (A serving world sends load reports even when idle.)
 func (p *Pool) strangersLocked() {
 	f := p.force.Load()
 	if f == nil || p.silence(&p.heard) < p.o.LostAfter {
@@ -112,7 +111,7 @@ func (p *Pool) strangersLocked() {
 	}
 	clear(p.censuses)
 	p.force.Store(nil)
-	p.counted = best.Epoch // nobody there can have a request of ours
+	p.counted = best.Epoch // no member of the new world can have a request of this gateway
 	p.heard.Store(int64(time.Since(p.born)))
 	p.adoptLocked(best)
 	p.requests.each(func(r *request) {
@@ -123,19 +122,19 @@ func (p *Pool) strangersLocked() {
 	})
 }
 
-// rosterLocked is what one member has of ours since the epoch began.
+// rosterLocked handles a roster: the requests of this gateway that one member has in an epoch.
 func (p *Pool) rosterLocked(s *session, roster *tangramv1.Roster) {
 	if s.gateway != p.o.Gateway {
-		return // of a name that submits nothing
+		return // a discovery session submits nothing
 	}
 	c := p.censuses[roster.Epoch]
 	if c == nil {
-		return // a repetition for a new connection, or of a member that is none any more
+		return // repeated for a new connection, or from a former member
 	}
 	for _, id := range roster.Requests {
 		r := p.requests.find(id)
 		if r == nil {
-			s.cancel(id, p.o.Log) // its client left while this session was down
+			s.cancel(id, p.o.Log) // the client disconnected while this session was down
 			continue
 		}
 		r.mu.Lock()
@@ -148,8 +147,8 @@ func (p *Pool) rosterLocked(s *session, roster *tangramv1.Roster) {
 	p.countLocked(roster.Epoch)
 }
 
-// countLocked ends the census of an epoch if all members have spoken, or are cut off: who was
-// last seen before that epoch and is in no roster is nobody's.
+// countLocked ends the census of an epoch once each member has sent its roster or is cut. A request that was last seen
+// before the epoch and is in no roster is unassigned.
 func (p *Pool) countLocked(epoch uint64) {
 	for _, frontend := range p.censuses[epoch].missing {
 		if s := p.sessions[frontend]; s != nil && !s.cut {
@@ -171,8 +170,8 @@ func (p *Pool) countLocked(epoch uint64) {
 	})
 }
 
-// cutLocked gives up sessions that are down for long. Engines keep tokens of a session that
-// breaks, so a short break needs nothing.
+// cutLocked abandons sessions that stay down. Engines keep the tokens of a broken session, so a short break needs no
+// action.
 func (p *Pool) cutLocked(now time.Time) {
 	cut := map[string]bool{}
 	for _, s := range p.sessions {
@@ -190,7 +189,7 @@ func (p *Pool) cutLocked(now time.Time) {
 			p.replayLocked(r, causeCut)
 		}
 	})
-	for epoch := range p.censuses { // nobody waits for those any more
+	for epoch := range p.censuses { // a census no longer waits for sessions that are cut
 		if p.censuses[epoch] != nil {
 			p.countLocked(epoch)
 		}

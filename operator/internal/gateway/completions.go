@@ -13,11 +13,11 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// defaultMaxTokens is OpenAI's.
+// defaultMaxTokens is OpenAI's default.
 const defaultMaxTokens = 16
 
-// completionRequest holds the fields of OpenAI's request that are understood; any other is refused
-// by its name. docs/kubernetes.md has the list.
+// completionRequest has the supported fields of OpenAI's request (table in docs/http-api.md). Any other field is
+// rejected by name.
 type completionRequest struct {
 	Model         string          `json:"model"`
 	Prompt        json.RawMessage `json:"prompt"`
@@ -30,39 +30,41 @@ type completionRequest struct {
 	Stream        bool            `json:"stream"`
 	StreamOptions *struct {
 		IncludeUsage    bool `json:"include_usage"`
-		ContinuousUsage bool `json:"continuous_usage_stats"` // vLLM's: in each chunk, not only in the last
+		ContinuousUsage bool `json:"continuous_usage_stats"` // as in vLLM: in each chunk, not only in the last
 	} `json:"stream_options"`
 	ReturnLogitHash bool `json:"return_logit_hash"` // extension
 	sampling
 
-	// Taken as long as they ask for nothing: clients send them with their defaults.
+	// Accepted only with values that have no effect: clients send them with their defaults.
 	N        *int64 `json:"n"`
 	BestOf   *int64 `json:"best_of"`
 	Echo     bool   `json:"echo"`
-	Logprobs *int64 `json:"logprobs"` // of token ids: their texts would be needed
+	Logprobs *int64 `json:"logprobs"` // rejected for token ids: it would need their texts
 	Suffix   string `json:"suffix"`
 
-	// CacheSalt keeps what is cached of this prompt apart: only requests of the same salt have it, and can find out by time that it is there. As vLLM's.
+	// CacheSalt isolates the cached prefix of this prompt, as in vLLM. Only requests with the same salt reuse it, and
+	// only they can detect by timing that it is cached.
 	CacheSalt *string `json:"cache_salt"`
 
-	// Of no meaning for the answer.
+	// Without effect on the answer.
 	User string `json:"user"`
 }
 
 // fieldError is a 400 that names the field.
 type fieldError struct{ field, message string }
 
-// Limits of strings, in bytes. maxSalt is what engines take of a cache_salt.
+// Limits of strings, in bytes. maxSalt is the engines' limit of a cache_salt.
 const (
 	maxSalt = 256
 	maxUser = 1024
 )
 
-// maxSubmit is the largest Submit in bytes that the gateway sends, with all tokens of its answer in case it is sent again.
-// Engines take messages of 64 MiB (agent/engine/frontend/server.cc): a larger one would break the session of every client of the rank.
+// maxSubmit is the largest Submit, in bytes, that the gateway sends, including all tokens of its answer for a replay.
+// Engines accept messages of 64 MiB (agent/engine/frontend/server.cc). A larger one would break the session of every
+// client of the rank.
 const maxSubmit = 48 << 20
 
-// mostWords of a refusal, in bytes: what a client sent stands in it, and may be long.
+// mostWords is the maximum length of an error message, in bytes: it quotes client input, which may be long.
 const mostWords = 500
 
 func (e *fieldError) Error() string { return short(e.message) }
@@ -78,7 +80,7 @@ func bad(field, format string, args ...any) error {
 	return &fieldError{field, field + ": " + fmt.Sprintf(format, args...)}
 }
 
-// submit checks a request against the world and turns it into one for an engine. bytesAreTokens: a text is a prompt of its bytes.
+// submit checks a request and converts it for an engine. bytesAreTokens: each byte of a text is a token.
 func (r *completionRequest) submit(world *tangramv1.World, bytesAreTokens bool) (*tangramv1.Submit, error) {
 	s := &tangramv1.Submit{Request: uuid.NewString(), MaxTokens: defaultMaxTokens, Temperature: 1, TopP: 1}
 	var err error
@@ -104,7 +106,8 @@ func (r *completionRequest) submit(world *tangramv1.World, bytesAreTokens bool) 
 		if *r.TopP <= 0 || *r.TopP > 1 {
 			return nil, bad("top_p", "%v is out of range; send a value above 0 and at most 1", *r.TopP)
 		}
-		s.TopP = max(float32(*r.TopP), math.SmallestNonzeroFloat32) // what float32 would round to 0 asks for the likeliest token
+		// A value that float32 would round to 0 selects the likeliest token.
+		s.TopP = max(float32(*r.TopP), math.SmallestNonzeroFloat32)
 	}
 	if r.CacheSalt != nil {
 		if n := len(*r.CacheSalt); n == 0 || n > maxSalt {
@@ -112,7 +115,7 @@ func (r *completionRequest) submit(world *tangramv1.World, bytesAreTokens bool) 
 		}
 		s.CacheSalt = *r.CacheSalt
 	}
-	s.Seed = rand.Uint64() // any will do where the client names none
+	s.Seed = rand.Uint64() // any seed will do if the client sends none
 	if r.Seed != nil {
 		s.Seed = uint64(*r.Seed)
 	}
@@ -128,7 +131,7 @@ func (r *completionRequest) submit(world *tangramv1.World, bytesAreTokens bool) 
 	return s, fits(s)
 }
 
-// fits: with all of its answer, in case it is sent again.
+// fits checks the message size, including the whole answer for a replay.
 func fits(s *tangramv1.Submit) error {
 	if size := proto.Size(s) + maxVarint32*int(s.MaxTokens); size > maxSubmit {
 		return bad("prompt", "prompt and answer take up to %d bytes in a message to a rank; send a shorter prompt or a smaller max_tokens for at most %d bytes", size, maxSubmit)
@@ -136,7 +139,7 @@ func fits(s *tangramv1.Submit) error {
 	return nil
 }
 
-// nothingMore is asked for than can be given.
+// nothingMore rejects options that are not supported.
 func (r *completionRequest) nothingMore() error {
 	switch {
 	case r.N != nil && *r.N != 1:
@@ -160,7 +163,7 @@ func (r *completionRequest) nothingMore() error {
 type tokenInfo struct {
 	LogitHash string `json:"logit_hash"` // 16 hex digits
 	Position  uint32 `json:"position"`
-	Rank      string `json:"rank"` // member that emitted it
+	Rank      string `json:"rank"` // member that computed it
 }
 
 type choice struct {
@@ -178,7 +181,7 @@ type usage struct {
 	TotalTokens      int `json:"total_tokens"`
 }
 
-// notYet is the usage of a chunk that the last one tells: null, as OpenAI has it.
+// notYet is the usage in all chunks but the last: null, as in OpenAI's API.
 var notYet = &usage{PromptTokens: -1}
 
 func (u *usage) MarshalJSON() ([]byte, error) {

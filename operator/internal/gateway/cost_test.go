@@ -14,7 +14,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// wide is a pool in a world of so many members, with so many requests at the last of them; no engine is behind it.
+// wide is a pool without engines, in a world of many members, with many requests at the last member.
 type wide struct {
 	pool  *Pool
 	last  *session
@@ -43,7 +43,7 @@ func newWide(tb testing.TB, members, requests int) *wide {
 	return w
 }
 
-// crowd is a world of which no member is in that of another number.
+// crowd is a world that shares no member with a world of another number.
 func crowd(number, members int) *tangramv1.World {
 	w := &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 1 << 20, Vocabulary: 256}
 	for i := range members {
@@ -60,7 +60,7 @@ func (w *wide) round() {
 	}
 }
 
-// A token of one request waits for nothing that other sessions do.
+// A token does not wait for work of other sessions.
 func TestATokenNeedsNoLockOfThePool(t *testing.T) {
 	w := newWide(t, 256, 10)
 	w.pool.mu.Lock()
@@ -75,7 +75,7 @@ func TestATokenNeedsNoLockOfThePool(t *testing.T) {
 	require.Len(t, w.pool.requests.find("request-9").out, 1)
 }
 
-// A token does not walk over the members of its world: each entry of their list is gone here, and whoever reads one panics.
+// A token does not walk over the members of its world: every list entry is nil here, so any read panics.
 func TestToken_WhenMembersCannotBeRead(t *testing.T) {
 	w := newWide(t, 256, 10)
 	clear(w.pool.World().Members)
@@ -84,7 +84,7 @@ func TestToken_WhenMembersCannotBeRead(t *testing.T) {
 	require.Len(t, w.pool.requests.find("request-9").out, 1)
 }
 
-// The width of the world does not show in the time that a token takes: 10,000 requests in worlds of 1 and of 256 members.
+// The time per token does not depend on the world's width: 10,000 requests in worlds of 1 and of 256 members.
 func TestRealTime_ATokenCostsTheSameInAWideWorld(t *testing.T) {
 	narrow, broad := newWide(t, 1, 10_000), newWide(t, 256, 10_000)
 	fastest := func(w *wide, so time.Duration) time.Duration {
@@ -93,7 +93,7 @@ func TestRealTime_ATokenCostsTheSameInAWideWorld(t *testing.T) {
 		return min(so, time.Since(began))
 	}
 	one, many := time.Hour, time.Hour
-	for range 15 { // in turn: what else runs here meets both
+	for range 15 { // alternating, so that other load on the machine affects both
 		one, many = fastest(narrow, one), fastest(broad, many)
 	}
 	t.Logf("10,000 tokens: %v of a world of 1, %v of a world of 256", one, many)
@@ -114,7 +114,7 @@ func BenchmarkToken(b *testing.B) {
 	}
 }
 
-// Worlds that are over are known for long enough, and not for ever.
+// Members of replaced worlds are remembered long enough, but not forever.
 func TestTheGoneAreForgotten(t *testing.T) {
 	const members = 256
 	w := newWide(t, members, 0)
@@ -125,9 +125,9 @@ func TestTheGoneAreForgotten(t *testing.T) {
 		for _, s := range p.sessions {
 			s.told = nil
 		}
-		p.heard.Store(-int64(2 * time.Hour)) // all are silent
+		p.heard.Store(-int64(2 * time.Hour)) // no member sends anything
 		w.last.told = world
-		w.last.heard.Store(int64(time.Since(p.born))) // but one
+		w.last.heard.Store(int64(time.Since(p.born))) // except this one
 		p.strangersLocked()
 		require.Same(t, world, p.World(), number)
 		require.LessOrEqual(t, p.gone.Len(), mostGone)
@@ -138,7 +138,7 @@ func TestTheGoneAreForgotten(t *testing.T) {
 	}
 }
 
-// Of members that left for good no series stays.
+// Members that left for good leave no metric series.
 func TestSeriesOfSessionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, 50*time.Millisecond)

@@ -21,13 +21,13 @@ import (
 // errText: the text server cannot be reached, or its stream broke.
 var errText = errors.New("the text server of this gateway is unresponsive")
 
-// door relays what needs a tokenizer to the text server, over a UNIX socket. Which fields pass, doorPaths says.
+// door forwards requests that need a tokenizer to the text server's UNIX socket. doorPaths has the allowed fields.
 type door struct {
 	s     *Server
 	proxy *httputil.ReverseProxy
 }
 
-// doors are the requests at the door by their ids, with what became of their tokens if that was not an answer.
+// doors has the requests at the text server by id, each with the error of its tokens, if any.
 type doors struct {
 	mu  sync.Mutex
 	why map[string]error
@@ -47,7 +47,7 @@ func (d *doors) close(id string) {
 	delete(d.why, id)
 }
 
-// failed notes why a request of the text server ended. vLLM's ids have the door's id between dashes or underscores.
+// failed records why a text server's request failed. vLLM's ids contain the door's id between dashes or underscores.
 func (d *doors) failed(request string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -83,7 +83,7 @@ func newDoor(s *Server, dial func(context.Context) (net.Conn, error)) *door {
 	return d
 }
 
-// renders: asks for the tokens of the shortest chat. A model without a chat template has those of a text.
+// renders requests the tokens of the shortest chat. If the model has no chat template, it requests those of a text.
 func (d *door) renders(ctx context.Context) error {
 	for _, body := range []string{`{"messages":[{"role":"user","content":"."}]}`, `{"prompt":"."}`} {
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://text"+pathTokenize, strings.NewReader(body))
@@ -110,7 +110,7 @@ type doorKey struct{}
 
 func doorID(ctx context.Context) string { id, _ := ctx.Value(doorKey{}).(string); return id }
 
-// relay a request whose body was read.
+// relay forwards a request whose body was read.
 func (d *door) relay(w http.ResponseWriter, r *http.Request, body []byte) {
 	id := d.s.doors.open()
 	defer d.s.doors.close(id)
@@ -133,12 +133,13 @@ func (d *door) relay(w http.ResponseWriter, r *http.Request, body []byte) {
 	d.proxy.ServeHTTP(&hurried{ResponseWriter: w, s: d.s}, out)
 }
 
-// refusal replaces an answer of the text server.
+// refusal replaces a response of the text server by an error.
 type refusal struct{ err error }
 
 func (r *refusal) Error() string { return r.err.Error() }
 
-// answer looks at the beginning of an answer before the client sees any of it: where no token came, the client is told why, with the status of that.
+// answer reads the start of a response before any of it is sent. If the ranks failed, the client gets that error and
+// its status instead.
 func (d *door) answer(r *http.Response) error {
 	id := doorID(r.Request.Context())
 	stream := strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream")
@@ -182,14 +183,14 @@ func (d *door) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// ending is a stream of events that is not cut off in silence: where the last event does not come, one says so.
+// ending is an event stream that never ends silently: if the last event is missing, it appends an error event.
 type ending struct {
 	from io.Reader
 	path doorPath
-	why  func() error // of ranks that failed; nil: it was the text server
+	why  func() error // the ranks' error; nil: the text server failed
 	tail []byte
 	done bool
-	more *strings.Reader // what is said in its place
+	more *strings.Reader // the error event
 }
 
 func (e *ending) Read(p []byte) (int, error) {
@@ -214,7 +215,7 @@ func (e *ending) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// hurried gives the client a time in which to take each piece.
+// hurried sets a write deadline for each piece of a response.
 type hurried struct {
 	http.ResponseWriter
 	s *Server
@@ -227,7 +228,7 @@ func (h *hurried) Write(p []byte) (int, error) {
 
 func (h *hurried) Unwrap() http.ResponseWriter { return h.ResponseWriter }
 
-// topFields of a body. A null is as if the field were absent.
+// topFields parses a body. A null counts as absent.
 func topFields(body []byte) (map[string]json.RawMessage, error) {
 	if err := wholeText(body); err != nil {
 		return nil, err
@@ -242,7 +243,7 @@ func topFields(body []byte) (map[string]json.RawMessage, error) {
 	return fields, nil
 }
 
-// isText: a prompt for which a tokenizer is needed.
+// isText: the prompt needs a tokenizer.
 func isText(body []byte) bool {
 	fields, err := topFields(body)
 	if err != nil {
@@ -252,7 +253,7 @@ func isText(body []byte) bool {
 	return len(prompt) > 0 && prompt[0] == '"'
 }
 
-// textIsMissing says how to get it.
+// textIsMissing explains how to enable the text server.
 func (s *Server) textIsMissing(w http.ResponseWriter, r *http.Request) {
 	s.count(http.StatusNotFound)
 	s.reply(w, http.StatusNotFound, formOf(r.URL.Path).body(http.StatusNotFound, apiError{Type: "invalid_request_error",

@@ -27,20 +27,20 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// texter is a text server that answers a chat with one event for each piece of tokens. It says no more than the test wants to see.
+// texter is a text server that answers a chat with one event per piece of tokens. It sends only what the tests check.
 type texter struct {
 	t       *testing.T
 	session tangramv1.Front_SessionClient
 	world   *tangramv1.FrontWorld
-	bodies  chan string // as they came
+	bodies  chan string // as received
 	stops   func(token uint32) bool
-	breaks  bool // ends a stream in the middle
+	breaks  bool // ends a stream early
 
 	mu   sync.Mutex
 	open map[string]chan *tangramv1.Piece
 }
 
-// withText is a gateway before engines, with a text server beside it.
+// withText starts a gateway with engines and a text server.
 func withText(t *testing.T, engines ...*engine) (x *texter, address string, m *Metrics) {
 	t.Helper()
 	_, m, pool := open(t, Options{}, engines...)
@@ -183,7 +183,7 @@ func (x *texter) ask(address, path, body string) (int, http.Header, string) {
 	return reply.StatusCode, reply.Header, string(text)
 }
 
-// says abc and ends.
+// says sends abc and ends.
 func says(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 	for i, c := range "abc" {
 		finish := tangramv1.Finish_FINISH_UNSPECIFIED
@@ -223,7 +223,7 @@ func TestDoor_WhenChatIsAsked(t *testing.T) {
 	})
 }
 
-// The two other APIs have their own last events, errors and ways to name a request.
+// The two other APIs have their own last events, errors and request ids.
 func TestDoor_WhenOtherApisAreAsked(t *testing.T) {
 	for path, c := range map[string]struct{ body, last, wrong, busy string }{
 		pathResponses: {`{"input":"hi","stream":true}`, "event: response.completed\n\n",
@@ -296,7 +296,7 @@ func TestDoor_WhenOtherApisAreAskedForMore(t *testing.T) {
 	})
 }
 
-// What vLLM would ignore is refused by its name, and so is what no rank computes.
+// Fields that vLLM would ignore, or that no rank supports, are rejected by name.
 func TestDoor_WhenFieldIsNotSupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, address, _ := withText(t, &engine{on: says})
@@ -306,7 +306,7 @@ func TestDoor_WhenFieldIsNotSupported(t *testing.T) {
 			`"stop":["a","b","c","d","e"]`: "stop", `"stop":"` + strings.Repeat("x", 257) + `"`: "stop", `"stop":3`: "stop", `"priority":1`: "priority",
 			`"tools":[` + strings.Repeat("{},", 128) + `{}]`: "tools", `"stream_options":{"include_usge":true}`: "stream_options",
 			`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://127.0.0.1/"}}]}]`: "messages",
-			`"top_k":5`:       "top_k", // of the engines of this world
+			`"top_k":5`:       "top_k", // not supported by the engines of this world
 			`"model":"gpt-4"`: "model", `"model":7`: "model",
 		} {
 			code, _, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}],`+body+`}`)
@@ -330,7 +330,7 @@ func TestDoor_WhenFieldIsNotSupported(t *testing.T) {
 	})
 }
 
-// Why there is no answer is known here, and the text server says 200 before its first event.
+// The gateway knows why there is no answer; the text server sends 200 before its first event.
 func TestDoor_WhenRanksRefuse(t *testing.T) {
 	for name, c := range map[string]struct {
 		code   tangramv1.Refused_Code
@@ -351,7 +351,7 @@ func TestDoor_WhenRanksRefuse(t *testing.T) {
 	}
 }
 
-// A stop string is found by the text server: the ranks are told, whoever has the request.
+// The text server finds stop strings. The ranks get a cancel, whichever rank has the request.
 func TestDoor_WhenStopStringMatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
@@ -381,7 +381,7 @@ func TestDoor_WhenClientLeaves(t *testing.T) {
 	})
 }
 
-// A text server that dies cuts its streams, and their clients are told: an answer must not look whole that is not.
+// A text server that dies cuts its streams. Clients get an error: an incomplete answer must not look complete.
 func TestDoor_WhenTextServerDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, address, _ := withText(t, &engine{on: says})
@@ -414,7 +414,7 @@ func TestDoor_WhenTextServerIsMissing(t *testing.T) {
 	})
 }
 
-// Whether the text server renders is asked on the port of operations, and a kubelet asks there.
+// /textz on the operations port, for the kubelet, reports whether the text server renders.
 func TestTextz_WhenTextServerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: says})
@@ -429,7 +429,7 @@ func TestTextz_WhenTextServerHangs(t *testing.T) {
 		text, err := testkit.Listen("")
 		require.NoError(t, err)
 		type handler func(w http.ResponseWriter, r *http.Request, body string)
-		var answer atomic.Pointer[handler] // a request that the gateway gave up may still be in the one before
+		var answer atomic.Pointer[handler] // a request that the gateway abandoned may still be in the previous handler
 		answers := func(h handler) { answer.Store(&h) }
 		server := &http.Server{ReadHeaderTimeout: soon, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
@@ -457,7 +457,7 @@ func TestTextz_WhenTextServerHangs(t *testing.T) {
 	})
 }
 
-// The end of a session is the end of its requests.
+// The end of a session ends its requests.
 func TestFront_WhenSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {}}
@@ -470,7 +470,7 @@ func TestFront_WhenSessionEnds(t *testing.T) {
 	})
 }
 
-// Log probabilities of a token come with it.
+// A token carries its log probabilities.
 func TestFront_WhenLogprobsAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := &tangramv1.Logprobs{Tokens: []uint32{'a', 'b'}, Values: []float32{-0.25, -2}, Rank: 1}
@@ -492,7 +492,7 @@ func TestFront_WhenLogprobsAreAsked(t *testing.T) {
 	})
 }
 
-// The mark of the last event may come in two pieces, and an answer may quote it.
+// The marker of the last event may arrive in two pieces, and an answer may quote it.
 func TestEnding_WhenMarkIsSplit(t *testing.T) {
 	for text, whole := range map[string]bool{"data: a\n\ndata: [DONE]\n\n": true, "data: [DONE]\n\n": true, "data: a\n\n": false, "": false, "data: [DON": false,
 		`data: {"content":"data: [DONE]"}` + "\n\n": false} {

@@ -24,7 +24,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// started serves on the network in memory. term is what SIGTERM does; ended then gives what Serve gave.
+// started serves on the in-memory network. term acts like SIGTERM; ended then returns the result of Serve.
 func started(t *testing.T, s *Server, d Drain) (address string, term func(), ended <-chan error) {
 	t.Helper()
 	l, err := testkit.Listen("")
@@ -33,7 +33,7 @@ func started(t *testing.T, s *Server, d Drain) (address string, term func(), end
 	done := make(chan error, 1)
 	var serving sync.WaitGroup
 	serving.Go(func() { done <- s.Serve(ctx, l, nil, prometheus.NewRegistry(), d) })
-	t.Cleanup(func() { // a bubble's time ends with its test, and the server has to end in it
+	t.Cleanup(func() { // a bubble's time ends with its test, so the server must end first
 		cancel()
 		s.pool.Close()
 		serving.Wait()
@@ -41,20 +41,20 @@ func started(t *testing.T, s *Server, d Drain) (address string, term func(), end
 	return l.Addr().String(), cancel, done
 }
 
-// balancer stands in for a Service: it spreads connections over the gateways that were ready a moment ago.
+// balancer acts as a Service: it spreads connections over the gateways that were ready at its last probe.
 type balancer struct {
 	address string
 	mu      sync.Mutex
 	all     []*running
 }
 
-// running gateway.
+// running is a gateway.
 type running struct {
 	server  *Server
 	address string
 	term    func()
 	ended   <-chan error
-	ready   bool // as the balancer knows
+	ready   bool // in the balancer's view
 }
 
 func newBalancer(t *testing.T) *balancer {
@@ -76,7 +76,7 @@ func newBalancer(t *testing.T) *balancer {
 	over, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
 	wait.Go(func() {
-		for tick := time.NewTicker(30 * time.Millisecond); ; { // as late as endpoints are
+		for tick := time.NewTicker(30 * time.Millisecond); ; { // as late as endpoint updates
 			select {
 			case <-over.Done():
 				return
@@ -129,7 +129,7 @@ func (b *balancer) carry(c net.Conn) {
 	_, _ = io.Copy(c, up)
 }
 
-// pages of a world of two engines that give a token every 2 ms, as many as are asked for.
+// pages sends a token every 2 ms, as many as requested.
 func pages(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 	go func() {
 		tick := time.NewTicker(2 * time.Millisecond)
@@ -145,7 +145,7 @@ func pages(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 	}()
 }
 
-// wants a whole answer of a stock client.
+// wants requests a whole answer with a stock client.
 func wants(ctx context.Context, c *http.Client, address string, tokens int, stream bool) error {
 	body := fmt.Sprintf(`{"prompt":"x","max_tokens":%d,"stream":%t}`, tokens, stream)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions", strings.NewReader(body))
@@ -171,8 +171,8 @@ func wants(ctx context.Context, c *http.Client, address string, tokens int, stre
 	return nil
 }
 
-// Gateways are replaced one after the other, as a rollout does it, while clients of net/http send request after
-// request over connections that they keep, or over a new one each time. Nobody is refused, nobody is cut.
+// Gateways are replaced one by one, as in a rollout. Meanwhile clients of net/http send requests over kept connections,
+// or over a new one each time. No request is rejected or cut.
 func TestARolloutUnderLoadLosesNoRequest(t *testing.T) {
 	if raced {
 		rollOut(t, 3*time.Second)
@@ -184,7 +184,7 @@ func TestARolloutUnderLoadLosesNoRequest(t *testing.T) {
 func rollOut(t *testing.T, lameDuck time.Duration) {
 	t.Helper()
 	engines := []*engine{{on: pages}, {on: pages}}
-	_, _, first := open(t, Options{patience: soon}, engines...) // brings the engines up
+	_, _, first := open(t, Options{patience: soon}, engines...) // starts the engines
 	require.Eventually(t, first.Ready, soon, time.Millisecond)
 	b := newBalancer(t)
 	names := 0
@@ -221,7 +221,7 @@ func rollOut(t *testing.T, lameDuck time.Duration) {
 	for range 2 { // two rollouts
 		for i, g := range old {
 			since := done.Load()
-			old[i] = add() // a surge: nobody goes before another is there
+			old[i] = add() // a surge: no gateway ends before its replacement is ready
 			g.term()
 			require.NoError(t, <-g.ended)
 			b.mu.Lock()
@@ -240,7 +240,7 @@ func rollOut(t *testing.T, lameDuck time.Duration) {
 	t.Logf("%d requests", done.Load())
 }
 
-// held is a stream that goes on until finish is called.
+// held is a stream that continues until finish is called.
 func held(t *testing.T, d Drain) (address string, term func(), ended <-chan error, finish func(), rest *bufio.Reader, s *Server) {
 	t.Helper()
 	last := make(chan func(), 1)
@@ -261,12 +261,12 @@ func held(t *testing.T, d Drain) (address string, term func(), ended <-chan erro
 	return address, term, ended, <-last, rest, s
 }
 
-// A stream that is longer than the lame duck has the whole grace period.
+// A stream that outlasts the lame duck has the whole grace period.
 func TestAStreamEndsBeforeItsGateway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		address, term, ended, finish, rest, s := held(t, Drain{LameDuck: 20 * time.Millisecond, Grace: time.Hour})
 		term()
-		require.Eventually(t, func() bool { // no new connections any more
+		require.Eventually(t, func() bool { // no new connections
 			c, err := testkit.Dial(t.Context(), address)
 			if err == nil {
 				_ = c.Close()
@@ -284,7 +284,7 @@ func TestAStreamEndsBeforeItsGateway(t *testing.T) {
 	})
 }
 
-// When its grace is over the client is told, and not just cut off.
+// After the grace period the client gets an error, not only a closed connection.
 func TestAStreamBeyondTheGraceIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, term, ended, _, rest, s := held(t, Drain{Grace: 50 * time.Millisecond})
@@ -297,13 +297,13 @@ func TestAStreamBeyondTheGraceIsTold(t *testing.T) {
 	})
 }
 
-// During the lame duck the gateway is unready, answers, and closes connections politely.
+// A lame-duck gateway is unready, answers, and announces that it closes connections.
 func TestALameDuckAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: one})
 		require.Eventually(t, pool.Ready, soon, time.Millisecond)
 		s := byteServer(pool, "w", Limits{})
-		address, term, _ := started(t, s, Drain{LameDuck: time.Hour}) // nobody waits for it
+		address, term, _ := started(t, s, Drain{LameDuck: time.Hour}) // not waited for
 		kept := dialed(t, address)
 		models := "GET /v1/models HTTP/1.1\r\nHost: w\r\n\r\n"
 		say(t, kept, models)

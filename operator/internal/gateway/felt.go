@@ -11,33 +11,33 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// felt is what the clients of this gateway felt.
+// felt measures client latencies.
 type felt struct {
-	tokens atomic.Uint64 // delivered so far, also of requests that run
+	tokens atomic.Uint64 // delivered so far, also of running requests
 
 	mu        sync.Mutex
-	latencies telemetry.Latencies // of those that were answered
+	latencies telemetry.Latencies // of the answered requests
 
 	arrived, answered, failed, left uint64
 
 	waits waits
 }
 
-// waits for tokens that ended lately, by the second in which they did.
+// waits has the longest waits for tokens that ended recently, by second.
 type waits struct {
-	born time.Time // seconds count from here, by a clock that does not jump
+	born time.Time // origin of the seconds, by a monotonic clock
 
 	mu      sync.Mutex
-	last    time.Time // any token
+	last    time.Time // when any token was last delivered
 	seconds [4]struct {
-		at           int64 // since born
+		at           int64 // seconds since born
 		gap, silence time.Duration
 	}
 }
 
 func (w *waits) second(t time.Time) int64 { return int64(t.Sub(w.born) / time.Second) }
 
-// over: a request had a token at `before` and the next one now.
+// over: a request got one token at `before` and its next token now.
 func (w *waits) over(before, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,14 +51,14 @@ func (w *waits) over(before, now time.Time) {
 	w.last = now
 }
 
-// first token of a request: nobody waited for a next one, but if somebody does, this is one.
+// first records the first token of a request. It ends no gap between tokens, but restarts the silence.
 func (w *waits) first(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = now
 }
 
-// longest of the last two seconds and the one that runs.
+// longest returns the maxima of the current second and the two before.
 func (w *waits) longest(now time.Time) (gap, silence time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,7 +70,7 @@ func (w *waits) longest(now time.Time) (gap, silence time.Duration) {
 	return gap, silence
 }
 
-// clock of one request, on its way to the client.
+// clock measures one request, as its client sees it.
 type clock struct {
 	felt              *felt
 	m                 *Metrics
@@ -86,7 +86,7 @@ func (f *felt) start(m *Metrics, prompt int) *clock {
 	return &clock{felt: f, m: m, prompt: prompt, born: time.Now()}
 }
 
-// around what is done with a token: it is felt when the client has it.
+// around wraps the delivery of a token. The token counts when the client has it.
 func (c *clock) around(each func(*tangramv1.Token) error) func(*tangramv1.Token) error {
 	return func(t *tangramv1.Token) error {
 		if err := each(t); err != nil {
@@ -111,7 +111,7 @@ func (c *clock) around(each func(*tangramv1.Token) error) func(*tangramv1.Token)
 	}
 }
 
-// end of the request. What is none of the pool's errors comes from the client's side: it left, or takes nothing.
+// end of the request. An error that is not the pool's is the client's: it disconnected, or does not read.
 func (c *clock) end(err error) {
 	now := time.Now()
 	f := c.felt

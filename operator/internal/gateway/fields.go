@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Limits of what the text server is asked for. vLLM's own are far higher, and each costs memory.
+// Limits of requests to the text server. vLLM's own limits are far higher, and each costs memory.
 const (
 	maxChoices   = 8
 	maxStopBytes = 256
@@ -18,10 +18,10 @@ const (
 	maxLogprobs  = 20
 )
 
-// fieldRule says what is wrong with a field's value; "": it passes.
+// fieldRule returns what is wrong with a field's value; "": the value is accepted.
 type fieldRule func(raw json.RawMessage) string
 
-// only these values, which ask for nothing beyond what is done anyway.
+// only accepts these values, which request nothing beyond the default.
 func only(values ...string) fieldRule {
 	return func(raw json.RawMessage) string {
 		if slices.Contains(values, compact(raw)) {
@@ -39,7 +39,7 @@ func compact(raw json.RawMessage) string {
 	return out.String()
 }
 
-// atMost elements of a list.
+// atMost limits the number of elements of a list.
 func atMost(most int) fieldRule {
 	return func(raw json.RawMessage) string {
 		var list []json.RawMessage
@@ -50,7 +50,7 @@ func atMost(most int) fieldRule {
 	}
 }
 
-// upTo a number; what is no number, vLLM refuses.
+// upTo limits a number. vLLM rejects values that are not numbers.
 func upTo(most float64) fieldRule {
 	return func(raw json.RawMessage) string {
 		var n float64
@@ -80,7 +80,7 @@ func stopStrings(raw json.RawMessage) string {
 	return ""
 }
 
-// options inside of an object: those that are named, and no others.
+// options accepts an object with these fields only.
 func options(known ...string) fieldRule {
 	return func(raw json.RawMessage) string {
 		var fields map[string]json.RawMessage
@@ -96,14 +96,14 @@ func options(known ...string) fieldRule {
 	}
 }
 
-// texts: contents of these types alone. The model reads nothing but text.
+// texts accepts contents of these types only, because the model reads only text.
 func texts(raw json.RawMessage, types ...string) string {
 	var parts []struct {
 		Type    string          `json:"type"`
-		Content json.RawMessage `json:"content"` // of a part that has parts
+		Content json.RawMessage `json:"content"` // of a part with nested parts
 	}
 	if json.Unmarshal(raw, &parts) != nil {
-		return "" // a string, or vLLM says what is wrong
+		return "" // a string, or vLLM reports the error
 	}
 	for _, p := range parts {
 		if !slices.Contains(types, p.Type) {
@@ -116,19 +116,19 @@ func texts(raw json.RawMessage, types ...string) string {
 	return ""
 }
 
-// ofTypes: a text, or a list of contents of these types.
+// ofTypes accepts a text or a list of contents of these types.
 func ofTypes(types ...string) fieldRule {
 	return func(raw json.RawMessage) string { return texts(raw, types...) }
 }
 
-// messagesOf contents of these types.
+// messagesOf accepts messages with contents of these types.
 func messagesOf(types ...string) fieldRule {
 	return func(raw json.RawMessage) string {
 		var messages []struct {
 			Content json.RawMessage `json:"content"`
 		}
 		if json.Unmarshal(raw, &messages) != nil {
-			return "" // vLLM says what is wrong
+			return "" // vLLM reports the error
 		}
 		for i, m := range messages {
 			if wrong := texts(m.Content, types...); wrong != "" {
@@ -139,7 +139,7 @@ func messagesOf(types ...string) fieldRule {
 	}
 }
 
-// inputItems of a response: messages of text, calls of functions with what they gave, and reasoning.
+// inputItems checks the input of a response: text messages, function calls and their outputs, and reasoning.
 func inputItems(raw json.RawMessage) string {
 	var items []struct {
 		Type    string          `json:"type"`
@@ -147,7 +147,7 @@ func inputItems(raw json.RawMessage) string {
 		Output  json.RawMessage `json:"output"`
 	}
 	if json.Unmarshal(raw, &items) != nil {
-		return "" // a text, or vLLM says what is wrong
+		return "" // a text, or vLLM reports the error
 	}
 	for i, item := range items {
 		types := []string{"input_text", "output_text", "refusal"}
@@ -165,7 +165,7 @@ func inputItems(raw json.RawMessage) string {
 	return ""
 }
 
-// typed is an object whose type is one of these, or a list of at most maxTools of them.
+// typed accepts an object of one of these types, or a list of at most maxTools of them.
 func typed(types ...string) fieldRule {
 	return func(raw json.RawMessage) string {
 		var list []json.RawMessage
@@ -195,7 +195,8 @@ func onePrompt(raw json.RawMessage) string {
 	return ""
 }
 
-// check the fields, and give the body that the text server gets: without nulls, with the model's name, and with the id where the path has it there.
+// check checks the fields and returns the body for the text server: without nulls, with the model's name, and with the
+// request id if the path requires it.
 func (d doorPath) check(fields map[string]json.RawMessage, model, id string) ([]byte, error) {
 	var unknown []string
 	for name := range fields {

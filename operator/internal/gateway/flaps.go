@@ -7,13 +7,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A session flaps if it broke flapBreaks times within flapWindow. A rank that restarts breaks it once.
+// A session flaps if it broke flapBreaks times within flapWindow. A restart of its rank breaks it only once.
 const (
 	flapBreaks = 3
 	flapWindow = time.Minute
 )
 
-// flaps are the last times at which a session broke, the newest first.
+// flaps has the last times at which a session broke, the newest first.
 type flaps [flapBreaks]time.Time
 
 func (f *flaps) add(now time.Time) {
@@ -26,7 +26,7 @@ func (f *flaps) flapping(now time.Time) bool {
 	return !oldest.IsZero() && now.Sub(oldest) < flapWindow
 }
 
-// brokeLocked logs and counts the end of a connection. up: it had come up; each that does not come up is one more try to connect.
+// brokeLocked logs and counts the end of a connection. up: it was established; otherwise it was only a failed try.
 func (p *Pool) brokeLocked(s *session, up bool, after time.Duration, err error) {
 	if !up || p.ctx.Err() != nil {
 		p.o.Log.Debug("cannot connect to a rank", "frontend", s.frontend, "error", err)
@@ -36,7 +36,7 @@ func (p *Pool) brokeLocked(s *session, up bool, after time.Duration, err error) 
 	s.breaks.add(now)
 	p.o.Metrics.breaks.WithLabelValues(s.frontend).Inc()
 	switch {
-	case status.Code(err) == codes.ResourceExhausted: // a message that is larger than the receiver takes: a bug on one side
+	case status.Code(err) == codes.ResourceExhausted: // the message exceeds the receiver's limit: a bug on one side
 		p.o.Log.Error("session to a rank broke because a message was too large", "frontend", s.frontend, "after", after, "error", err)
 	case s.breaks.flapping(now):
 		p.o.Log.Warn("session to a rank broke again, new requests go to other ranks", "frontend", s.frontend, "after", after,

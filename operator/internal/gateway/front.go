@@ -15,13 +15,15 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// gather the tokens of one step, of which ranks send one after the other: a message for each would cost the text server more than all that it makes of them.
+// gather is the wait for the other tokens of a step, which ranks send one by one. One message per token would cost the
+// text server more than processing the tokens.
 const gather = 2 * time.Millisecond
 
-// worldEvery: so often a session of a text server looks whether the world is another one.
+// worldEvery is the interval at which a text server's session checks whether the world's limits have changed.
 const worldEvery = time.Second
 
-// ServeTokens to text servers (front.proto) until ctx ends. `l` is a UNIX socket: whoever reaches it may submit.
+// ServeTokens serves text servers (front.proto) until ctx ends. Any process that reaches the UNIX socket `l` may
+// submit.
 func (s *Server) ServeTokens(ctx context.Context, l net.Listener) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxSubmit))
 	tangramv1.RegisterFrontServer(server, &front{s: s})
@@ -38,7 +40,7 @@ type front struct {
 	s *Server
 }
 
-// Session of one text server. It ends when the text server does, and all of its requests with it.
+// Session serves one text server. It ends when the text server disconnects, and then its requests end too.
 func (f *front) Session(stream tangramv1.Front_SessionServer) error {
 	world, err := f.s.pool.AwaitWorld(stream.Context())
 	if err != nil {
@@ -76,14 +78,14 @@ func (f *front) Session(stream tangramv1.Front_SessionServer) error {
 	}
 }
 
-// asked are the requests of one session.
+// asked has the requests of one session.
 type asked struct {
 	s    *Server
-	news chan struct{} // one slot: there are pieces
+	news chan struct{} // one slot: there are pieces to send
 
 	mu      sync.Mutex
 	running map[string]context.CancelFunc
-	pieces  map[string]*tangramv1.Piece // of each request what was not sent yet
+	pieces  map[string]*tangramv1.Piece // by request: tokens to send
 	order   []*tangramv1.Piece
 }
 
@@ -116,7 +118,7 @@ func (a *asked) start(ctx context.Context, submit *tangramv1.Submit) {
 		a.running[submit.Request] = cancel
 	}
 	a.mu.Unlock()
-	if twice { // a bug of the text server; the request that runs is not touched
+	if twice { // a bug of the text server; the running request is not touched
 		cancel()
 		return
 	}
@@ -133,7 +135,7 @@ func (a *asked) start(ctx context.Context, submit *tangramv1.Submit) {
 	}()
 }
 
-// run a request to its end. What is wrong with it and the text server does not check is found here or by the ranks.
+// run runs a request to its end. It, or the ranks, find the errors that the text server does not check for.
 func (a *asked) run(ctx context.Context, submit *tangramv1.Submit) error {
 	world, err := a.s.pool.AwaitWorld(ctx)
 	if err != nil {
@@ -162,7 +164,7 @@ func (a *asked) run(ctx context.Context, submit *tangramv1.Submit) error {
 	return a.s.pool.Run(ctx, submit, token, a.s.limits.Quiet, func() error { return nil })
 }
 
-// add to what is to be sent of a request.
+// add changes the pending piece of a request.
 func (a *asked) add(request string, change func(*tangramv1.Piece)) {
 	a.mu.Lock()
 	p := a.pieces[request]
@@ -179,7 +181,7 @@ func (a *asked) add(request string, change func(*tangramv1.Piece)) {
 	}
 }
 
-// take all that is to be sent.
+// take returns all pieces to send.
 func (a *asked) take() *tangramv1.Pieces {
 	a.mu.Lock()
 	defer a.mu.Unlock()

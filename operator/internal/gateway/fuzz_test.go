@@ -10,7 +10,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// FuzzCompletion: whatever a client sends is refused by a field's name, in few words, or becomes a request that an engine can run.
+// FuzzCompletion: any client input becomes a valid engine request, or a short error that names a field.
 func FuzzCompletion(f *testing.F) {
 	for _, body := range []string{
 		`{"model":"m","prompt":"a","max_tokens":3,"temperature":0,"top_p":0.5,"seed":-1,"stop":"z","stream":true,"stream_options":{"include_usage":true}}`,

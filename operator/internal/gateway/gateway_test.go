@@ -26,7 +26,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// engine plays one rank: `on` answers a submit over the stream.
+// engine acts as one rank: `on` answers a submit over the stream.
 type engine struct {
 	tangramv1.UnimplementedServeServer
 	address  string
@@ -34,11 +34,11 @@ type engine struct {
 	can      []string // of the world that open makes
 	on       func(s *tangramv1.Submit, send func(*tangramv1.ServeReply))
 	canceled chan string
-	silent   bool                         // tells of no world
-	hangsUp  bool                         // after each submit; the next session tells "ab" of it
-	breaks   func(*tangramv1.Submit) bool // the connection, instead of an answer
+	silent   bool                         // sends no world
+	hangsUp  bool                         // disconnects after each submit; the next session sends tokens "ab"
+	breaks   func(*tangramv1.Submit) bool // breaks the connection instead of answering
 	kept     atomic.Pointer[tangramv1.Submit]
-	submits  atomic.Pointer[string]           // the gateway whose session the last submit came by
+	submits  atomic.Pointer[string]           // name of the gateway whose session had the last submit
 	identity credentials.TransportCredentials // nil: plain
 	server   *grpc.Server
 
@@ -47,7 +47,7 @@ type engine struct {
 	got    chan *tangramv1.Submit        // where `on` is nil
 }
 
-// say tells the gateway something over its session.
+// say sends the gateway a reply over its session.
 func (e *engine) say(r *tangramv1.ServeReply) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -120,7 +120,7 @@ func refuse(code tangramv1.Refused_Code) func(*tangramv1.Submit, func(*tangramv1
 	}
 }
 
-// serve puts a gateway before engines, which all know each other.
+// serve starts a gateway with engines, which all know each other.
 func serve(t *testing.T, engines ...*engine) (*httptest.Server, *Metrics) {
 	t.Helper()
 	server, metrics, pool := open(t, Options{}, engines...)
@@ -140,7 +140,7 @@ func sessionsUp(p *Pool) int {
 	return up
 }
 
-// open is serve with options of the pool, and does not wait for sessions.
+// open is serve with pool options. It does not wait for sessions.
 func open(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metrics, *Pool) {
 	t.Helper()
 	world := &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 64, Vocabulary: 256, Can: engines[0].can}
@@ -154,7 +154,7 @@ func open(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metri
 	return before(t, o, engines...)
 }
 
-// listen on the network in memory (again, after stop).
+// listen on the in-memory network (again, after stop).
 func (e *engine) listen(t *testing.T, address string) {
 	t.Helper()
 	l, err := testkit.Listen(address)
@@ -170,17 +170,17 @@ func (e *engine) listen(t *testing.T, address string) {
 	t.Cleanup(server.Stop)
 }
 
-// byteServer is one for models whose tokens are bytes.
+// byteServer is a server for models whose tokens are bytes.
 func byteServer(pool *Pool, model string, limits Limits) *Server {
 	s := NewServer(pool, model, limits)
 	s.UseBytes()
 	return s
 }
 
-// before puts a gateway before engines that listen.
+// before starts a gateway with engines that already listen.
 func before(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metrics, *Pool) {
 	t.Helper()
-	// the others are learned
+	// the other engines are discovered
 	if o.Discover != nil {
 		o.Discover = []string{engines[0].address}
 	} else {
@@ -202,7 +202,7 @@ func before(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Met
 	return server, metrics, pool
 }
 
-// caller is a client of net/http on the network in memory.
+// caller is a client of net/http on the in-memory network.
 func caller(t *testing.T) *http.Client {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{DialContext: dialHTTP}}
@@ -230,7 +230,7 @@ func TestOrderAndRepeats(t *testing.T) {
 			send(token(s, 1, 'b', 0))
 			send(token(s, 0, 'a', 0))
 			send(token(s, 0, 'a', 0))
-			send(token(s, 1, 'x', 0)) // another token for a position that was delivered
+			send(token(s, 1, 'x', 0)) // another token for a delivered position
 			send(token(s, 2, 'c', tangramv1.Finish_FINISH_LENGTH))
 		}}
 		s, m := serve(t, e)

@@ -2,19 +2,19 @@ package gateway
 
 import tangramv1 "tangram.dev/proto/tangram/v1"
 
-// Bytes that a request holds until it is answered, estimated from above.
+// Upper estimates of the bytes that a request holds until it is answered.
 const (
-	bytesPerRequest = 32 << 10 // goroutine, buffers of the connection, headers
-	bytesPerPrompt  = 16       // of a token: in the request, and once more in a Submit that is sent again
-	bytesPerToken   = 48       // of a token of the answer: in the request, in the answer and in its JSON
-	bytesPerHash    = 208      // of a token that is answered with its hash, position and rank
-	bytesPerPending = 88       // of a token that the client has not taken, in a slice that grows by doubling
+	bytesPerRequest = 32 << 10 // goroutine, connection buffers, headers
+	bytesPerPrompt  = 16       // per prompt token: in the request, and again in a replayed Submit
+	bytesPerToken   = 48       // per answer token: in the request, in the answer and in its JSON
+	bytesPerHash    = 208      // per answer token with its hash, position and rank
+	bytesPerPending = 88       // per token that the client has not read, in a slice that grows by doubling
 
-	bytesPerLogprobs = 160 // of the log probabilities of a token: their message
-	bytesPerLogprob  = 16  // of one of them
+	bytesPerLogprobs = 160 // per token with log probabilities: their message
+	bytesPerLogprob  = 16  // per log probability
 )
 
-// holds is the bytes that the request holds until it is answered, however slowly its client reads.
+// holds returns the bytes that the request holds until it is answered, however slowly its client reads.
 func (a *answer) holds(s *tangramv1.Submit) int64 {
 	if a.stream {
 		return holdsStreamed(s)
@@ -27,7 +27,7 @@ func (a *answer) holds(s *tangramv1.Submit) int64 {
 	return bytes + bytesPerToken*generated
 }
 
-// holdsStreamed: chunks are not kept; tokens are, if their reader is slow.
+// holdsStreamed returns the bytes of a streamed request. Chunks are not kept; tokens are, if their client is slow.
 func holdsStreamed(s *tangramv1.Submit) int64 {
 	perToken := int64(bytesPerPrompt + bytesPerPending)
 	if s.Logprobs != nil {

@@ -22,7 +22,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// breaksAt is an engine whose connection breaks at each submit for which `when` says so.
+// breaksAt is an engine whose connection breaks at each submit that matches `when`.
 func breaksAt(when func(*tangramv1.Submit) bool) *engine {
 	e := &engine{}
 	e.breaks = when
@@ -30,7 +30,7 @@ func breaksAt(when func(*tangramv1.Submit) bool) *engine {
 	return e
 }
 
-// A request that breaks the connection of its rank each time is given up in the end, and does not break it for ever.
+// A request that always breaks its rank's connection ends with an error after a limited number of tries.
 func TestSubmittingAgainAfterABrokenConnectionHasAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var submits atomic.Int32
@@ -44,7 +44,7 @@ func TestSubmittingAgainAfterABrokenConnectionHasAnEnd(t *testing.T) {
 	})
 }
 
-// A rank whose connection breaks again and again is no rank without load: new requests go to another one, and the log tells.
+// A rank whose connection keeps breaking does not count as idle: new requests go to another rank, with a warning.
 func TestARankWhoseSessionFlapsIsAvoided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bad atomic.Int32
@@ -54,7 +54,7 @@ func TestARankWhoseSessionFlapsIsAvoided(t *testing.T) {
 		log := &syncBuffer{}
 		s, m, pool := open(t, Options{Log: slog.New(slog.NewTextHandler(log, nil))}, flapping, healthy)
 		require.Eventually(t, func() bool { return sessionsUp(pool) == 2 }, soon, time.Millisecond)
-		// The healthy rank has much to do, so that the other one is chosen as long as it is not avoided.
+		// The healthy rank has a high load, so the other one is selected unless it is avoided.
 		healthy.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Load{Load: &tangramv1.Load{Running: 100}}})
 		synctest.Wait()
 		code, _, _ := post(t, s, `{"prompt":"x","cache_salt":"hostile"}`)
@@ -74,14 +74,14 @@ func TestARankWhoseSessionFlapsIsAvoided(t *testing.T) {
 		}
 		require.Equal(t, before, bad.Load(), "requests went to the rank that flaps")
 		require.EqualValues(t, 4, good.Load())
-		time.Sleep(flapWindow) // it has been quiet since
+		time.Sleep(flapWindow) // no break in this window
 		code, _, body := post(t, s, `{"prompt":"x"}`)
 		require.Equal(t, http.StatusOK, code, body)
 		require.Greater(t, bad.Load(), before, "the rank is used again")
 	})
 }
 
-// What requests hold until they are answered is bounded by Limits.Answers, whatever their clients do.
+// Limits.Answers bounds the bytes that requests hold until they are answered, whatever their clients do.
 func TestWhatRequestsHoldIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		go1 := make(chan func(), 1)
@@ -95,7 +95,7 @@ func TestWhatRequestsHoldIsBounded(t *testing.T) {
 			return c
 		}
 		first := request()
-		finish := <-go1 // it holds 32 KiB and a little
+		finish := <-go1 // it holds slightly more than 32 KiB
 		code, body := answered(t, request())
 		require.Equal(t, http.StatusServiceUnavailable, code, body)
 		require.Contains(t, body, errFull.Error())
@@ -110,7 +110,8 @@ func TestWhatRequestsHoldIsBounded(t *testing.T) {
 	})
 }
 
-// The estimate of what a request holds is above what it holds: of a stream that its client does not read, and of an answer in one piece.
+// The estimate of a request's bytes is an upper bound, for a stream that its client does not read and for a whole
+// answer.
 func TestTheEstimateOfWhatRequestsHoldIsFromAbove(t *testing.T) {
 	const requests, prompt, generated = 40, 2000, 2000
 	for name, options := range map[string]string{"stream": `"stream":true,"return_logit_hash":true`, "whole": `"return_logit_hash":false`, "hashes": `"return_logit_hash":true`} {
@@ -159,7 +160,7 @@ func TestTheEstimateOfWhatRequestsHoldIsFromAbove(t *testing.T) {
 	}
 }
 
-// available bytes of Limits.Answers.
+// available returns the free bytes of Limits.Answers.
 func available(s *Server) int64 {
 	low, high := int64(0), int64(1<<30)
 	for low < high {
@@ -174,8 +175,8 @@ func available(s *Server) int64 {
 	return low
 }
 
-// Twenty clients that send what they can think of do not touch ten that behave: no session breaks, every good request is answered, and
-// afterwards nothing is held.
+// Twenty hostile clients do not affect ten well-behaved ones: no session breaks, every good request is answered, and no
+// bytes stay held.
 func TestHostileClientsDoNotTouchOthers(t *testing.T) {
 	if raced {
 		t.Skip("too much for the race detector in a bubble")
@@ -191,7 +192,7 @@ func TestHostileClientsDoNotTouchOthers(t *testing.T) {
 			}
 		}}
 		e.world = &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 1 << 23, Vocabulary: 151936, Members: []*tangramv1.WorldMember{{Member: "m", Accepts: true}}}
-		e.listen(t, "") // as grpc-go serves by default: messages of more than 4 MiB break the connection
+		e.listen(t, "") // default of grpc-go: messages above 4 MiB break the connection
 		e.world.Members[0].Frontend = e.address
 		_, m, pool := before(t, Options{}, e)
 		require.Eventually(t, pool.Ready, soon, time.Millisecond)
@@ -245,7 +246,7 @@ func TestHostileClientsDoNotTouchOthers(t *testing.T) {
 	})
 }
 
-// syncBuffer takes what a logger writes from many goroutines.
+// syncBuffer collects the output of a logger from many goroutines.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

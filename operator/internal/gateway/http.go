@@ -16,7 +16,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Handler of what clients ask for.
+// Handler serves the clients' HTTP API.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+pathCompletions, s.completions)
@@ -34,7 +34,7 @@ func (s *Server) Handler() http.Handler {
 		}
 		s.reply(w, http.StatusOK, s.modelObject())
 	})
-	mux.HandleFunc("GET /healthz", s.ready) // of load balancers outside of the cluster
+	mux.HandleFunc("GET /healthz", s.ready) // for load balancers outside of the cluster
 	mux.HandleFunc("/", s.elsewhere)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.draining.Load() {
@@ -44,7 +44,7 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// elsewhere answers what no other handler does: a path that is not served, or one that is, by another method.
+// elsewhere answers all other requests: unknown paths, and known paths with a wrong method.
 func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request) {
 	method := ""
 	switch path := r.URL.Path; {
@@ -70,12 +70,12 @@ func (s *Server) reply(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	s.hurry(w)
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // a client that left
+	_ = json.NewEncoder(w).Encode(body) // an error means that the client disconnected
 }
 
-// hurry gives the client a time in which to take what is written now.
+// hurry limits the time in which the client must read the next write.
 func (s *Server) hurry(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.limits.Write)) // a writer that knows none waits as long as it likes
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.limits.Write)) // else it waits forever
 }
 
 type apiError struct {
@@ -85,10 +85,10 @@ type apiError struct {
 	Code    *string `json:"code"`
 }
 
-// statusClientLeft is nginx's: the client closed the connection before it was answered.
+// statusClientLeft is nginx's status: the client closed the connection before it was answered.
 const statusClientLeft = 499
 
-// explain turns an error into OpenAI's form.
+// explain converts an error to OpenAI's form.
 func explain(err error) (int, apiError) {
 	var field *fieldError
 	var large *tooLargeError
@@ -101,7 +101,7 @@ func explain(err error) (int, apiError) {
 		return http.StatusRequestEntityTooLarge, apiError{Message: err.Error(), Type: "invalid_request_error"}
 	case errors.Is(err, errSlow):
 		return http.StatusRequestTimeout, apiError{Message: err.Error(), Type: "invalid_request_error"}
-	case errors.Is(err, context.Canceled): // nobody reads it; the number is for the metrics
+	case errors.Is(err, context.Canceled): // no client reads it; the status is for the metrics
 		return statusClientLeft, apiError{Message: err.Error(), Type: "invalid_request_error"}
 	case errors.As(err, &field):
 		return http.StatusBadRequest, apiError{Message: err.Error(), Type: "invalid_request_error", Param: &field.field}
@@ -126,7 +126,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 func (s *Server) count(code int) { s.metrics.requests.WithLabelValues(strconv.Itoa(code)).Inc() }
 
-// text needs a tokenizer.
+// text serves a path that needs a tokenizer.
 func (s *Server) text(w http.ResponseWriter, r *http.Request) {
 	if s.door == nil {
 		s.textIsMissing(w, r)
@@ -179,17 +179,17 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.answers.Release(bytes)
-	free() // nothing refers to the body any more: the answer has a copy of what it needs
+	free() // the answer has copies; the body is no longer needed
 	free = func() {}
 	a.finish(s.pool.Run(r.Context(), submit, a.token, s.limits.Quiet, a.quiet))
 }
 
-// usageWanted: which chunks of a stream tell the numbers of tokens.
+// usageWanted selects the chunks of a stream that have token counts.
 type usageWanted int
 
 const (
 	usageNever usageWanted = iota
-	usageLast              // one more at the end
+	usageLast              // one extra chunk at the end
 	usageAlways
 )
 
@@ -203,20 +203,20 @@ func (r *completionRequest) usage() usageWanted {
 	return usageLast
 }
 
-// answer being written to one client.
+// answer is the answer that is being written to one client.
 type answer struct {
 	s       *Server
 	w       http.ResponseWriter
 	r       *http.Request
 	stream  bool // a chunk per token
 	usage   usageWanted
-	hashes  bool // of the logits, for each token
+	hashes  bool // of the logits, per token
 	head    completion
 	prompt  int
-	hasText bool // tokens are bytes of text; else the text of an answer stays empty
+	hasText bool // tokens are bytes of text; otherwise the answer's text is empty
 	tokens  int  // delivered
 
-	bytes     []byte // not yet whole runes when streaming; everything when not
+	bytes     []byte // streaming: an incomplete rune; otherwise the whole text
 	ids       []uint32
 	info      []tokenInfo
 	reason    *string
@@ -250,7 +250,7 @@ func (a *answer) token(t *tangramv1.Token) error {
 	return a.event(chunk)
 }
 
-// runes takes the whole runes; a cut one stays for the next token, unless it is the end.
+// runes returns the complete runes. A partial one stays for the next token, unless this is the end.
 func (a *answer) runes(end bool) string {
 	n := 0
 	for n < len(a.bytes) && (end || utf8.FullRune(a.bytes[n:])) {
@@ -262,7 +262,7 @@ func (a *answer) runes(end bool) string {
 	return text
 }
 
-// quiet: nothing came for a while. Whoever is between closes what it takes for dead.
+// quiet sends a comment when no token came for a while: proxies close connections that seem dead.
 func (a *answer) quiet() error {
 	if !a.stream {
 		return nil
@@ -278,14 +278,14 @@ func (a *answer) event(body any) error {
 	return a.send("data: " + string(wire) + "\n\n")
 }
 
-// send a piece of the stream.
+// send writes a piece of the stream.
 func (a *answer) send(text string) error {
 	a.s.hurry(a.w)
 	if !a.streaming {
 		a.streaming = true
 		a.w.Header().Set("Content-Type", "text/event-stream")
 		a.w.Header().Set("Cache-Control", "no-cache")
-		a.w.Header().Set("X-Accel-Buffering", "no") // nginx passes on at once what comes
+		a.w.Header().Set("X-Accel-Buffering", "no") // nginx then forwards without buffering
 		a.w.WriteHeader(http.StatusOK)
 	}
 	if _, err := io.WriteString(a.w, text); err != nil {
@@ -302,7 +302,7 @@ func (a *answer) finish(err error) {
 	switch {
 	case err != nil && !a.streaming:
 		a.s.fail(a.w, a.r, err)
-	case err != nil: // too late for a status: an event says so
+	case err != nil: // too late for an HTTP status: send an error event
 		code, body := explain(err)
 		a.s.count(code)
 		_ = a.event(errorOf(code, body))

@@ -18,24 +18,23 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// errCrowded: what clients send now is more than this gateway may hold.
+// errCrowded: the request bodies would exceed this gateway's limit.
 var errCrowded = errors.New("this gateway holds the maximum of bytes of request bodies")
 
-// errFull: the requests under way hold as much as they may.
+// errFull: the running requests hold all the memory that they may.
 var errFull = errors.New("the running requests use all memory that this gateway has for them")
 
-// errSlow: the body did not come in time.
+// errSlow: the body did not arrive in time.
 var errSlow = errors.New("the body did not arrive in time")
 
-// tooLargeError of a body.
+// tooLargeError is a 413 for a body.
 type tooLargeError struct{ most int64 }
 
 func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("the body has more than %d bytes; send a smaller request", e.most)
 }
 
-// metered counts what is read against the room that all bodies share. What is promised and does
-// not come takes no room.
+// metered counts the bytes read against the budget of all bodies. Announced bytes that never arrive take none of it.
 type metered struct {
 	from io.Reader
 	room *semaphore.Weighted
@@ -53,9 +52,9 @@ func (m *metered) Read(p []byte) (int, error) {
 
 func (m *metered) free() { m.room.Release(m.held) }
 
-// read the body of a request. Its room is held until free is called, which is to be when nothing of it is needed any more.
+// read reads the body of a request. Its bytes count until free is called; call free once the body is no longer needed.
 func (s *Server) read(w http.ResponseWriter, r *http.Request) (body []byte, free func(), err error) {
-	// For a refusal before the end of the body: without this header net/http waits for the rest of the body before it answers.
+	// Before a rejection: without this header net/http reads the rest of the body before it answers.
 	unread := func() { w.Header().Set("Connection", "close") }
 	if r.ContentLength > s.limits.Body {
 		unread()
@@ -79,7 +78,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (body []byte, free
 	return body, m.free, nil
 }
 
-// understood are the names of all fields of completionRequest.
+// understood has the names of all fields of completionRequest.
 var understood = func() (names []string) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[completionRequest]()) {
 		if !f.Anonymous {
@@ -89,7 +88,7 @@ var understood = func() (names []string) {
 	return names
 }()
 
-// parse refuses what it does not know: a field that is ignored would be a promise that is not kept.
+// parse rejects unknown fields: to ignore a field would break a promise to the client.
 func parse(body []byte) (*completionRequest, error) {
 	fields, err := topFields(body)
 	if err != nil {
@@ -120,8 +119,8 @@ func parse(body []byte) (*completionRequest, error) {
 	return request, nil
 }
 
-// wholeText refuses what is no text: encoding/json would put U+FFFD in the place of bytes that are no UTF-8 and of half a surrogate pair, and the
-// prompt would be another one.
+// wholeText rejects invalid text. encoding/json would replace invalid UTF-8 and unpaired surrogates by U+FFFD, which
+// changes the prompt.
 func wholeText(body []byte) error {
 	if !utf8.Valid(body) {
 		return bad("body", "is not valid UTF-8; send UTF-8 text")
@@ -144,7 +143,7 @@ func wholeText(body []byte) error {
 	return nil
 }
 
-// escaped reads one escape of JSON, and its size in bytes; 0: it is none of the form \uXXXX.
+// escaped reads one JSON escape. It returns the rune of a \uXXXX escape, else 0, and the size in bytes.
 func escaped(text []byte) (r rune, size int) {
 	if len(text) >= 6 && text[0] == '\\' && text[1] == 'u' {
 		if n, err := strconv.ParseUint(string(text[2:6]), 16, 16); err == nil {

@@ -24,7 +24,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// limited is a gateway with limits of its own before one engine, as it is served.
+// limited is a gateway with its own limits and one engine, as served in production.
 func limited(t *testing.T, limits Limits, on func(*tangramv1.Submit, func(*tangramv1.ServeReply))) (address string, m *Metrics) {
 	t.Helper()
 	_, m, pool := open(t, Options{}, &engine{on: on})
@@ -38,7 +38,7 @@ func one(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 	send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))
 }
 
-// dialed is a connection over which a client says whatever it likes.
+// dialed is a raw client connection.
 func dialed(t *testing.T, address string) net.Conn {
 	t.Helper()
 	c, err := testkit.Dial(t.Context(), address)
@@ -66,7 +66,7 @@ func answered(t *testing.T, from io.Reader) (code int, body string) {
 
 const head = "POST /v1/completions HTTP/1.1\r\nHost: w\r\n"
 
-// Whoever asks for more than there is learns it, and does not get something else.
+// Requests for unsupported features are rejected instead of being served without them.
 func TestFieldsWithoutEffectAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, m := serve(t, &engine{on: one})
@@ -103,7 +103,7 @@ func TestFieldsWithoutEffectAreRefused(t *testing.T) {
 	})
 }
 
-// What stock clients send by themselves asks for nothing.
+// Default fields of stock clients have no effect and are accepted.
 func TestFieldsThatAskForNothingAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := serve(t, &engine{on: one})
@@ -120,7 +120,7 @@ func TestFieldsThatAskForNothingAreTaken(t *testing.T) {
 	})
 }
 
-// What the engines of a world name reaches them, and is checked before.
+// Fields that the world's engines support reach them, after validation.
 func TestSampling_WhenEngineSupportsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		submits := make(chan *tangramv1.Submit, 2)
@@ -150,7 +150,7 @@ func TestSampling_WhenEngineSupportsIt(t *testing.T) {
 	})
 }
 
-// What is cached of a request stays its salt's.
+// A prompt's cache stays isolated by its salt.
 func TestASaltReachesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		salts := make(chan string, 2)
@@ -201,7 +201,7 @@ func TestPathsThatAreNotServedSayWhatIs(t *testing.T) {
 	})
 }
 
-// As clients look for a model before they send anything; ids may have a slash, plain or escaped.
+// Clients look up a model before they send anything. Ids may contain a slash, plain or escaped.
 func TestModels_WhenAskedByID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: one})
@@ -220,7 +220,7 @@ func TestModels_WhenAskedByID(t *testing.T) {
 	})
 }
 
-// What is no text would become another prompt.
+// Invalid text would become another prompt.
 func TestBody_WhenSurrogatePairIsHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prompts := make(chan []uint32, 8)
@@ -244,7 +244,7 @@ func TestBody_WhenSurrogatePairIsHalf(t *testing.T) {
 	})
 }
 
-// Which chunks tell the numbers of tokens.
+// Which chunks contain token counts.
 func TestStream_WhenUsageIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
@@ -293,7 +293,7 @@ func TestABodyThatIsTooLargeIsToldSo(t *testing.T) {
 	})
 }
 
-// A client that sends its body a byte a minute holds a connection no longer than one that is quick.
+// A client that sends its body a byte a minute holds a connection only for Limits.Read.
 func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		address, m := limited(t, Limits{Read: time.Second}, one)
@@ -306,7 +306,7 @@ func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
 	})
 }
 
-// The time for a request to come is none for its answer.
+// The timeout for receiving a request does not apply to its answer.
 func TestALongStreamOutlivesTheTimeForItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		go1 := make(chan func(), 1)
@@ -335,7 +335,7 @@ func TestALongStreamOutlivesTheTimeForItsRequest(t *testing.T) {
 	})
 }
 
-// Bodies that are half here take room; who promises much and sends nothing takes none.
+// Partial bodies count against the limit; announced bytes that were not sent do not.
 func TestBodiesShareTheRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		address, m := limited(t, Limits{Bodies: 1000, Body: 1000, Read: time.Hour}, one)
@@ -356,22 +356,22 @@ func TestBodiesShareTheRoom(t *testing.T) {
 		}
 		crowdedOut := func(c net.Conn) bool {
 			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
-			_, err := c.Read(make([]byte, 1)) // nothing yet, else
+			_, err := c.Read(make([]byte, 1)) // nothing yet; otherwise an answer
 			require.NoError(t, c.SetReadDeadline(time.Now().Add(soon)))
 			return !errors.Is(err, os.ErrDeadlineExceeded)
 		}
-		require.Eventually(t, func() bool { // as soon as the large one is read
+		require.Eventually(t, func() bool { // once the large one is read
 			code, body := try()
 			if code == http.StatusServiceUnavailable && strings.Contains(body, "the maximum of bytes of request bodies") {
 				return true
 			}
-			if crowdedOut(held) { // by the small one, which was read at the same time
+			if crowdedOut(held) { // by the small one, which was read concurrently
 				hold()
 			}
 			return false
 		}, soon, time.Millisecond)
 		require.Positive(t, testutil.ToFloat64(m.requests.WithLabelValues("503")))
-		say(t, held, `"user":"x"`) // whole now, and refused: it has no prompt, and is no object
+		say(t, held, `"user":"x"`) // complete now, and rejected: it is no object with a prompt
 		code, _ := answered(t, held)
 		require.Equal(t, http.StatusBadRequest, code)
 		code, body := try()
@@ -379,7 +379,7 @@ func TestBodiesShareTheRoom(t *testing.T) {
 	})
 }
 
-// Beyond so many connections, clients wait until one is closed.
+// Above the limit of connections, clients wait until one is closed.
 func TestConnectionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		address, _ := limited(t, Limits{Connections: 2}, one)
@@ -390,7 +390,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 			code, _ := answered(t, c)
 			require.Equal(t, http.StatusOK, code)
 		}
-		third := dialed(t, address) // it waits in the queue of the listener
+		third := dialed(t, address) // it waits in the listener's queue
 		say(t, third, models)
 		require.NoError(t, third.SetReadDeadline(time.Now().Add(soon)))
 		_, err := third.Read(make([]byte, 1))
@@ -402,7 +402,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 	})
 }
 
-// A client that does not read what it asked for is left.
+// A client that does not read its answer is disconnected.
 func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
@@ -412,7 +412,7 @@ func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
 		}}
 		e.world = &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 1 << 20, Vocabulary: 256}
 		_, _, pool := open(t, Options{}, e)
-		e.say(&tangramv1.ServeReply{}) // nothing: only that there is a session
+		e.say(&tangramv1.ServeReply{}) // empty: only proves that a session exists
 		e.setWorld(&tangramv1.World{World: "w", Epoch: 1, MaxTokens: 1 << 20, Vocabulary: 256, Members: []*tangramv1.WorldMember{{Member: "m", Frontend: e.address, Accepts: true}}})
 		require.Eventually(t, func() bool {
 			e.mu.Lock()
@@ -433,7 +433,7 @@ func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
 	})
 }
 
-// Metrics and probes have a port of their own, so that clients neither read nor crowd them.
+// Metrics and probes have their own port, so that clients neither read nor crowd them.
 func TestMetricsAreNotForClients(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	pool := NewPool(Options{World: "w", Gateway: "g", Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(registry, "w")})
@@ -451,7 +451,7 @@ func TestMetricsAreNotForClients(t *testing.T) {
 	operations := s.Operations(registry)
 	code, text := get(operations, "/metrics")
 	require.Equal(t, http.StatusOK, code)
-	// There from the start, so that a rate can be taken of the first one.
+	// Initialized, so that a rate includes the first increase.
 	for _, series := range []string{`requests_total{code="200"} 0`, `requests_total{code="429"} 0`, `requests_total{code="503"} 0`, `replays_total{cause="cut"} 0`,
 		`replays_total{cause="roster"} 0`, "conflicting_tokens_total 0", "lost_requests_total 0"} {
 		require.Contains(t, text, "tangram_gateway_"+series)

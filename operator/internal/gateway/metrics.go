@@ -8,10 +8,10 @@ import (
 	"tangram.dev/operator/internal/buildinfo"
 )
 
-// namespaceOfMetrics begins the name of each metric that vLLM does not have.
+// namespaceOfMetrics is the prefix of all metrics that vLLM does not have.
 const namespaceOfMetrics = "tangram_gateway"
 
-// Metrics of a gateway and of its own clients: they add up over gateways. The operator exports what is of a whole world.
+// Metrics of a gateway and its own clients; they add up over gateways. The operator exports those of a whole world.
 type Metrics struct {
 	requests, replays                                      *prometheus.CounterVec
 	duplicates, conflicts, lost, orphaned, cached, resends prometheus.Counter
@@ -19,12 +19,12 @@ type Metrics struct {
 	breaks                                                 *prometheus.CounterVec
 	epoch                                                  prometheus.Gauge
 
-	// Names of vLLM, with the meaning that they have there.
+	// vLLM's names, with the same meaning.
 	prompts, generated             prometheus.Counter
 	ttft, between, perToken, total prometheus.Histogram
 }
 
-// NewMetrics registers them, for a model of this name.
+// NewMetrics registers the metrics, for a model of this name.
 func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: name, Help: help})
@@ -65,7 +65,7 @@ func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 	m.between = histogram("inter_token_latency_seconds", "Time between two consecutive tokens of a request.")
 	m.perToken = histogram("request_time_per_output_token_seconds", "Mean time between two tokens of each answer.")
 	m.total = histogram("e2e_request_latency_seconds", "Time from a request to its last token.")
-	// There from the start, so that the first one shows in a rate.
+	// Initialized, so that the first increase shows in a rate.
 	for _, code := range []string{"200", "400", "429", "500", "503"} {
 		m.requests.WithLabelValues(code)
 	}
@@ -78,13 +78,13 @@ func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 	return m
 }
 
-// requestMetrics count the requests of a pool at the time of a scrape.
+// requestMetrics counts the requests of a pool at each scrape.
 type requestMetrics struct {
 	pool             *Pool
 	running, waiting *prometheus.Desc
 }
 
-// NewRequestMetrics of a pool, for a model of this name. They count this gateway's own clients, so that they add up over gateways.
+// NewRequestMetrics counts the requests of this gateway's own clients, so the metrics can be summed over gateways.
 func NewRequestMetrics(p *Pool, model string) prometheus.Collector {
 	named := prometheus.Labels{"model_name": model}
 	return &requestMetrics{pool: p,
@@ -107,8 +107,8 @@ func (m *requestMetrics) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(m.waiting, prometheus.GaugeValue, float64(waiting))
 }
 
-// underway counts the requests that have no last token yet. A rank accepts a request without a message: its first token, or the roster of a
-// flip, is the first sign of it.
+// underway counts the unfinished requests. A rank accepts a request without a message. The first sign is its first
+// token, or the roster of a flip.
 func (p *Pool) underway() (running, waiting int) {
 	p.requests.each(func(r *request) {
 		r.mu.Lock()

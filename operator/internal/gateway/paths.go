@@ -16,36 +16,39 @@ const (
 	pathTokenize    = "/tokenize"
 )
 
-// doorPath: what the text server is given of requests to a path, and how their clients are told of errors.
+// doorPath defines which fields of a path the text server gets, and the form of its errors.
 type doorPath struct {
-	// fields by name. Any other is refused by its name: vLLM would ignore it. A rule that is nil: any value; vLLM checks it.
+	// fields by name. Any other field is rejected by name, because vLLM would ignore it. A nil rule accepts any value:
+	// vLLM checks it.
 	fields map[string]fieldRule
-	// id is the field with the id of the request, if vLLM does not take that from the header: the door sets it.
+	// id is the body field of the request id, for paths where vLLM does not read it from the header. The door sets it.
 	id string
-	// last is the line with which the last event of a stream begins. A line break in front of it is in no text of an event: JSON has none.
+	// last is the beginning of a stream's last event. It starts with a line break, which the JSON text of an event
+	// never contains.
 	last string
 	form errorForm
 }
 
-// errorForm of an API.
+// errorForm is the form of an API's errors.
 type errorForm struct {
 	body  func(code int, e apiError) any
 	event func(code int, e apiError) (name string, data any) // in a stream
 }
 
-// errorOf OpenAI's APIs.
+// errorOf has the form of OpenAI's APIs.
 func errorOf(_ int, e apiError) any { return map[string]any{"error": e} }
 
 var openAI = errorForm{errorOf, func(code int, e apiError) (string, any) { return "", errorOf(code, e) }}
 
-// openAIResponses has errors in streams as OpenAI documents them. Its clients raise an exception by `error`, which chat has.
+// openAIResponses sends stream errors as OpenAI documents them, plus the `error` field of chat: its clients raise an
+// exception when they see it.
 var openAIResponses = errorForm{errorOf, func(_ int, e apiError) (string, any) {
 	return "error", map[string]any{"type": "error", "code": e.Type, "message": e.Message, "param": e.Param, "error": e}
 }}
 
 var anthropic = errorForm{anthropicError, func(code int, e apiError) (string, any) { return "error", anthropicError(code, e) }}
 
-// anthropicError has the type that belongs to a status (Anthropic's API, "Errors").
+// anthropicError selects the error type of a status (Anthropic's API, "Errors").
 func anthropicError(code int, e apiError) any {
 	types := map[int]string{http.StatusNotFound: "not_found_error", http.StatusRequestEntityTooLarge: "request_too_large",
 		http.StatusTooManyRequests: "rate_limit_error", http.StatusServiceUnavailable: "overloaded_error"}
@@ -60,7 +63,7 @@ func anthropicError(code int, e apiError) any {
 	return map[string]any{"type": "error", "error": map[string]string{"type": kind, "message": e.Message}}
 }
 
-// formOf the errors of a path.
+// formOf returns the form of a path's errors.
 func formOf(path string) errorForm {
 	if p, there := doorPaths[path]; there {
 		return p.form
@@ -68,7 +71,7 @@ func formOf(path string) errorForm {
 	return openAI
 }
 
-// inStream is an error as an event.
+// inStream encodes an error as an event.
 func (f errorForm) inStream(code int, e apiError) string {
 	name, data := f.event(code, e)
 	wire, _ := json.Marshal(data)
@@ -78,18 +81,18 @@ func (f errorForm) inStream(code int, e apiError) string {
 	return name + "data: " + string(wire) + "\n\n"
 }
 
-// sampled are the fields of OpenAI's paths that generate.
+// sampled has the fields that all of OpenAI's generating paths share.
 var sampled = map[string]fieldRule{
 	"model": nil, "stream": nil, "user": nil, "temperature": nil, "top_p": nil, "top_k": nil, "min_p": nil, "seed": nil,
 	"presence_penalty": nil, "frequency_penalty": nil, "repetition_penalty": nil, "logit_bias": nil,
 	"stop": stopStrings, "stop_token_ids": atMost(maxStopTokens), "ignore_eos": nil, "include_stop_str_in_output": nil, "skip_special_tokens": nil,
 	"cache_salt": nil,
 
-	// As clients send them by default.
+	// Only the clients' default values.
 	"priority": only("0"), "watermarking": only("false"), "service_tier": only(`"auto"`, `"default"`), "store": only("false"),
 }
 
-// completed are those of chat and completions.
+// completed has the fields that chat and completions share.
 var completed = with(sampled, map[string]fieldRule{
 	"stream_options": options("include_usage", "continuous_usage_stats"), "max_tokens": nil, "min_tokens": nil, "n": upTo(maxChoices),
 	"spaces_between_special_tokens": nil, "add_special_tokens": nil, "return_token_ids": nil, "response_format": only(`{"type":"text"}`),
@@ -97,7 +100,7 @@ var completed = with(sampled, map[string]fieldRule{
 	"use_beam_search": only("false"), "length_penalty": only("1", "1.0"), "echo": only("false"), "bad_words": only("[]"), "return_tokens_as_token_ids": only("false"),
 })
 
-// counted are the fields of Anthropic's API that make a prompt.
+// counted has the fields of Anthropic's API that make up a prompt.
 var counted = map[string]fieldRule{
 	"model": nil, "messages": messagesOf("text", "thinking", "redacted_thinking", "tool_use", "tool_result"), "system": ofTypes("text"),
 	"thinking": typed("disabled", "adaptive"), "output_config": options("effort"), "tools": atMost(maxTools), "tool_choice": typed("auto", "none"),
@@ -110,7 +113,7 @@ func with(fields, more map[string]fieldRule) map[string]fieldRule {
 	return all
 }
 
-// doorPaths are those that need a tokenizer. docs/http-api.md has the table.
+// doorPaths has the paths that need a tokenizer. docs/http-api.md has the table.
 var doorPaths = map[string]doorPath{
 	pathCompletions: {form: openAI, last: "\ndata: [DONE]", fields: with(completed, map[string]fieldRule{
 		"prompt": onePrompt, "best_of": only("1"), "suffix": only(`""`), "logprobs": upTo(maxLogprobs),
@@ -138,7 +141,7 @@ var doorPaths = map[string]doorPath{
 	}},
 }
 
-// textPaths are those that only a text server answers.
+// textPaths returns the paths that only a text server can answer.
 func textPaths() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(doorPaths)), func(path string) bool { return path == pathCompletions })
 }

@@ -8,38 +8,38 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// A world between two layouts may refuse everywhere for a moment. A request that was never
-// accepted is told so after notReadyFor; one that was waits as long as its client does.
+// Between two layouts, all ranks may reject requests for a moment. A request that was never accepted fails after
+// notReadyFor. An accepted one waits as long as its client does.
 const (
 	notReadyFor   = 5 * time.Second
 	notReadyPause = 50 * time.Millisecond
 	longestPause  = 500 * time.Millisecond
 )
 
-// maxReplays of a request without a token in between, and sends again over a new connection after the one before broke: the request may be
-// what kills its homes, or their connections.
+// maxReplays limits replays and resends over a new connection, without a token in between. The request may be what
+// kills its homes or their connections.
 const maxReplays = 16
 
-// maxDeaths of ranks that had a request, without a token of it in between: then it is most likely what kills them, and to submit it again would kill one after
-// the other, with all requests beside it.
+// maxDeaths limits the ranks that die while they have a request, without a token of it in between. Then the request
+// most likely kills them, and a replay would kill more ranks with all their other requests.
 const maxDeaths = 3
 
-// takesLocked: the session of a member that accepts requests; nil: there is none now.
+// takesLocked returns the session of a member that accepts requests; nil: it accepts none now.
 func (p *Pool) takesLocked(m *tangramv1.WorldMember) *session {
 	s := p.sessions[m.Frontend]
-	// An engine that started again on the address of another is no member yet.
+	// An engine that restarted at another engine's address is not a member yet.
 	if !m.Accepts || s == nil || s.send == nil || s.told == nil || s.member != m.Member {
 		return nil
 	}
 	return s
 }
 
-// requests that it has to do with.
+// requests estimates the number of requests of the rank.
 func (s *session) requests() int { return int(s.load.GetRunning()+s.load.GetWaiting()) + s.sent }
 
-// pickLocked is a session that accepts requests and was not tried: `prefer` before all; of the others none that flaps or is about to give its requests
-// away, if there is another; then whoever has most of the chain cached, and of these the least loaded, unless that has too much to do already.
-// ready: there are some, but maybe all were tried.
+// pickLocked selects a session that accepts requests and was not tried: `prefer` if possible. It avoids sessions that
+// flap or will give their requests away. It prefers the longest cached prefix, then the least load, and skips ranks
+// above overLoad. ready: some rank accepts requests, possibly one that was tried.
 func (p *Pool) pickLocked(tried map[string]bool, prefer string, chain []uint64) (best *session, blocks int, ready bool) {
 	now := time.Now()
 	for _, m := range p.World().GetMembers() {
@@ -72,14 +72,13 @@ func (p *Pool) pickLocked(tried map[string]bool, prefer string, chain []uint64) 
 	return best, blocks, ready
 }
 
-// place submits a request that nobody has to some rank. pause: look again after it; 0: when
-// something was heard.
+// place submits an unassigned request to some rank. pause: retry after it; 0: retry at the next notification.
 func (p *Pool) place(r *request) (pause time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.done { // since we looked
+	if r.done { // it ended in the meantime
 		return 0, nil
 	}
 	pause, err = p.placeLocked(r)
@@ -120,16 +119,16 @@ func (p *Pool) placeLocked(r *request) (pause time.Duration, err error) {
 		select {
 		case s.send <- &tangramv1.ServeRequest{Body: &tangramv1.ServeRequest_Submit{Submit: r.rest()}}:
 			r.owner, r.over, r.answered = s.frontend, s.connection, false
-			r.settled = max(r.settled, s.told.Epoch) // it cannot have been counted out of that epoch
+			r.settled = max(r.settled, s.told.Epoch) // the census of that epoch does not concern it
 			s.sent++
 			p.o.Metrics.cached.Add(float64(cached) * float64(p.blockTokens.Load()))
-		default: // its queue to the wire is full
+		default: // its send queue is full
 			r.busy = true
 		}
 	}
 }
 
-// nobodyLocked: no rank takes the request now.
+// nobodyLocked decides what to do when no rank accepts the request now.
 func (p *Pool) nobodyLocked(r *request, ready bool) (time.Duration, error) {
 	now := time.Now()
 	if !r.accepted {
@@ -149,7 +148,7 @@ func (p *Pool) nobodyLocked(r *request, ready bool) (time.Duration, error) {
 	return r.pause, nil
 }
 
-// replayLocked: whoever had the request, if anybody, does not have it any more.
+// replayLocked submits a request again, because the rank that had it, if any, no longer has it.
 func (p *Pool) replayLocked(r *request, cause string) {
 	if r.done || r.owner == "" || p.ownerDiedLocked(r) && p.deadlyLocked(r) || p.spentLocked(r) {
 		return
@@ -163,13 +162,13 @@ func (p *Pool) replayLocked(r *request, cause string) {
 	p.placeAgainLocked(r)
 }
 
-// ownerDiedLocked: the connection to the rank that had the request broke since.
+// ownerDiedLocked: the connection to the request's rank has broken since.
 func (p *Pool) ownerDiedLocked(r *request) bool {
 	s := p.sessions[r.owner]
 	return s == nil || s.send == nil || s.connection != r.over
 }
 
-// deadlyLocked counts one more rank that died while it had the request, and ends the request that had too many.
+// deadlyLocked counts a rank that died while it had the request, and ends the request after maxDeaths.
 func (p *Pool) deadlyLocked(r *request) bool {
 	if r.deaths++; r.deaths < maxDeaths {
 		return false
@@ -179,7 +178,7 @@ func (p *Pool) deadlyLocked(r *request) bool {
 	return true
 }
 
-// spentLocked counts one more submission without a token in between, and ends the request that had too many.
+// spentLocked counts a submission without a token in between, and ends the request after maxReplays.
 func (p *Pool) spentLocked(r *request) bool {
 	if r.replays == maxReplays {
 		p.o.Metrics.lost.Inc()
@@ -190,8 +189,8 @@ func (p *Pool) spentLocked(r *request) bool {
 	return false
 }
 
-// placeAgainLocked tries the rank first that had the request: if it has it yet, in a queue that
-// was not counted, it says so.
+// placeAgainLocked tries the previous rank first. If that rank still has the request, in a queue without roster, it
+// reports CODE_RUNNING.
 func (p *Pool) placeAgainLocked(r *request) {
 	r.accepted = true
 	r.prefer, r.owner = r.owner, ""
@@ -200,7 +199,7 @@ func (p *Pool) placeAgainLocked(r *request) {
 	r.wake()
 }
 
-// resendLocked: what was sent over a connection that broke may never have arrived.
+// resendLocked handles a new connection: requests that were sent over the broken one may never have arrived.
 func (p *Pool) resendLocked(s *session) {
 	p.requests.each(func(r *request) {
 		r.mu.Lock()
@@ -208,7 +207,7 @@ func (p *Pool) resendLocked(s *session) {
 		if r.owner != s.frontend || r.answered || r.over == s.connection || r.done {
 			return
 		}
-		died := s.told.Epoch > r.settled // the world went on without it meanwhile
+		died := s.told.Epoch > r.settled // the world continued without the rank in the meantime
 		if died && p.deadlyLocked(r) || p.spentLocked(r) {
 			return
 		}
@@ -217,7 +216,7 @@ func (p *Pool) resendLocked(s *session) {
 	})
 }
 
-// cancelAllLocked tells every session: nobody knows where the request is by now.
+// cancelAllLocked sends a cancel over every session, because the request may be at any rank.
 func (p *Pool) cancelAllLocked(r *request) {
 	for _, s := range p.sessions {
 		if s.send != nil {

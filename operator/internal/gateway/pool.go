@@ -1,7 +1,6 @@
-// Package gateway holds clients' connections in front of a world: it keeps a session to
-// every rank's engine, sends a request to the least loaded rank that accepts it, follows
-// its tokens over whichever session they come, delivers each position once, in order, and
-// submits a request again, with its tokens so far, when nobody has it any more.
+// Package gateway holds clients' connections in front of a world. It keeps a session to every rank's engine and sends
+// each request to a suitable rank that accepts it. It follows a request's tokens over any session and delivers each
+// position once, in order. When no rank has a request any longer, it submits the request again with its tokens so far.
 package gateway
 
 import (
@@ -23,54 +22,54 @@ import (
 // Options of a pool.
 type Options struct {
 	World     string
-	Gateway   string        // this gateway's name: engines keep its tokens for it across reconnects
-	Seeds     []string      // frontends, host:port; the others are learned
-	Discover  []string      // host:port behind which is some engine of the world, maybe another each time: only asked for the world
-	TLS       *tls.Config   // of a client; nil: plain, for tests
-	LostAfter time.Duration // a session down for so long is cut: its requests go to another rank
-	// ByLoadAlone: what ranks have cached is not asked for.
+	Gateway   string        // this gateway's name: engines keep its tokens across reconnects
+	Seeds     []string      // frontends, host:port; the others are discovered
+	Discover  []string      // host:port of any engine of the world, which may change; only queried for the world
+	TLS       *tls.Config   // client side; nil: plain, for tests
+	LostAfter time.Duration // a session that is down this long is cut: its requests go to another rank
+	// ByLoadAlone ignores the ranks' prefix caches.
 	ByLoadAlone bool
 	Log         *slog.Logger
 	Metrics     *Metrics
 
-	connect  func(context.Context, string) (net.Conn, error) // to an engine, for tests; nil: by TCP
+	connect  func(context.Context, string) (net.Conn, error) // dials an engine, for tests; nil: TCP
 	pause    time.Duration                                   // between two dials, for tests; 0: 50 ms, growing to a second
-	patience time.Duration                                   // of a request that no rank takes, for tests; 0: notReadyFor
+	patience time.Duration                                   // wait for a rank that accepts, for tests; 0: notReadyFor
 }
 
-// mostGone: members of worlds that are over are known for so many, the last ones.
+// mostGone is the number of members of replaced worlds to remember, the latest ones.
 const mostGone = 1 << 14
 
-// Pool of sessions and the requests that run over them. What comes for each token takes the lock
-// of its request only; the pool's is for what comes with a request, a load report or a flip.
+// Pool has the sessions and the requests that run over them. A token locks only its request. New requests, load reports
+// and flips lock the pool.
 type Pool struct {
 	o        Options
 	ctx      context.Context
 	cancel   context.CancelFunc
 	wait     sync.WaitGroup
 	born     time.Time
-	heard    atomic.Int64          // the last word of a member of the world in force; since born
-	force    atomic.Pointer[force] // as far as is known; nil: none yet. Changed under mu
+	heard    atomic.Int64          // last message of an active member; since born
+	force    atomic.Pointer[force] // active world, as received; nil: none yet. Written under mu
 	requests requests
 	felt     felt
 
-	blockTokens atomic.Uint32 // of what engines have cached; 0: not known
+	blockTokens atomic.Uint32 // block size of the prefix caches; 0: unknown
 
-	incarnation uint64 // of its counters
+	incarnation uint64 // identifies the lifetime of its counters
 
-	mu       sync.Mutex // before any request's
+	mu       sync.Mutex // locked before any request's mu
 	gone     *lru.Cache // members of worlds that were replaced as a whole
 	sessions map[string]*session
-	waiting  map[*request]bool  // all that nobody has, and some that were found meanwhile
+	waiting  map[*request]bool  // all unassigned requests, and some that were found since
 	censuses map[uint64]*census // by epoch, all after counted
-	counted  uint64             // epoch of the last census that is complete
+	counted  uint64             // epoch of the last completed census
 }
 
-// force is the world in force.
+// force is the active world.
 type force struct {
 	world   *tangramv1.World
 	members map[string]string // by frontend
-	names   map[string]bool   // of the members
+	names   map[string]bool   // member ids
 }
 
 func newForce(w *tangramv1.World) *force {
@@ -81,12 +80,12 @@ func newForce(w *tangramv1.World) *force {
 	return f
 }
 
-// has: the engine behind the session is a member. Asked by the session's own goroutine, or under the pool's lock.
+// has: the session's engine is a member. Called by the session's own goroutine, or under the pool's lock.
 func (f *force) has(s *session) bool {
 	return f != nil && s.told != nil && s.member != "" && f.members[s.frontend] == s.member
 }
 
-// disjoint: no member of w is one of it.
+// disjoint: w and this world share no member.
 func (f *force) disjoint(w *tangramv1.World) bool {
 	for _, m := range w.Members {
 		if f.names[m.Member] {
@@ -96,7 +95,7 @@ func (f *force) disjoint(w *tangramv1.World) bool {
 	return true
 }
 
-// requests by id, read by all sessions at a time.
+// requests by id, read by all sessions concurrently.
 type requests struct{ sync.Map }
 
 func (q *requests) find(id string) *request {
@@ -113,7 +112,7 @@ func (q *requests) each(do func(*request)) {
 	})
 }
 
-// NewPool begins to connect to the seeds.
+// NewPool starts to connect to the seeds.
 func NewPool(o Options) *Pool {
 	if o.LostAfter == 0 {
 		o.LostAfter = 10 * time.Second
@@ -131,8 +130,8 @@ func NewPool(o Options) *Pool {
 		p.keepLocked(seed, true)
 	}
 	for _, address := range o.Discover {
-		// A name of its own: an engine has one session with each gateway, and the engine behind
-		// the address is a member with a session, too.
+		// A separate name: an engine has one session per gateway, and the engine behind this address is also a member
+		// with a session.
 		p.startLocked(&session{frontend: "discover/" + address, address: address, gateway: o.Gateway + "/discover", seed: true})
 	}
 	p.wait.Go(p.watch)
@@ -145,7 +144,7 @@ func (p *Pool) Close() {
 	p.wait.Wait()
 }
 
-// watch looks for what no message tells: sessions that stay down, worlds that fell silent.
+// watch polls for events without a message: sessions that stay down, and unresponsive worlds.
 func (p *Pool) watch() {
 	tick := time.NewTicker(max(p.o.LostAfter/20, time.Millisecond))
 	defer tick.Stop()
@@ -162,7 +161,7 @@ func (p *Pool) watch() {
 	}
 }
 
-// World in force as the engines tell it; nil: none yet.
+// World returns the active world as the engines reported it; nil: none yet.
 func (p *Pool) World() *tangramv1.World {
 	if f := p.force.Load(); f != nil {
 		return f.world
@@ -170,8 +169,8 @@ func (p *Pool) World() *tangramv1.World {
 	return nil
 }
 
-// AwaitWorld gives the world in force, and waits for one as long as a request waits for a rank: a gateway that has just begun, or whose
-// world was started again, has none for a moment. ErrNotReady: none came.
+// AwaitWorld returns the active world. It waits for one as long as a request waits for a rank: a new gateway has none
+// at first, and neither has one whose world restarted. ErrNotReady: timeout.
 func (p *Pool) AwaitWorld(ctx context.Context) (*tangramv1.World, error) {
 	if world := p.World(); world != nil && world.MaxTokens > 0 {
 		return world, nil
@@ -194,12 +193,12 @@ func (p *Pool) AwaitWorld(ctx context.Context) (*tangramv1.World, error) {
 	}
 }
 
-// silence since something was heard at a time that is counted from born.
+// silence returns the time since a message at `heard`, which counts from born.
 func (p *Pool) silence(heard *atomic.Int64) time.Duration {
 	return time.Since(p.born) - time.Duration(heard.Load())
 }
 
-// Ready says whether some rank accepts requests.
+// Ready reports whether some rank accepts requests.
 func (p *Pool) Ready() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,7 +206,7 @@ func (p *Pool) Ready() bool {
 	return ready
 }
 
-// forsaken: no session has been up for so long.
+// forsaken: every session has been down for at least d.
 func (p *Pool) forsaken(d time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +219,7 @@ func (p *Pool) forsaken(d time.Duration) bool {
 	return true
 }
 
-// receive is one message over a session.
+// receive handles one message of a session.
 func (p *Pool) receive(s *session, reply *tangramv1.ServeReply) {
 	now := int64(time.Since(p.born))
 	s.heard.Store(now)
@@ -243,7 +242,7 @@ func (p *Pool) receive(s *session, reply *tangramv1.ServeReply) {
 	}
 }
 
-// news are what is not of one request.
+// news handles messages that do not belong to one request.
 func (p *Pool) news(s *session, reply *tangramv1.ServeReply) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,7 +264,7 @@ func (p *Pool) token(s *session, r *request, t *tangramv1.Token) {
 		defer p.mu.Unlock()
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		// Not by us, or the request would not be here: the engine gave it up.
+		// The gateway did not cancel it, because the request is still registered: the engine did.
 		if r.owner == s.frontend {
 			p.replayLocked(r, causeCancelled)
 		}
@@ -273,7 +272,7 @@ func (p *Pool) token(s *session, r *request, t *tangramv1.Token) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Whoever counts the request out of a later epoch does so with its lock, after that world came into force.
+	// A census that finds the request missing in a later epoch locks it, after that world became active.
 	if f := p.force.Load(); f.has(s) && t.Epoch >= f.world.Epoch {
 		r.found(s, t.Epoch)
 	}

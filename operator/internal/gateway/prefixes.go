@@ -8,20 +8,21 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Bounds of the directory, whatever engines tell: hashes of all ranks together, and blocks of a prompt that are looked for.
+// Bounds of the directory, whatever engines report: hashes of all ranks, and blocks per prompt to look up.
 const (
 	mostPrefixes = 1 << 20
 	mostBlocks   = 4096
 )
 
-// prefixes that one engine has cached, as it told over this connection (tangramv1.Prefixes). A hint: an entry that is wrong sends a request to a
-// rank that computes what another has. An engine lives in one revision of the weights, so these are of that one.
+// prefixes of one engine's cache, as reported over this connection (tangramv1.Prefixes). It is only a hint: with a
+// wrong entry, a rank computes what another has cached. An engine serves one revision of the weights, and so do its
+// prefixes.
 type prefixes struct {
 	generation uint64
 	here       map[uint64]struct{}
 }
 
-// hear news. Of more than `most` hashes any are forgotten.
+// hear applies a report. Above `most` hashes, arbitrary ones are dropped.
 func (c *prefixes) hear(news *tangramv1.Prefixes, most int) {
 	if news.Generation != c.generation || c.here == nil {
 		*c = prefixes{generation: news.Generation, here: map[uint64]struct{}{}}
@@ -30,7 +31,7 @@ func (c *prefixes) hear(news *tangramv1.Prefixes, most int) {
 		delete(c.here, hash)
 	}
 	for i, hash := range news.Here {
-		if i == most { // a message that is longer than all that is kept
+		if i == most { // the report exceeds the limit
 			break
 		}
 		c.here[hash] = struct{}{}
@@ -43,7 +44,7 @@ func (c *prefixes) hear(news *tangramv1.Prefixes, most int) {
 	}
 }
 
-// longest beginning of a chain that is cached, in blocks.
+// longest returns the length of the chain's longest cached prefix, in blocks.
 func (c *prefixes) longest(chain []uint64) int {
 	for i, hash := range chain {
 		if _, there := c.here[hash]; !there {
@@ -53,7 +54,7 @@ func (c *prefixes) longest(chain []uint64) int {
 	return len(chain)
 }
 
-// chainOf has the hashes of a prompt's full blocks. The last token is not counted: it is always computed.
+// chainOf returns the hashes of a prompt's full blocks. The last token is excluded, because it is always computed.
 func chainOf(prompt []uint32, salt string, blockTokens uint32) (chain []uint64) {
 	if blockTokens == 0 {
 		return nil
@@ -71,7 +72,7 @@ func chainOf(prompt []uint32, salt string, blockTokens uint32) (chain []uint64) 
 	return chain
 }
 
-// prefixesLocked are news of one engine's cache.
+// prefixesLocked handles a report of one engine's cache.
 func (p *Pool) prefixesLocked(s *session, news *tangramv1.Prefixes) {
 	if news == nil || p.o.ByLoadAlone || s.gateway != p.o.Gateway {
 		return
@@ -82,8 +83,9 @@ func (p *Pool) prefixesLocked(s *session, news *tangramv1.Prefixes) {
 	s.cached.hear(news, mostPrefixes/max(1, len(p.sessions)))
 }
 
-// overLoad says how many requests a home may have and still be chosen for what it has cached: a quarter more than the least loaded rank, which is the
-// bound that flips keep between homes (kv::kLopsided), or one more where these are few. While some rank has nothing to do nobody who has waits for another.
+// overLoad returns the most requests that a rank may have and still be selected for its cache. This is a quarter more
+// than the least loaded rank, as flips balance homes (kv::kLopsided), and at least one more. While some rank is idle,
+// no request queues behind others for a cache.
 func overLoad(least int) int {
 	if least == 0 {
 		return 0

@@ -17,7 +17,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// The same numbers stand in e2e/engine/kv/home_blocks_test.cc.
+// e2e/engine/kv/home_blocks_test.cc has the same numbers.
 func TestHashesAreThoseOfEngines(t *testing.T) {
 	prompt := []uint32{1, 2, 3, 4, 5, 6, 7, 0xffffffff, 9}
 	require.Equal(t, []uint64{0xf29244d744f324b9, 0x9f849e070058bd99}, chainOf(prompt, "", 4))
@@ -30,7 +30,7 @@ func TestHashesAreThoseOfEngines(t *testing.T) {
 
 const ofBlock = 4 // tokens
 
-// cached has e tell of its cache, and waits until the gateway has heard.
+// cached lets e report its cache, and waits until the gateway has received the report.
 func (r *rig) cached(e *engine, load *tangramv1.Load) {
 	r.t.Helper()
 	step := rand.Uint64()
@@ -47,7 +47,7 @@ func (r *rig) cached(e *engine, load *tangramv1.Load) {
 	}, soon, time.Millisecond)
 }
 
-// goes gives the engine that a request of this prompt is sent to.
+// goes returns the engine that gets a request with this prompt.
 func (r *rig) goes(prompt []uint32, salt string) *engine {
 	r.t.Helper()
 	ctx, leave := context.WithCancel(r.t.Context())
@@ -60,7 +60,7 @@ func (r *rig) goes(prompt []uint32, salt string) *engine {
 	home, _, _ := r.home()
 	leave()
 	<-ended
-	for _, e := range r.engines { // it is over there, too
+	for _, e := range r.engines { // it has ended there too
 		r.pool.mu.Lock()
 		r.pool.sessions[e.address].sent = 0
 		r.pool.mu.Unlock()
@@ -92,12 +92,12 @@ func TestARequestGoesWhereItsBeginningIsCached(t *testing.T) {
 		tell(a, 0, 1, nil, nil)
 		require.Same(t, a, r.goes(prompt, ""), "who has nothing to do")
 
-		// A flip: blocks have other owners.
+		// A flip: blocks change their owners.
 		tell(b, 4, 2, nil, nil)
 		tell(a, 5, 2, chain, nil)
 		require.Same(t, a, r.goes(prompt, ""), "the new owner")
 
-		// Its engine began anew, and told nothing yet.
+		// Its engine restarted and has reported nothing yet.
 		r.pool.mu.Lock()
 		p := r.pool.sessions[a.address]
 		r.pool.mu.Unlock()
@@ -106,7 +106,7 @@ func TestARequestGoesWhereItsBeginningIsCached(t *testing.T) {
 	})
 }
 
-// Whoever says that it has what it has not gets requests, no more than the bound allows, and they are served.
+// A rank that reports prefixes that it lacks gets requests only up to the bound, and serves them.
 func TestADirectoryThatLiesCostsOnlyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Minute)
@@ -114,7 +114,7 @@ func TestADirectoryThatLiesCostsOnlyTime(t *testing.T) {
 		liar, other := r.engines[0], r.engines[1]
 		r.cached(liar, &tangramv1.Load{Prefixes: &tangramv1.Prefixes{Generation: 1, Here: chainOf(prompt, "", ofBlock)}})
 		at := map[*engine]int{}
-		for range 10 { // none of them ends, and no load is told meanwhile
+		for range 10 { // none of them ends, and no load is reported meanwhile
 			go func() {
 				_ = r.pool.Run(t.Context(), &tangramv1.Submit{Request: fmt.Sprint(rand.Uint64()), Prompt: prompt, MaxTokens: 2}, func(*tangramv1.Token) error { return nil }, time.Hour, nil)
 			}()
@@ -126,7 +126,7 @@ func TestADirectoryThatLiesCostsOnlyTime(t *testing.T) {
 	})
 }
 
-// A rank that is about to give its requests away gets none, unless there is no other.
+// A rank that will give its requests away gets none, unless there is no other.
 func TestWhoLeavesIsNotChosen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Minute)
@@ -137,7 +137,7 @@ func TestWhoLeavesIsNotChosen(t *testing.T) {
 		require.Same(t, b, r.goes(prompt, ""))
 		r.cached(b, &tangramv1.Load{Running: 30, Leaving: true})
 		require.Same(t, a, r.goes(prompt, ""), "both leave")
-		r.cached(a, &tangramv1.Load{}) // called off
+		r.cached(a, &tangramv1.Load{}) // leaving was cancelled
 		require.Same(t, a, r.goes(prompt, ""))
 	})
 }
@@ -166,23 +166,23 @@ func TestTheDirectoryIsBounded(t *testing.T) {
 		w.pool.prefixesLocked(s, &tangramv1.Prefixes{Generation: 2})
 		require.Empty(t, s.cached.here)
 	}
-	asked := &session{gateway: "g/discover"} // of a name that submits nothing
+	asked := &session{gateway: "g/discover"} // a discovery session submits nothing
 	w.pool.prefixesLocked(asked, &tangramv1.Prefixes{Generation: 1, Here: hashes})
 	require.Empty(t, asked.cached.here)
 }
 
-// played is a rank of the trace: what it has cached (the least recently used block goes first), and when its requests end.
+// played is a simulated rank: its cached blocks (evicted in LRU order), and the ends of its requests.
 type played struct {
 	s     *session
 	room  int
-	last  *list.List // of uint64, the most recently used first
+	last  *list.List // of uint64, most recently used first
 	here  map[uint64]*list.Element
 	ends  []float64
 	news  map[uint64]bool
 	later []computed
 }
 
-// computed are blocks that are cached from a time on.
+// computed are blocks that become cached at a time.
 type computed struct {
 	at    float64
 	chain []uint64
@@ -203,7 +203,7 @@ func (e *played) cache(chain []uint64) {
 	}
 }
 
-// until a time, what came to be.
+// until applies all events up to a time.
 func (e *played) until(now float64) {
 	e.ends = slices.DeleteFunc(e.ends, func(at float64) bool { return at <= now })
 	for len(e.later) > 0 && e.later[0].at <= now {
@@ -226,9 +226,10 @@ func (e *played) tell(p *Pool) {
 	e.s.load, e.s.sent = &tangramv1.Load{Running: uint32(len(e.ends))}, 0
 }
 
-// play the trace on so many ranks that each have room for so many blocks: the share of prompt tokens that is found in the home's cache, and the
-// most requests of a rank over the mean, in the mean over arrivals. A request takes the time of its answer (30 ms a token) and of what is not
-// cached of its prompt (10,000 tokens a second); load and news are told four times a second.
+// play simulates the trace on `ranks` ranks with room for `room` blocks each. It returns the share of prompt tokens
+// found in the home's cache, and the largest number of requests of a rank over the mean, averaged over arrivals. A
+// request takes 30 ms per answer token and 1 s per 10,000 uncached prompt tokens. Load and prefixes are reported four
+// times a second.
 func play(t *testing.T, trace []simulator.Request, ranks, room int, byLoad bool) (share, lopsided float64) {
 	t.Helper()
 	w := newWide(t, ranks, 0)
@@ -282,7 +283,7 @@ func play(t *testing.T, trace []simulator.Request, ranks, room int, byLoad bool)
 	return float64(reused) / float64(all), lopsided / float64(len(trace))
 }
 
-// An hour of chats (12,031 requests): the directory finds most of what one cache as large as all would have.
+// An hour of chats (12,031 requests): the directory finds most of what one cache of the total size would.
 func TestPrefixesOfATraceAreFound(t *testing.T) {
 	whole, err := simulator.Conversation()
 	require.NoError(t, err)

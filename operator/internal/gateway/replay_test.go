@@ -14,7 +14,7 @@ import (
 )
 
 func TestHomeDiesAndTheOthersRosterTells(t *testing.T) {
-	for tokens := range 6 { // that came before
+	for tokens := range 6 { // delivered before
 		t.Run(fmt.Sprint(tokens, " tokens before"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, 2, time.Hour)
@@ -33,14 +33,13 @@ func TestHomeDiesAndTheOthersRosterTells(t *testing.T) {
 	}
 }
 
-// Tokens of later positions that came over another session are not asked for twice in vain, and
-// not given before those that are missing.
+// Early tokens of later positions are kept: they are not requested again, and not delivered before the missing ones.
 func TestTokensThatCameTooEarlySurviveADeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		c := r.client()
 		home, other, _ := r.home()
-		r.emit(other, 1, 4, 8) // it moved; the two tokens before are with the old home, which dies
+		r.emit(other, 1, 4, 8) // it moved; the old home, which dies, has the two tokens before
 		home.server.Stop()
 		r.epoch(2, nil, other)
 		r.rest(r.submitted(other), 0)
@@ -49,7 +48,7 @@ func TestTokensThatCameTooEarlySurviveADeath(t *testing.T) {
 	})
 }
 
-// A flip moves the request; its new home dies before it gave a token: who last gave one does not matter.
+// A flip moves the request, and its new home dies before its first token. The rank of the last token does not matter.
 func TestHomeDiesAfterAMoveWithoutAToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
@@ -95,7 +94,7 @@ func TestTwoDeaths(t *testing.T) {
 	})
 }
 
-// Until all members have spoken, nobody knows that a request is nobody's.
+// Before all members have sent their rosters, no request is known to be unassigned.
 func TestNothingIsReplayedBeforeAllRosters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 3, time.Hour)
@@ -118,28 +117,28 @@ func TestNothingIsReplayedBeforeAllRosters(t *testing.T) {
 	})
 }
 
-// A flip comes while another is still being told of: its census suffices.
+// A flip begins while the previous census is open: the later census is enough.
 func TestALaterEpochOvertakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		c := r.client()
 		home, other, _ := r.home()
-		r.enter(home, r.world(2, r.engines...)) // other's roster of 2 never comes
+		r.enter(home, r.world(2, r.engines...)) // the other's roster of epoch 2 never arrives
 		r.epoch(3, nil, r.engines...)
 		require.Empty(t, r.pool.censuses)
-		r.rest(r.submitted(home), 0) // where it was is asked first
+		r.rest(r.submitted(home), 0) // its previous rank is tried first
 		r.nothingMore(other)
 		r.emit(home, 3, 2, 8)
 		c.ends(map[string]int{causeRoster: 1})
 	})
 }
 
-// Submitted after that engine told of the epoch, it cannot have been counted out of it.
+// A request submitted after its engine reported the epoch cannot have been lost in it.
 func TestALaterSubmitIsNotInQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		w := r.world(2, r.engines...)
-		for _, e := range r.engines { // both have told of the world, no roster has come
+		for _, e := range r.engines { // both have reported the world; no roster has arrived
 			e.setWorld(w)
 			e.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: w}})
 		}
@@ -157,7 +156,7 @@ func TestALaterSubmitIsNotInQuestion(t *testing.T) {
 	})
 }
 
-// It was in the inbox when the roster was written: the rank says that it has it.
+// The request was in the inbox when the roster was written: the rank reports that it has it.
 func TestRunningIsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
@@ -176,7 +175,7 @@ func refused(code tangramv1.Refused_Code, why string) *tangramv1.ServeReply {
 	return &tangramv1.ServeReply{Body: &tangramv1.ServeReply_Refused{Refused: &tangramv1.Refused{Request: "r", Code: code, Message: why}}}
 }
 
-// A request that was accepted once waits; the client is not told that ranks are busy.
+// A request that was accepted once waits; its client gets no error when ranks are busy.
 func TestAReplayIsPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
@@ -221,14 +220,14 @@ func TestTwoHomes(t *testing.T) {
 		r.emit(home, 1, 2, 4)
 		c.has(2)
 		address := home.address
-		home.server.Stop() // the link only: the engine goes on, and the world still lists it
+		home.server.Stop() // only the connection: the engine continues, and the world still lists it
 		r.rest(r.submitted(other), 2)
 		home.listen(t, address)
 		require.Eventually(t, func() bool { return r.inside() == 2 }, soon, time.Millisecond)
-		r.emit(home, 1, 4, 7) // what it kept for this gateway
+		r.emit(home, 1, 4, 7) // tokens that it kept for this gateway
 		r.emit(other, 1, 4, 8)
 		c.ends(map[string]int{causeCut: 1})
-		select { // the other home need not go on
+		select { // the other home need not continue
 		case <-home.canceled:
 		case <-time.After(soon):
 			t.Fatal("no cancel came")
@@ -236,7 +235,7 @@ func TestTwoHomes(t *testing.T) {
 	})
 }
 
-// Of a member that is cut off no roster comes; the others' suffice.
+// A member that is cut off sends no roster; those of the others are enough.
 func TestTheRosterOfWhoIsCutOffIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 3, 50*time.Millisecond)
@@ -264,7 +263,7 @@ func TestTheRosterOfWhoIsCutOffIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// The engine starts again on its address. It is no member until a repair; what it had is nobody's.
+// The engine restarts at its address. It is not a member until a repair; its requests are unassigned.
 func TestAnEngineStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
@@ -278,7 +277,7 @@ func TestAnEngineStartsAgain(t *testing.T) {
 		home.setWorld(nil)
 		home.listen(t, address)
 		require.Eventually(t, func() bool { return sessionsUp(r.pool) == 0 && !r.pool.Ready() }, soon, time.Millisecond)
-		r.nothingMore(home) // the new process knows of no world, and is sent nothing
+		r.nothingMore(home) // the new process knows no world, and gets no request
 		require.Eventually(t, func() bool { home.mu.Lock(); defer home.mu.Unlock(); return home.stream != nil }, soon, time.Millisecond)
 		require.Eventually(t, func() bool {
 			r.enter(home, r.world(2, home))
@@ -290,8 +289,8 @@ func TestAnEngineStartsAgain(t *testing.T) {
 	})
 }
 
-// An engine was away for so long that its session is hardly dialled any more. The others tell of a world that it is in: it is
-// dialled at once, since its requests wait for its roster.
+// After a long downtime, an engine's session is rarely dialed. The others report a world with the engine as a member:
+// it is dialed immediately, because its requests wait for its roster.
 func TestWhoIsInANewWorldIsDialledAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRigWith(t, 2, Options{LostAfter: time.Hour, pause: time.Hour})
@@ -307,7 +306,7 @@ func TestWhoIsInANewWorldIsDialledAtOnce(t *testing.T) {
 		w := r.world(2, r.engines...)
 		r.enter(other, w)
 		require.Eventually(t, func() bool {
-			r.enter(home, w) // over its new stream, once there is one
+			r.enter(home, w) // over its new stream, once it exists
 			r.pool.mu.Lock()
 			defer r.pool.mu.Unlock()
 			return r.pool.counted == 2
@@ -318,13 +317,13 @@ func TestWhoIsInANewWorldIsDialledAtOnce(t *testing.T) {
 	})
 }
 
-// What was sent over a connection that broke may not have arrived. Nobody dies, so no roster tells.
+// A submit over a connection that broke may not have arrived. No rank dies, so there is no roster.
 func TestAnUnansweredSubmitIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
 		home := r.engines[0]
 		c := r.client()
-		r.submitted(home) // and forgotten
+		r.submitted(home) // and lost
 		address := home.address
 		home.server.Stop()
 		home.listen(t, address)
@@ -334,7 +333,7 @@ func TestAnUnansweredSubmitIsSentAgain(t *testing.T) {
 	})
 }
 
-// Epochs count from one again and all members are others: the world was started again.
+// Epochs start at 1 and no member is known: the world was restarted.
 func TestTheWholeWorldStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, 50*time.Millisecond)
@@ -352,7 +351,7 @@ func TestTheWholeWorldStartsAgain(t *testing.T) {
 		fresh.setWorld(r.world(1, fresh))
 		r.rest(r.submitted(fresh), 2)
 		require.EqualValues(t, 1, r.pool.World().Epoch)
-		// A rank of the world before comes back and changes nothing.
+		// A rank of the previous world returns and changes nothing.
 		r.pool.mu.Lock()
 		news := r.pool.isNewsLocked(r.world(9, home, other))
 		r.pool.mu.Unlock()
@@ -362,7 +361,7 @@ func TestTheWholeWorldStartsAgain(t *testing.T) {
 	})
 }
 
-// While a member of the world still speaks, a stranger's tale of another world is none.
+// While a member of the world sends messages, another world of an unknown engine is not adopted.
 func TestAStrangersWorldIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, 200*time.Millisecond)
@@ -378,7 +377,7 @@ func TestAStrangersWorldIsNotTaken(t *testing.T) {
 	})
 }
 
-// A request that kills every home that it gets ends some day.
+// A request that kills each of its homes ends after a limited number of replays.
 func TestReplaysAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
@@ -395,7 +394,7 @@ func TestReplaysAreBounded(t *testing.T) {
 	})
 }
 
-// A request that kills its rank each time must not kill it for ever: all others die with it.
+// A request that kills its rank each time must not do so forever: all other requests die with it.
 func TestARequestThatKillsItsRankIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
@@ -423,7 +422,7 @@ func TestARequestThatKillsItsRankIsGivenUp(t *testing.T) {
 	})
 }
 
-// An engine that gives a request up that nobody cancelled does not end it.
+// If an engine cancels a request that the gateway did not cancel, the request continues elsewhere.
 func TestGivenUpByTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
@@ -438,7 +437,7 @@ func TestGivenUpByTheEngine(t *testing.T) {
 	})
 }
 
-// The last position is the end even if no token says so: nothing is left to ask a new home for.
+// The last position ends the request even without a finish reason: no tokens are left to request.
 func TestTheLastPositionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
@@ -451,7 +450,7 @@ func TestTheLastPositionEnds(t *testing.T) {
 	})
 }
 
-// A client leaves while nobody has its request: whoever says later that he has it is told.
+// A client disconnects while its request is unassigned. A rank that later lists the request gets a cancel.
 func TestARosterOfTheGoneIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
@@ -480,7 +479,7 @@ func TestAClientLeavesDuringAReplay(t *testing.T) {
 	})
 }
 
-// The world's ranks stand still for ever; another one lives.
+// The world's ranks stay stopped; another world is alive.
 func TestAWorldThatStandsStillIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, 200*time.Millisecond)

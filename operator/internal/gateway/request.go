@@ -21,41 +21,41 @@ var (
 	ErrLost     = errors.New("the request was lost")
 )
 
-// request under way. What finds it a rank (place.go) is called with the pool's lock, too.
+// request in progress. place.go, which finds a rank for it, also holds the pool's lock.
 type request struct {
 	id     string
-	submit *tangramv1.Submit // as the client asked
-	chain  []uint64          // hashes of its prompt's blocks, to find who has them cached
+	submit *tangramv1.Submit // as the client sent it
+	chain  []uint64          // hashes of its prompt's blocks, to find ranks that cached them
 
-	mu sync.Mutex // after the pool's; guards what follows
+	mu sync.Mutex // locked after the pool's; guards the fields below
 
-	// Who has it.
-	owner    string // frontend of who has it, or was asked last; "": nobody
-	over     int    // connection of that session it was sent over
-	answered bool   // something was heard of it since then
-	settled  uint64 // in no epoch up to this one can it have been lost
+	// Placement.
+	owner    string // frontend of its rank, or of the last one tried; "": none
+	over     int    // number of the connection that it was sent over
+	answered bool   // the rank has sent something about it since
+	settled  uint64 // it cannot have been lost in this epoch or before
 	replays  int    // since the last token
-	deaths   int    // of ranks that had it, likewise
-	twice    bool   // was replayed: maybe two have it
+	deaths   int    // of ranks that had it, since the last token
+	twice    bool   // was replayed: two ranks may have it
 
-	// To find somebody.
+	// To find a rank.
 	prefer   string
 	tried    map[string]bool
-	busy     bool // somebody said so
-	accepted bool // somebody had it: it is not refused any more
+	busy     bool // some rank reported CODE_BUSY
+	accepted bool // some rank had it: it is no longer rejected
 	giveUp   time.Time
 	pause    time.Duration
-	without  time.Time // since when nobody has it, if nobody has
+	without  time.Time // start of the time without a rank, if it has none
 	refusal  *tangramv1.Refused
 
-	// What came of it.
+	// Results.
 	out     []uint32                    // delivered, from the end of the prompt on
-	ahead   map[uint32]*tangramv1.Token // came too early, by position
-	pending []pendingToken              // delivered, and to be given to the client
-	member  string                      // owner of the last one of these
+	ahead   map[uint32]*tangramv1.Token // arrived out of order, by position
+	pending []pendingToken              // delivered in order, not yet passed to the client
+	member  string                      // owner of the last pending token
 	done    bool
 	err     error
-	notify  chan struct{} // one slot: something is new
+	notify  chan struct{} // one slot: something changed
 }
 
 func newRequest(submit *tangramv1.Submit, patience time.Duration) *request {
@@ -64,7 +64,7 @@ func newRequest(submit *tangramv1.Submit, patience time.Duration) *request {
 		ahead: map[uint32]*tangramv1.Token{}, notify: make(chan struct{}, 1)}
 }
 
-// rest is the request with what was delivered of its answer, which goes on after that.
+// rest returns the request with its delivered tokens, from which the answer continues.
 func (r *request) rest() *tangramv1.Submit {
 	if len(r.out) == 0 {
 		return r.submit
@@ -89,13 +89,13 @@ func (r *request) end(err error) {
 	r.wake()
 }
 
-// found: the engine behind s has it in this epoch.
+// found: the engine behind s has the request in this epoch.
 func (r *request) found(s *session, epoch uint64) {
 	r.owner, r.over, r.answered, r.refusal = s.frontend, s.connection, true, nil
 	r.settled = max(r.settled, epoch)
 }
 
-// refused by a rank. What another says that was not asked last is a late echo.
+// refused handles a rejection. One from another rank than the last one tried is outdated.
 func (r *request) refused(s *session, why *tangramv1.Refused) {
 	if r.owner != s.frontend {
 		return
@@ -109,7 +109,7 @@ func (r *request) refused(s *session, why *tangramv1.Refused) {
 	r.wake()
 }
 
-// token delivers in order of position. A repeat is dropped, but it must be the same token.
+// token delivers in order of position. A duplicate is dropped, and must be the same token.
 func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 	if r.done {
 		return
@@ -135,7 +135,7 @@ func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 		delete(r.ahead, t.Position)
 		r.out = append(r.out, t.Token)
 		if t.Finish == tangramv1.Finish_FINISH_UNSPECIFIED && uint32(len(r.out)) == r.submit.MaxTokens {
-			t.Finish = tangramv1.Finish_FINISH_LENGTH // nothing is left to ask for
+			t.Finish = tangramv1.Finish_FINISH_LENGTH // the requested number of tokens is reached
 		}
 		r.pending = append(r.pending, r.pend(t))
 		r.replays, r.deaths, r.accepted = 0, 0, true
@@ -144,7 +144,7 @@ func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 	r.wake()
 }
 
-// pendingToken is a token that the client has not taken. It is smaller than its message: a client that reads slowly may have many.
+// pendingToken is a token that the client has not read. It is smaller than its message: a slow client may have many.
 type pendingToken struct {
 	token, position uint32
 	hash            uint64
@@ -153,7 +153,7 @@ type pendingToken struct {
 	logprobs        *tangramv1.Logprobs
 }
 
-// pend shares the owner's name with the token before, nearly always.
+// pend shares the owner's string with the previous token whenever they are equal.
 func (r *request) pend(t *tangramv1.Token) pendingToken {
 	if r.member != t.Owner {
 		r.member = t.Owner
@@ -165,9 +165,9 @@ func (t pendingToken) message(id string) *tangramv1.Token {
 	return &tangramv1.Token{Request: id, Position: t.position, Token: t.token, LogitHash: t.hash, Owner: t.owner, Finish: t.finish, Logprobs: t.logprobs}
 }
 
-// Run submits and calls `each` for every token in order of position, from this goroutine,
-// until the last one; and `quiet`, after each time `pause` without a token. When ctx ends (the
-// client left) the request is cancelled everywhere.
+// Run submits a request. It calls `each` for every token in order of position, from this goroutine, until the last one,
+// and `quiet` after each `pause` without a token. When ctx ends (the client disconnected), the request is cancelled on
+// all ranks.
 func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tangramv1.Token) error, pause time.Duration, quiet func() error) error {
 	r := newRequest(submit, p.o.patience)
 	r.chain = chainOf(submit.Prompt, submit.CacheSalt, p.blockTokens.Load())

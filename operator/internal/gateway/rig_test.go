@@ -13,9 +13,9 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-const soon = time.Minute // of a bubble's clock, nearly always: only a hang comes so far
+const soon = time.Minute // on a bubble's clock, nearly always: only a hang waits this long
 
-// rig is a world of engines that say only what the test has them say. It lives in a bubble.
+// rig is a world of engines that send only what the test lets them send. It runs in a bubble.
 type rig struct {
 	t       *testing.T
 	engines []*engine
@@ -66,14 +66,14 @@ func (r *rig) world(epoch uint64, members ...*engine) *tangramv1.World {
 	return w
 }
 
-// enter has one engine tell of an epoch, and of the requests that it has then.
+// enter lets one engine report an epoch, and its requests in it.
 func (r *rig) enter(e *engine, w *tangramv1.World, requests ...string) {
 	e.setWorld(w)
 	e.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: w}})
 	e.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Roster{Roster: &tangramv1.Roster{Epoch: w.Epoch, Member: r.names[e], Requests: requests}}})
 }
 
-// epoch has all members tell, and waits until the gateway has counted.
+// epoch lets all members report, and waits until the census is complete.
 func (r *rig) epoch(epoch uint64, requests map[*engine][]string, members ...*engine) {
 	r.t.Helper()
 	w := r.world(epoch, members...)
@@ -103,7 +103,7 @@ func (r *rig) submitted(e *engine) *tangramv1.Submit {
 	}
 }
 
-// home of the request that is submitted next.
+// home returns the home of the next submitted request.
 func (r *rig) home() (home, other *engine, s *tangramv1.Submit) {
 	r.t.Helper()
 	select {
@@ -126,11 +126,11 @@ func (r *rig) nothingMore(engines ...*engine) {
 	}
 }
 
-// id of the token at a position: that of a sampler that depends on seed and position only.
+// id of the token at a position: as of a sampler that depends on seed and position only.
 func id(position int) uint32 { return uint32(position*7+3) % 256 }
 
-// emit has e, in an epoch, give the tokens of positions from..to-1; a request of 2 prompt tokens
-// and 6 to generate ends with position 7.
+// emit lets e send the tokens of positions from..to-1 in an epoch. A request of 2 prompt tokens and 6 to generate ends
+// with position 7.
 func (r *rig) emit(e *engine, epoch uint64, from, to int) {
 	for p := from; p < to; p++ {
 		finish := tangramv1.Finish_FINISH_UNSPECIFIED
@@ -167,7 +167,7 @@ func (r *rig) client() *client {
 	return c
 }
 
-// has waits until the client was given n tokens in all, the right ones.
+// has waits until the client has received n tokens in total, and checks them.
 func (c *client) has(n int) {
 	c.r.t.Helper()
 	for ; c.n < n; c.n++ {
@@ -180,7 +180,7 @@ func (c *client) has(n int) {
 	}
 }
 
-// ends well: every token once, nothing lost, nothing different.
+// ends checks a good end: every token once, no request lost, no token different.
 func (c *client) ends(replays map[string]int) {
 	c.r.t.Helper()
 	c.has(6)
@@ -194,7 +194,7 @@ func (c *client) ends(replays map[string]int) {
 	}
 }
 
-// rest checks that a request was submitted again from its tokens so far, all else equal.
+// rest checks that a request was submitted again with its tokens so far, otherwise unchanged.
 func (r *rig) rest(s *tangramv1.Submit, tokens int) {
 	r.t.Helper()
 	want := []uint32{9, 8}

@@ -7,7 +7,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// sampling are the fields that an engine may or may not support: World.Can has their names. Meaning and limits are vLLM's.
+// sampling has fields that not all engines support: World.Can lists the supported ones. vLLM defines the rest.
 type sampling struct {
 	MinTokens         int64               `json:"min_tokens"`
 	TopK              int64               `json:"top_k"` // 0 or -1: off
@@ -18,13 +18,13 @@ type sampling struct {
 	LogitBias         map[string]*float64 `json:"logit_bias"`
 }
 
-// maxBias is the number of tokens in a logit_bias, and largestBias what OpenAI takes for one.
+// maxBias is the number of tokens in a logit_bias, and largestBias is OpenAI's limit of a value.
 const (
 	maxBias     = 1024
 	largestBias = 100
 )
 
-// ask checks the fields and puts them into the Submit. Those that are off are not there, so that any engine takes them.
+// ask checks the fields and adds them to the Submit. Disabled ones are left out, so that any engine accepts it.
 func (p *sampling) ask(s *tangramv1.Submit, world *tangramv1.World) error {
 	within := func(field string, value, least, most float64) error {
 		if value < least || value > most {
@@ -78,7 +78,7 @@ func (p *sampling) bias(s *tangramv1.Submit, world *tangramv1.World) error {
 	return nil
 }
 
-// supported refuses fields of Submit, from min_tokens on, that the engines of this world do not name.
+// supported rejects Submit fields, from min_tokens on, that the engines of this world do not list.
 func supported(s *tangramv1.Submit, world *tangramv1.World) error {
 	fields := s.ProtoReflect().Descriptor().Fields()
 	first := fields.ByName("min_tokens").Number()

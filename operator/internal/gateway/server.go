@@ -19,16 +19,16 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Limits of what clients may take of a gateway. 0: the default.
+// Limits on clients' use of a gateway. 0: the default.
 type Limits struct {
 	Body        int64         // bytes of one request's body (16 MiB)
-	Bodies      int64         // bytes of all bodies that are held at a time; parsed, they are some 8 times as large (64 MiB)
-	Answers     int64         // bytes that all requests may hold until they are answered: prompts, answers, tokens that clients have not taken (1 GiB)
-	Connections int           // of clients, at a time; more wait to be accepted (16384)
-	Read        time.Duration // for a request to come, from its first byte to its last (30 s)
-	Write       time.Duration // for a client to take what was sent to it (30 s)
-	Idle        time.Duration // of a connection between two requests; longer than clients keep theirs (120 s)
-	Quiet       time.Duration // of a stream, after which a comment shows that it lives (15 s)
+	Bodies      int64         // bytes of all bodies held; parsed, they are about 8 times as large (64 MiB)
+	Answers     int64         // bytes that all requests hold until answered: prompts, answers, unread tokens (1 GiB)
+	Connections int           // concurrent ones of clients; more wait to be accepted (16384)
+	Read        time.Duration // to receive a request, from its first byte to its last (30 s)
+	Write       time.Duration // for a client to read what was written (30 s)
+	Idle        time.Duration // of a connection between two requests; longer than clients' own timeouts (120 s)
+	Quiet       time.Duration // of a stream, after which a keep-alive comment is sent (15 s)
 }
 
 func (l *Limits) defaults() {
@@ -54,58 +54,58 @@ func (l *Limits) defaults() {
 	}
 }
 
-// Drain is how a gateway ends.
+// Drain defines the shutdown of a gateway.
 type Drain struct {
-	// LameDuck: for so long it is unready and answers nevertheless, until nobody sends it anything any
-	// more. A connection on which nothing comes for so long afterwards is closed.
+	// LameDuck is how long the gateway is unready but still accepts and answers requests, while clients and load
+	// balancers stop sending them. After that, a connection that is idle for this long is closed.
 	LameDuck time.Duration
-	Grace    time.Duration // then requests that run have so long to end
+	Grace    time.Duration // then running requests have this long to end
 }
 
-// textzWithin: a text server that does not render one word for so long hangs. Shorter than the time that an answer has to be written (Limits.Write), and than the
-// kubelet's patience.
+// textzWithin is the timeout of rendering one word: a slower text server is unresponsive. It is shorter than
+// Limits.Write and than the kubelet's probe timeout.
 const textzWithin = 20 * time.Second
 
-// forsakenAfter: while it ends, a gateway that has reached no rank for so long waits for none.
+// forsakenAfter: a draining gateway that has reached no rank for this long waits no longer.
 const forsakenAfter = 30 * time.Second
 
-// Server of the HTTP side.
+// Server serves the HTTP API.
 type Server struct {
 	pool     *Pool
 	model    string
 	limits   Limits
 	log      *slog.Logger
 	metrics  *Metrics
-	room     *semaphore.Weighted // for bytes of bodies
-	answers  *semaphore.Weighted // for bytes that requests hold until they are answered
+	room     *semaphore.Weighted // bytes of request bodies
+	answers  *semaphore.Weighted // bytes that requests hold until they are answered
 	draining atomic.Bool
 	lines    lines
 	began    time.Time
 	doors    doors
-	door     *door // nil: there is no text server
+	door     *door // nil: no text server
 	bytes    bool  // a token is a byte
 }
 
-// NewServer in front of a pool, for a model of this name.
+// NewServer serves a pool, for a model of this name.
 func NewServer(pool *Pool, model string, limits Limits) *Server {
 	limits.defaults()
 	return &Server{pool: pool, model: model, limits: limits, log: pool.o.Log, metrics: pool.o.Metrics, room: semaphore.NewWeighted(limits.Bodies), answers: semaphore.NewWeighted(limits.Answers),
 		lines: lines{states: map[net.Conn]http.ConnState{}}, began: time.Now(), doors: doors{why: map[string]error{}}}
 }
 
-// UseBytes has a token be a byte, in worlds whose vocabulary has 256 tokens. Before Handler and Serve.
+// UseBytes makes each byte a token, in worlds whose vocabulary has 256 tokens. Call it before Handler and Serve.
 func (s *Server) UseBytes() { s.bytes = true }
 
 func (s *Server) bytesAreTokens(world *tangramv1.World) bool {
 	return s.bytes && world.Vocabulary == byteVocabulary
 }
 
-// UseText has what needs a tokenizer answered by the text server behind this UNIX socket. Before Handler and Serve.
+// UseText forwards requests that need a tokenizer to the text server at this UNIX socket. Before Handler and Serve.
 func (s *Server) UseText(socket string) {
 	s.door = newDoor(s, func(ctx context.Context) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "unix", socket) })
 }
 
-// Operations are /livez, /readyz, /textz and /metrics: for kubelet and Prometheus, not for clients.
+// Operations serves /livez, /readyz, /textz and /metrics, for kubelet and Prometheus, not for clients.
 func (s *Server) Operations(g prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
@@ -115,7 +115,7 @@ func (s *Server) Operations(g prometheus.Gatherer) http.Handler {
 	return mux
 }
 
-// textz says whether the text server renders a chat: a template that loops, or a server that hangs, is found by it.
+// textz reports whether the text server renders a chat. It detects a template that loops and an unresponsive server.
 func (s *Server) textz(w http.ResponseWriter, r *http.Request) {
 	if s.door == nil {
 		http.Error(w, "this gateway has no text server", http.StatusNotFound)
@@ -130,7 +130,7 @@ func (s *Server) textz(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintln(w, "ok")
 }
 
-// ready says whether to send requests here.
+// ready reports whether to send requests here.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	switch {
 	case s.draining.Load():
@@ -143,8 +143,8 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// Serve clients, and operations if it is not nil, until ctx ends; then until all requests have ended, as Drain
-// says. The listeners are closed; the pool is, too, if requests had to be cut.
+// Serve serves clients, and operations if it is not nil, until ctx ends; then it drains as d says. It closes the
+// listeners, and the pool if requests had to be aborted.
 func (s *Server) Serve(ctx context.Context, clients, operations net.Listener, g prometheus.Gatherer, d Drain) error {
 	front := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: s.limits.Read, ReadTimeout: s.limits.Read, IdleTimeout: s.limits.Idle,
 		MaxHeaderBytes: 64 << 10, ConnState: s.lines.note, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
@@ -169,7 +169,7 @@ func (s *Server) Serve(ctx context.Context, clients, operations net.Listener, g 
 	return s.drain(context.WithoutCancel(ctx), front, clients, d)
 }
 
-// drain as long as it takes, and no longer than d says.
+// drain waits for the running requests, within the limits of d.
 func (s *Server) drain(ctx context.Context, front *http.Server, clients net.Listener, d Drain) error {
 	s.draining.Store(true) // unready; each answer closes its connection
 	s.log.Info("draining", "lameDuck", d.LameDuck, "grace", d.Grace)
@@ -181,8 +181,8 @@ func (s *Server) drain(ctx context.Context, front *http.Server, clients net.List
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	// A stream that began before the drain did not tell its client that its connection closes: the client may send its
-	// next request over it at once, and it is answered.
+	// A stream that began before the drain did not announce that its connection closes. The client may send its next
+	// request over it immediately, and that one is answered.
 	for !s.lines.quiet(d.LameDuck) && !s.pool.forsaken(forsakenAfter) && grace.Err() == nil {
 		select {
 		case <-grace.Done():
@@ -191,11 +191,11 @@ func (s *Server) drain(ctx context.Context, front *http.Server, clients net.List
 	}
 	if n := s.lines.busy(); n > 0 {
 		s.log.Warn("grace period ended, aborting requests", "requests", n)
-		s.pool.Close() // they are told
+		s.pool.Close() // clients get an error
 	}
 	last, stop := context.WithTimeout(ctx, 5*time.Second)
 	defer stop()
-	// The listener is closed, and whether its server knows by now is open.
+	// The listener is closed; its server may not have noticed yet.
 	if err := front.Shutdown(last); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, net.ErrClosed) {
 		return err
 	}
@@ -203,12 +203,12 @@ func (s *Server) drain(ctx context.Context, front *http.Server, clients net.List
 	return nil
 }
 
-// lines are the connections of clients.
+// lines has the connections of clients.
 type lines struct {
 	mu     sync.Mutex
 	states map[net.Conn]http.ConnState
-	active int       // with a request under way
-	last   time.Time // when one became idle
+	active int       // with a running request
+	last   time.Time // when a connection last became idle
 }
 
 func (l *lines) note(c net.Conn, now http.ConnState) {
@@ -235,7 +235,7 @@ func (l *lines) busy() int {
 	return l.active
 }
 
-// quiet: no request is under way, and none is to be expected on a connection that had one.
+// quiet: no request is running, and none is expected on a connection that had one.
 func (l *lines) quiet(d time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,34 +16,34 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// session to one engine, over one connection after the other. All but the first four fields are
-// guarded by the pool's mu; connection, told and member change in the session's own goroutine only, which reads them without it.
+// session to one engine, over successive connections. The pool's mu guards all but the first four fields. Only the
+// session's own goroutine changes connection, told and member, so it reads them without mu.
 type session struct {
 	frontend string
-	gateway  string // the name given to the engine
-	address  string // to dial
+	gateway  string // this gateway's name for the engine
+	address  string // dial target
 	seed     bool
 
 	send       chan *tangramv1.ServeRequest // nil while down
-	connection int                          // counts those that came up
-	down       time.Time                    // since when; of a session that is down
-	named      chan struct{}                // a world has come into force that names it: it is there by now
+	connection int                          // number of connections that were established
+	down       time.Time                    // since when, while the session is down
+	named      chan struct{}                // a newly active world has this frontend as a member, so it runs by now
 	cut        bool                         // down for longer than LostAfter
 
-	// What the engine said over this connection.
-	heard  atomic.Int64     // the last word; since the pool was born
-	told   *tangramv1.World // the last world; nil: none
-	member string           // who it is in that world; "": none of it
-	load   *tangramv1.Load  // what `member` told last; it outlives a broken connection
-	loaded time.Time        // when it said so
-	loadOf string           // the member whose load it is, while the connection is down
+	// Reported over this connection.
+	heard  atomic.Int64     // time of the last message; since the pool was born
+	told   *tangramv1.World // last world; nil: none
+	member string           // its id in that world; "": not a member
+	load   *tangramv1.Load  // last report of `member`; survives a broken connection
+	loaded time.Time        // time of that report
+	loadOf string           // the member that `load` describes, while the connection is down
 	sent   int              // submitted since the last load report
 	cached prefixes
 
-	breaks flaps // of connections that had come up
+	breaks flaps // of established connections
 }
 
-// avoid sending new requests here if another rank takes them.
+// avoid: send new requests here only if no other rank accepts them.
 func (s *session) avoid(now time.Time) bool { return s.load.GetLeaving() || s.breaks.flapping(now) }
 
 func (p *Pool) keepLocked(frontend string, seed bool) {
@@ -59,7 +59,7 @@ func (p *Pool) startLocked(s *session) {
 	p.wait.Go(func() { p.keep(s) })
 }
 
-// keep holds one session up until it is of no use any more.
+// keep reconnects one session until it is no longer needed.
 func (p *Pool) keep(s *session) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, time.Second
@@ -91,8 +91,8 @@ func (p *Pool) keep(s *session) {
 	}
 }
 
-// namedLocked: whoever is in a new world serves there. If its session is down it is dialled now, and not after a pause that grew
-// while it was away: until it has said which requests it has, nobody is known to have lost any.
+// namedLocked redials a member of a new world immediately, without the backoff that grew while it was down. Until the
+// member has sent its roster, the gateway cannot determine which requests are lost.
 func (p *Pool) namedLocked(frontend string) {
 	s := p.sessions[frontend]
 	if s == nil || s.send != nil {
@@ -109,7 +109,7 @@ func (p *Pool) memberLocked(frontend string) bool {
 	return f != nil && f.members[frontend] != ""
 }
 
-// run is one connection. up: it got as far as a first reply.
+// run is one connection. up: a first reply arrived.
 func (p *Pool) run(s *session) (up bool, err error) {
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
@@ -134,7 +134,7 @@ func (p *Pool) run(s *session) (up bool, err error) {
 			case <-ctx.Done():
 				return
 			case m := <-send:
-				if stream.Send(m) != nil { // Recv tells why
+				if stream.Send(m) != nil { // Recv returns the error
 					return
 				}
 			}
@@ -171,16 +171,16 @@ func (p *Pool) began(s *session, send chan *tangramv1.ServeRequest) {
 func (p *Pool) ended(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// load stays until the rank tells anew: a rank of unknown load would attract all requests.
+	// load stays until the rank reports again: a rank of unknown load would attract all requests.
 	s.send, s.told, s.member, s.loadOf, s.sent, s.cached = nil, nil, "", s.member, 0, prefixes{}
 	s.down = time.Now()
 	p.o.Metrics.sessions.WithLabelValues(s.frontend).Set(0)
 }
 
-// maxReply is the largest message in bytes that a rank may send.
+// maxReply is the largest message, in bytes, that a rank may send.
 const maxReply = 64 << 20
 
-// dial notices within LostAfter that nothing comes through any more.
+// dial connects with TCP timeouts that detect a broken path within LostAfter.
 func (p *Pool) dial(address string) (*grpc.ClientConn, error) {
 	transport := insecure.NewCredentials()
 	if p.o.TLS != nil {

@@ -19,7 +19,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// A session that comes back in time loses nothing: the engine says again what it said.
+// A session that reconnects in time loses no tokens: the engine sends them again.
 func TestSessionThatComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{hangsUp: true, on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { send(token(s, 0, 'a', 0)) }}
@@ -52,7 +52,7 @@ func TestNoWorldYet(t *testing.T) {
 	})
 }
 
-// Who comes before the gateway has heard of a world waits for it.
+// A request that arrives before the gateway has received a world waits for it.
 func TestARequestWaitsForTheFirstWorld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
@@ -71,16 +71,16 @@ func TestARequestWaitsForTheFirstWorld(t *testing.T) {
 				status <- err.Error()
 				return
 			}
-			_ = reply.Body.Close() // the status is what is asked
+			_ = reply.Body.Close() // only the status is checked
 			status <- reply.Status
 		}()
-		time.Sleep(200 * time.Millisecond) // it waits meanwhile
+		time.Sleep(200 * time.Millisecond) // it waits during this time
 		e.listen(t, address)
 		require.Equal(t, "200 OK", <-status)
 	})
 }
 
-// A gateway talks to engines of its world only, whoever else holds a certificate of it.
+// A gateway connects only to engines of its world, whichever other roles have certificates of the world.
 func TestOnlyEnginesAreBelieved(t *testing.T) {
 	for role, believed := range map[string]bool{"engine/p0": true, "agent/p0": false, "driver": false} {
 		t.Run(role, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestOnlyEnginesAreBelieved(t *testing.T) {
 	}
 }
 
-// Another authority and other certificates, in the same files: the next connection goes by them.
+// The files get another authority and other certificates: the next connection uses them.
 func TestANewAuthorityNeedsNoRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -141,10 +141,10 @@ func TestANewAuthorityNeedsNoRestart(t *testing.T) {
 		require.NoError(t, os.Remove(filepath.Join(dir, "ca.crt")))
 		require.NoError(t, os.Remove(filepath.Join(dir, "ca.key")))
 		made()
-		code, _, body := post(t, s, `{"prompt":"x"}`) // over the connection that is up
+		code, _, body := post(t, s, `{"prompt":"x"}`) // over the open connection
 		require.Equal(t, http.StatusOK, code, body)
 		e.server.Stop()
-		e.identity = identity() // an engine that starts now
+		e.identity = identity() // an engine that starts after the change
 		e.listen(t, e.address)
 		require.Eventually(t, pool.Ready, soon, time.Millisecond)
 		code, _, body = post(t, s, `{"prompt":"x"}`)
@@ -152,7 +152,7 @@ func TestANewAuthorityNeedsNoRestart(t *testing.T) {
 	})
 }
 
-// Behind a Service's address is some engine; requests go over the sessions with members only.
+// A Service's address leads to any engine; requests use only sessions with members.
 func TestDiscoveryIsAskedForTheWorldOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {

@@ -16,8 +16,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Telemetry of this moment: what the members of the world in force told last, and what this gateway's clients felt. It costs as much
-// as the world has members; no token waits for it longer than for a load report.
+// Telemetry returns the last reports of the active members and the latencies of this gateway's clients. Its cost grows
+// with the number of members. It delays a token no longer than a load report does.
 func (p *Pool) Telemetry() *tangramv1.TelemetryReport {
 	r := &tangramv1.TelemetryReport{World: p.o.World, Gateway: p.o.Gateway, Incarnation: p.incarnation, At: time.Since(p.born).Seconds()}
 	p.felt.tell(r)
@@ -62,7 +62,7 @@ func (s *telemetryServer) Read(_ context.Context, r *tangramv1.TelemetryRequest)
 	return s.pool.Telemetry(), nil
 }
 
-// ServeTelemetry to whoever `config` lets in, until ctx ends. The listener is closed.
+// ServeTelemetry serves peers that `config` accepts, until ctx ends. It closes the listener.
 func (p *Pool) ServeTelemetry(ctx context.Context, l net.Listener, config *tls.Config) error {
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)), grpc.MaxConcurrentStreams(16), grpc.MaxRecvMsgSize(64<<10),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 5 * time.Minute, Time: time.Minute}))

@@ -28,7 +28,7 @@ func (r *rig) load(e *engine, l *tangramv1.Load) {
 	e.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Load{Load: l}})
 }
 
-// What a client feels is in the report once, however often its request was placed.
+// The report counts a client's request and latency once, however often the request was placed.
 func TestReportSaysWhatClientsFelt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
@@ -60,7 +60,7 @@ func TestReportSaysWhatClientsFelt(t *testing.T) {
 		require.LessOrEqual(t, cell.Between, telemetry.Bucket(rest.Seconds()/5))
 		require.InDelta(t, 1, testutil.CollectAndCount(r.m.ttft), 0)
 
-		// One whose client leaves, and one that can never run.
+		// One whose client disconnects, and an invalid one.
 		gone := &client{r: r, tokens: make(chan uint32, 9), err: make(chan error, 1)}
 		ctx, leave := context.WithCancel(t.Context())
 		go func() {
@@ -88,7 +88,7 @@ func TestReportSaysWhatClientsFelt(t *testing.T) {
 	})
 }
 
-// Of the ranks it says what they told last, and of whom nothing is known that nothing is; requests without a rank are told.
+// The report has the last load of each rank, and none for ranks without a report. It counts requests without a rank.
 func TestReportSaysWhatRanksTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
@@ -109,7 +109,7 @@ func TestReportSaysWhatRanksTold(t *testing.T) {
 		r.emit(home, 1, 2, 4)
 		c.has(2)
 		w := r.world(2, other)
-		w.Members[0].Accepts = false // between two layouts nobody takes it
+		w.Members[0].Accepts = false // between two layouts no rank accepts it
 		r.enter(other, w)
 		r.counted(2)
 		require.Eventually(t, func() bool {
@@ -171,7 +171,7 @@ func TestRequestMetrics(t *testing.T) {
 	})
 }
 
-// The operator is let in, and nobody else.
+// Only the operator can connect.
 func TestTelemetryIsForTheOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
@@ -241,7 +241,7 @@ func TestAReportOfAWideWorldIsSmall(t *testing.T) {
 	require.Less(t, allocations, 4.0*256, "the work is a few steps for each rank")
 }
 
-// Whoever is asked by Prometheus has a name for each thing that vLLM has one for.
+// The gateway exports vLLM's metric names where vLLM has one.
 func TestNamesOfTheEcosystem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {

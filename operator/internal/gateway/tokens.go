@@ -8,25 +8,26 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// byteVocabulary is the size of the one vocabulary that needs no tokenizer: token i is the byte i. Test models have it, and a gateway is told so (UseBytes).
-// Otherwise the gateway has no tokenizer: it refuses text and returns token ids only.
+// byteVocabulary is the size of the only vocabulary without tokenizer: token i is the byte i. Test models have it,
+// enabled by UseBytes. Otherwise the gateway itself rejects text and returns token ids only.
 const byteVocabulary = 256
 
-// Limits on what may end an answer. OpenAI's API takes 4 strings. Token ids are a set, and more than maxStopTokens of them is a mistake.
+// Limits on stop conditions. OpenAI's API accepts 4 strings. Token ids are a set; more than maxStopTokens are a
+// mistake.
 const (
 	maxStops      = 4
 	maxStopTokens = 256
 )
 
-// maxVarint32 is the bytes of a token id on the wire, at most.
+// maxVarint32 is the maximum size of an encoded token id, in bytes.
 const maxVarint32 = 5
 
-// promptTokens of a request: its token ids, or one token per byte of its text where the vocabulary is bytes.
+// promptTokens returns the prompt's token ids, or one token per byte of its text if the vocabulary is bytes.
 func (r *completionRequest) promptTokens(world *tangramv1.World, bytesAreTokens bool) ([]uint32, error) {
 	var text string
 	var ids []int64
 	var lists [][]int64
-	var texts [2]*string // of a longer array the rest is skipped
+	var texts [2]*string // elements after the second are skipped
 	isText := false
 	switch raw := r.Prompt; {
 	case isNull(raw):
@@ -34,7 +35,7 @@ func (r *completionRequest) promptTokens(world *tangramv1.World, bytesAreTokens 
 	case json.Unmarshal(raw, &text) == nil:
 		isText = true
 	case json.Unmarshal(raw, &ids) == nil:
-		if bytes.Contains(raw, []byte("null")) { // encoding/json reads it as token 0
+		if bytes.Contains(raw, []byte("null")) { // encoding/json reads null as token 0
 			return nil, bad("prompt", "contains null; send token ids")
 		}
 	case json.Unmarshal(raw, &lists) == nil && len(lists) == 1 && !bytes.Contains(raw, []byte("null")):
@@ -49,7 +50,7 @@ func (r *completionRequest) promptTokens(world *tangramv1.World, bytesAreTokens 
 	}
 	if n := len(text) + len(ids); n == 0 {
 		return nil, bad("prompt", "is empty; send at least one token")
-	} else if uint64(n) >= uint64(world.MaxTokens) { // before it is made into something larger
+	} else if uint64(n) >= uint64(world.MaxTokens) { // before it is expanded
 		return nil, bad("prompt", "has %d tokens; send fewer than %d, the limit for prompt and answer together", n, world.MaxTokens)
 	}
 	for _, b := range []byte(text) {
@@ -58,7 +59,7 @@ func (r *completionRequest) promptTokens(world *tangramv1.World, bytesAreTokens 
 	return tokens("prompt", ids, world)
 }
 
-// stops are the distinct tokens that end an answer: stop_token_ids, and the strings of stop where the vocabulary is bytes.
+// stops returns the distinct tokens that end an answer: stop_token_ids, and stop strings if the vocabulary is bytes.
 func (r *completionRequest) stops(world *tangramv1.World, bytesAreTokens bool) ([]uint32, error) {
 	var ids []int64
 	if raw := r.StopTokenIDs; !isNull(raw) {
@@ -105,7 +106,7 @@ func (r *completionRequest) stopTexts() (many []string, err error) {
 	return many, nil
 }
 
-// tokens of a field, each within the vocabulary.
+// tokens converts the ids of a field, each within the vocabulary.
 func tokens(field string, ids []int64, world *tangramv1.World) ([]uint32, error) {
 	out := make([]uint32, len(ids))
 	for i, id := range ids {

@@ -14,7 +14,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// large is a world of one engine whose vocabulary is that of a real model. It answers with one token that is no byte.
+// large is a world of one engine with the vocabulary of a real model. It answers with one token that is not a byte.
 func large(t *testing.T) (send func(body string) (int, string), submitted chan *tangramv1.Submit) {
 	t.Helper()
 	submitted = make(chan *tangramv1.Submit, 16)
@@ -33,7 +33,7 @@ func large(t *testing.T) (send func(body string) (int, string), submitted chan *
 	}, submitted
 }
 
-// A gateway without the model's tokenizer refuses text: bytes are not the tokens of a real model.
+// A gateway without the model's tokenizer rejects text: bytes are not the tokens of a real model.
 func TestTextIsRefusedWithoutTheModelsTokenizer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		send, submitted := large(t)
@@ -53,7 +53,7 @@ func TestTextIsRefusedWithoutTheModelsTokenizer(t *testing.T) {
 	})
 }
 
-// An answer of such a model holds token ids, and no text made of their low bytes.
+// An answer of such a model has token ids, and no text made of their low bytes.
 func TestAnswersOfARealVocabularyHoldTokenIDsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		send, submitted := large(t)

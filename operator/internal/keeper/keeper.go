@@ -1,6 +1,6 @@
-// Package keeper keeps a world as wanted: it reads what is so (internal/world), asks what follows (pkg/fleet), and gives the
-// world its next goal: a repair, a transition, a rebalance, or none before a pause is over. It knows pods as facts only: the
-// operator tells it of those of a cluster, Local of the agents behind some addresses.
+// Package keeper keeps a world in its desired state: it reads the state (internal/world), decides (pkg/fleet), and
+// gives the world its next goal: a repair, a transition, a rebalance, or none during a back-off. It knows pods only as
+// facts: the operator supplies the pods of a cluster, Local those of agents at known addresses.
 package keeper
 
 import (
@@ -15,37 +15,38 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Wanted is what a world shall be.
+// Wanted is the desired state of a world.
 type Wanted struct {
 	Pods    int
 	Standby int // pods, as fleet.World has them
 	Shape   layout.Shape
-	// ShapeOn so many ranks, instead of Shape; nil: Shape suits any. It is asked for a width that is not the wanted one where a pod leaves before another can come.
+	// ShapeOn returns the shape for a number of ranks, instead of Shape; nil: Shape suits any. It is called for another
+	// number than desired if a pod leaves before its replacement joins.
 	ShapeOn func(ranks int) layout.Shape
-	// Copies of experts may be wherever a rebalance has put them: only the mode and the groups of Shape count. Else they go, or come, as
-	// Shape has it.
+	// Copies: replicas of experts may stay where a rebalance has put them, and only the mode and groups of Shape count.
+	// Otherwise the replicas follow Shape.
 	Copies     bool
 	SpareBanks uint32 // of a first layout
 	PauseSteps bool   // strategy Fast (driver.Wanted)
 	Limits     driver.Limits
-	// Intent in one line: a transition that was begun under another one is not gone on with.
+	// Intent is the desired state in one line. A transition that was begun under another intent is not continued.
 	Intent string
 	// Rebalance: experts follow the load.
 	Rebalance bool
-	// Held: no transition is begun; repairs are.
+	// Held: no transition begins, only repairs.
 	Held bool
 }
 
-// Facts about pods.
+// Facts are facts about pods.
 type Facts struct {
 	Pods []fleet.Pod
-	// Agents: there are some that can be asked.
+	// Agents: there are agents to query.
 	Agents bool
-	// Unknown: which layout is in force is not, and members of one may well serve.
+	// Unknown: the active layout is not known, and its members may well serve.
 	Unknown bool
 }
 
-// Recorders make what keeps a run.
+// Recorders create the recorders of runs.
 type Recorders interface {
 	Repair(seen *world.Snapshot) world.Recorder
 	Transition(seen *world.Snapshot, members []string) world.Recorder
@@ -53,32 +54,32 @@ type Recorders interface {
 	Rebalance(seen *world.Snapshot, members []string) world.Recorder
 }
 
-// Keeper of one world. It remembers nothing: it may be made anew for each round.
+// Keeper keeps one world. It has no state and may be created for each round.
 type Keeper struct {
 	World  *world.World
 	Wanted Wanted
 	Record Recorders
-	// PodOf a member, as Facts name pods by UID; nil: member.PodOf.
+	// PodOf returns the pod of a member, by UID as in Facts; nil: member.PodOf.
 	PodOf func(id string) string
 }
 
-// Round is one look, and what follows from it.
+// Round is one observation, and the decision that follows from it.
 type Round struct {
 	Seen world.Snapshot
-	// Layout: pods of the members of the layout in force, by rank.
+	// Layout has the pods of the active layout's members, by rank.
 	Layout   []string
 	Decision fleet.Decision
-	// Decided is false where too little is known: then nothing may be done.
+	// Decided is false if too little is known; then no action is allowed.
 	Decided bool
-	// Again: how long until another look is due by itself; 0: when something is told.
+	// Again is the time until the next round; 0: the next notification.
 	Again time.Duration
 }
 
-// lookAgain while a repair is to be begun or runs.
+// lookAgain is the poll interval while a repair is needed or runs.
 const lookAgain = 500 * time.Millisecond
 
-// Repair at once if the world needs it, unless a run is under way or the back-off says to wait. Nobody is served until it is
-// done: it waits for no facts. seen is read again where it begins.
+// Repair begins a needed repair immediately, unless a run is in progress or the back-off has not passed. It does not
+// wait for facts, because the world does not serve meanwhile. It updates seen if a repair begins.
 func (k *Keeper) Repair(seen *world.Snapshot) {
 	if seen.NeedsRepair() {
 		k.repair(seen)
@@ -91,18 +92,18 @@ func (k *Keeper) repair(seen *world.Snapshot) {
 	}
 }
 
-// Decide what follows from what was seen. Nothing is begun.
+// Decide decides the next action after an observation. It begins nothing.
 func (k *Keeper) Decide(seen world.Snapshot, facts Facts) Round {
 	r := Round{Seen: seen, Layout: k.podsOf(seen.Layout)}
 	if seen.Layout == nil && facts.Unknown {
 		return r
 	}
 	if !seen.Looked {
-		if facts.Agents { // what they hold is not known
+		if facts.Agents { // their state is not known yet
 			r.Again = time.Second
 			return r
 		}
-		r.Layout = nil // the last agent went, if there was one; its layout with it
+		r.Layout = nil // the last agent has gone, and its layout with it
 	}
 	k.World.Intend(k.Wanted.Intent)
 	var ids []string
@@ -120,7 +121,7 @@ func (k *Keeper) reached(seen *world.Snapshot) bool {
 	if k.Wanted.Copies {
 		return layout.Follows(seen.Layout, shape)
 	}
-	for _, status := range seen.Statuses { // as the driver makes of it what the engines compute
+	for _, status := range seen.Statuses { // like driver.suit: the engines restrict the shape
 		for _, rank := range status.GetRanks() {
 			shape.AttentionByData = shape.AttentionByData || rank.GetEngine().GetAttentionDataOnly()
 		}
@@ -128,7 +129,7 @@ func (k *Keeper) reached(seen *world.Snapshot) bool {
 	return layout.Has(seen.Layout, shape)
 }
 
-// shape that is wanted on so many ranks.
+// shape returns the desired shape for a number of ranks.
 func (k *Keeper) shape(ranks int) layout.Shape {
 	if k.Wanted.ShapeOn != nil {
 		return k.Wanted.ShapeOn(ranks)
@@ -148,7 +149,7 @@ func (k *Keeper) podsOf(l *tangramv1.Layout) []string {
 	return out
 }
 
-// Act begins what a round has decided, and notes in it what runs by then and when to look again.
+// Act begins the decided run, and updates the round: what runs now, and the time of the next round.
 func (k *Keeper) Act(r *Round) {
 	switch {
 	case !r.Decided:
@@ -176,7 +177,7 @@ func (k *Keeper) transition(r *Round) {
 	}
 }
 
-// rebalance if the last look at the load proposed it.
+// rebalance begins a rebalance if the last load report proposed it.
 func (k *Keeper) rebalance(r *Round) {
 	report := r.Seen.Balance
 	if !k.Wanted.Rebalance || report == nil || report.Outcome != balance.Move || r.Seen.Running != nil || r.Seen.Layout == nil {
@@ -195,8 +196,8 @@ func (k *Keeper) rebalance(r *Round) {
 	}
 }
 
-// Ready gives the ids of an agent's ranks once it has all of them, the engines of all are attached, and those that were left out
-// of the world have another id; nil before.
+// Ready returns the ids of an agent's ranks if it has all of them, all engines are attached, and none is an outcast
+// under its present id; else nil.
 func Ready(s *tangramv1.StatusResponse, ranks int, outcasts map[string]time.Time) []string {
 	if len(s.GetRanks()) != ranks {
 		return nil

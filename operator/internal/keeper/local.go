@@ -13,30 +13,30 @@ import (
 	"tangram.dev/operator/pkg/member"
 )
 
-// Local keeps a world of agents behind some addresses, without a cluster. It makes and deletes no pods: it takes what is
-// there. To pkg/fleet each place of a rank (pod and device) is a pod, so that Wanted.Pods counts ranks. Only one should be
-// at work; two do no harm.
+// Local keeps a world of agents at known addresses, without a cluster. It creates and deletes no pods. To pkg/fleet,
+// each place of a rank (pod and device) is a pod, so Wanted.Pods counts ranks. Only one Local per world should run; two
+// do no harm.
 type Local struct {
 	World string
 	Store store.Store
 	Dial  world.Dialer
-	// Agents gives the addresses of now, in the order in which ranks join. complete: there are no other agents, so that a
-	// member which is in none of them is gone for good.
+	// Agents returns the current addresses, in the order in which ranks join. complete: there are no other agents, so a
+	// member that none of them has is lost.
 	Agents func() (addresses []string, complete bool, err error)
 	Wanted Wanted
-	// Did is told of each repair and each apply that did something, or failed; one call at a time for each kind.
+	// Did receives each repair and apply that did something or failed; one call at a time for each kind.
 	Did func(what string, record *driver.Record, err error)
 	Log *slog.Logger
 }
 
 const (
-	// lookForAgents: how often the addresses are read, beside whenever something is told.
+	// lookForAgents: interval at which the addresses are read. A notification causes a read, too.
 	lookForAgents = 200 * time.Millisecond
-	// closeWithin: what runs ends, or is aborted.
+	// closeWithin: time for the running transition to end or abort.
 	closeWithin = 10 * time.Second
 )
 
-// Run until ctx ends. It survives every error.
+// Run runs until ctx ends. It survives every error.
 func (l *Local) Run(ctx context.Context) {
 	worlds := &world.Worlds{Log: l.Log}
 	told := make(chan struct{}, 1)
@@ -89,7 +89,7 @@ func (l *Local) round(k *Keeper) (time.Duration, error) {
 	return r.Again, nil
 }
 
-// placeOf a member, as a pod of pkg/fleet.
+// placeOf returns the place of a member, as a pod of pkg/fleet.
 func placeOf(id string) string {
 	parsed, err := member.Parse(id)
 	if err != nil {
@@ -98,8 +98,8 @@ func placeOf(id string) string {
 	return parsed.Place().String()
 }
 
-// places of ranks, as pods: those of the layout in force by rank, then those that could join now, then the others. A place of
-// which nobody tells is not lost for that: whether it is, Snapshot.Broken says.
+// places returns the places of ranks, as pods: those of the active layout by rank, then those that could join now, then
+// the others. A place without a report is not lost for that reason; Snapshot.Broken reports losses.
 func places(addresses []string, seen *world.Snapshot) []fleet.Pod {
 	at := map[string]int{}
 	var out []fleet.Pod
@@ -132,7 +132,7 @@ func places(addresses []string, seen *world.Snapshot) []fleet.Pod {
 	return out
 }
 
-// localRecorders tell what was done, and keep the records in the store.
+// localRecorders report the runs and save the records in the store.
 type localRecorders struct{ l *Local }
 
 func (r localRecorders) Repair(*world.Snapshot) world.Recorder {
@@ -162,7 +162,7 @@ func (r *localRecorder) Ended(ctx context.Context, record *driver.Record, err er
 			r.l.Log.Error("cannot save a record", "record", r.what, "error", saving)
 		}
 	}
-	// Also that it ended what another one had begun, where nothing was left to do: agents take a run of flips to its end by themselves.
+	// Also reported: it only ended another driver's attempt. Agents take a run of flips to its end by themselves.
 	if err != nil || len(record.Flips) > 0 || record.Retries > 0 || len(record.Lost) > 0 || record.WorldEnded != "" {
 		r.l.Did(r.what, record, err)
 	}

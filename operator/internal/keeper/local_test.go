@@ -20,7 +20,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// line to an agent, which nobody hangs up.
+// line is a connection to an agent that stays open.
 type line struct{ *drivertest.Agent }
 
 func (line) Close() error { return nil }
@@ -38,7 +38,7 @@ type bed struct {
 	did     []string
 }
 
-// An apply that had nothing left to do is told of only if it ended what another driver had begun: agents take a run of flips to its end by themselves.
+// An apply without work is reported only if it ended another driver's attempt; agents complete runs by themselves.
 func TestAnAttemptThatWasEndedIsToldOf(t *testing.T) {
 	told := 0
 	l := &Local{Store: &store.Memory{}, Log: slog.New(slog.DiscardHandler), Did: func(string, *driver.Record, error) { told++ }}
@@ -96,14 +96,14 @@ func (b *bed) add() {
 	})
 }
 
-// run a keeper; the function returned ends it.
+// run starts a keeper; the returned function ends it.
 func (b *bed) run() func() {
 	ctx, stop := context.WithCancel(b.t.Context())
 	b.wait.Go(func() { b.local.Run(ctx) })
 	return func() { stop(); b.wait.Wait() }
 }
 
-// saw is what was done since the last call.
+// saw checks the reports since the last call.
 func (b *bed) saw(want ...string) {
 	b.t.Helper()
 	synctest.Wait()
@@ -123,8 +123,8 @@ func (b *bed) members(want ...int) {
 	require.True(b.t, b.Idle())
 }
 
-// It brings the world up when there are ranks enough, repairs it within a second of a death, widens it when a rank comes, and
-// survives whatever errors it gets.
+// Local starts the world when there are enough ranks, repairs it within a second of a death, adds a new rank, and
+// survives all errors.
 func TestLocal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 0, Wanted{Pods: 3, Shape: layout.Shape{Mode: layout.Tensor}})
@@ -157,7 +157,7 @@ func TestLocal(t *testing.T) {
 	})
 }
 
-// Engines that keep the heads of a request on one rank reach Tensor with their experts alone, and are then left alone.
+// Engines that keep the heads of a request on one rank reach Tensor with cut experts only. Then nothing changes.
 func TestTensorIsReachedWithAttentionByData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2, Wanted{Pods: 2, Shape: layout.Shape{Mode: layout.Tensor}})
@@ -169,7 +169,7 @@ func TestTensorIsReachedWithAttentionByData(t *testing.T) {
 	})
 }
 
-// A world that starts with copies starts without them: its first layout reads each byte once.
+// A world with desired replicas starts without them: its first layout reads each byte once.
 func TestReplicasComeAfterTheFirstLayout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		layer := [][]uint32{{0, 1, 2, 3, 4, 5, 11}, {4, 6, 7, 8, 9, 10, 11}}
@@ -180,7 +180,7 @@ func TestReplicasComeAfterTheFirstLayout(t *testing.T) {
 		b.saw("apply lost 0, 2 ranks, 1 flips, error false", "apply lost 0, 2 ranks, 1 flips, error false")
 		require.Equal(t, want.Shape.Placement, layout.PlacementOf(b.Layout()))
 		end()
-		b.local.Wanted.Shape.Placement = nil // and go when they are not wanted any more
+		b.local.Wanted.Shape.Placement = nil // replicas go when they are no longer desired
 		defer b.run()()
 		time.Sleep(3 * time.Second)
 		b.saw("apply lost 0, 2 ranks, 1 flips, error false")
@@ -188,7 +188,7 @@ func TestReplicasComeAfterTheFirstLayout(t *testing.T) {
 	})
 }
 
-// An attempt that a keeper before left behind is ended, also where the layout is as wanted: what it holds is freed.
+// An earlier keeper's open attempt is ended, also if the layout is as desired, so that its memory is freed.
 func TestWhatWasLeftUnfinishedIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2, Wanted{Pods: 2, Shape: layout.Shape{Mode: layout.Expert}})
@@ -205,7 +205,7 @@ func TestWhatWasLeftUnfinishedIsEnded(t *testing.T) {
 	})
 }
 
-// An agent that never answered a keeper may be anybody's: the world that it may be in is not given up, and not started again.
+// An agent that never answered a keeper may have any member. Its possible world is neither ended nor started again.
 func TestANewKeeperAmongSilentAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3, Wanted{Pods: 2, Shape: layout.Shape{Mode: layout.Expert}})
@@ -222,9 +222,9 @@ func TestANewKeeperAmongSilentAgents(t *testing.T) {
 		require.EqualValues(t, 1, b.Layout().Epoch)
 		b.all[1].Deaf(false)
 		time.Sleep(time.Minute)
-		b.locked(func() { b.did = nil }) // a repair may be tried, in vain
+		b.locked(func() { b.did = nil }) // a repair may be tried without success
 		require.EqualValues(t, 1, b.Layout().Epoch)
-		b.locked(func() { b.here = []string{"a1", "a2"} }) // the other is gone for good, they say
+		b.locked(func() { b.here = []string{"a1", "a2"} }) // the list says that the other is dead
 		b.Stop("a0")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -232,7 +232,7 @@ func TestANewKeeperAmongSilentAgents(t *testing.T) {
 	})
 }
 
-// A process of several ranks gives as many as are wanted.
+// A process of several ranks may join with only some of them, if fewer are desired.
 func TestRanksAreCountedNotPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 0, Wanted{Pods: 3, Shape: layout.Shape{Mode: layout.Expert}})

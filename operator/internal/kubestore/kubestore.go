@@ -1,5 +1,5 @@
-// Package kubestore keeps a driver's records in one ConfigMap of the API server, whose
-// resourceVersion makes every write a compare-and-swap.
+// Package kubestore keeps a driver's records in one ConfigMap of the API server. Its resourceVersion makes every write
+// a compare-and-swap.
 package kubestore
 
 import (
@@ -14,7 +14,7 @@ import (
 	"tangram.dev/operator/internal/store"
 )
 
-// Store in a ConfigMap that is there already: who owns it is not this package's concern.
+// Store keeps records in a ConfigMap that exists already; another package creates and owns it.
 type Store struct {
 	Reader client.Reader // live; a cache could hide another driver's write
 	Writer client.Writer
@@ -71,7 +71,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, key string, version uint64, 
 		object.Data = map[string]string{}
 	}
 	object.Data[key] = string(wire)
-	// The object carries the resourceVersion that was read: the API server swaps or refuses.
+	// The object carries the resourceVersion that was read, so the API server rejects the write after a conflict.
 	if err := s.Writer.Update(ctx, object); err != nil {
 		if apierrors.IsConflict(err) {
 			return 0, fmt.Errorf("record %q of %s: %w", key, s.Key, store.ErrConflict)

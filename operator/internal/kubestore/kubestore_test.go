@@ -42,7 +42,7 @@ func TestSwap(t *testing.T) {
 	require.Equal(t, "a", got)
 }
 
-// Another operator writes between our read and our write: the API server refuses ours.
+// Another operator writes between our read and our write: the API server rejects ours.
 func TestWriterInBetween(t *testing.T) {
 	between := false
 	s, c := open(t, interceptor.Funcs{Update: func(ctx context.Context, c client.WithWatch, object client.Object, o ...client.UpdateOption) error {

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Files are paths of PEM files, as the C++ side and the Go side both read them.
+// Files are paths of PEM files; the C++ programs read the same files.
 type Files struct {
 	CA   string `json:"ca"`
 	Cert string `json:"cert"`
 	Key  string `json:"key"`
 }
 
-// Folder keeps an authority and what it issues in files, for tests, demos and trials: all is made for a year, and once.
+// Folder keeps an authority and its certificates in files, for tests and demos. Each is valid for a year.
 type Folder struct {
 	authority *Authority
 	dir       string
 }
 
-// OpenFolder reads the authority of a folder (ca.crt, ca.key), or makes one.
+// OpenFolder reads the authority of a folder (ca.crt, ca.key), or creates one.
 func OpenFolder(dir, world string) (*Folder, error) {
 	f := &Folder{dir: dir}
 	cert, certErr := os.ReadFile(f.path("ca.crt"))
@@ -55,7 +55,7 @@ func (f *Folder) create(world string) (err error) {
 	return f.write("ca", f.authority.BundlePEM(), key)
 }
 
-// Issue writes <name>.crt and <name>.key beside the authority, for a role of its world.
+// Issue writes <name>.crt and <name>.key next to the authority's files, for a role of its world.
 func (f *Folder) Issue(name, role string, hosts []string) (Files, error) {
 	cert, key, err := f.authority.IssuePEM(role, hosts)
 	if err != nil {

@@ -1,10 +1,9 @@
-// Package pki makes the certificates of one world: a certificate authority and, for each
-// part, a certificate whose URI says what it may do,
-// spiffe://tangram/<world>/{driver|gateway|agent/<pod>|engine/<pod>}.
+// Package pki makes the certificates of one world: a certificate authority and one certificate per program. The
+// certificate's URI names its role, spiffe://tangram/<world>/{driver|gateway|agent/<pod>|engine/<pod>}.
 //
-// Nobody checks addresses: they change when a pod moves, the role does not. Go checks the
-// URI; gRPC in C++ can only check a name, so that a certificate also carries the DNS name
-// <driver|gateway|agent|engine>.<world>, the same for all of its kind.
+// Tangram's programs do not check addresses, because a pod's address can change; its role does not. Go checks the URI.
+// gRPC in C++ can check only a name, so a certificate also has the DNS name <driver|gateway|agent|engine>.<world>,
+// which is the same for all certificates of one kind.
 package pki
 
 import (
@@ -25,33 +24,33 @@ import (
 	"time"
 )
 
-// Validity of what is made. 0: a year for authorities, 30 days for the certificates that they sign.
+// Validity is the lifetime of certificates. 0: a year for authorities, 30 days for the certificates that they sign.
 type Validity struct{ Authority, Certificate time.Duration }
 
 func (v Validity) orDefaults() Validity {
 	return Validity{cmp.Or(v.Authority, 365*24*time.Hour), cmp.Or(v.Certificate, 30*24*time.Hour)}
 }
 
-// skew by which clocks may differ: certificates are valid that much before they are made.
+// skew is the tolerated difference between clocks: the validity of a certificate begins this long before its creation.
 const skew = time.Hour
 
-// RenewAt is when two thirds of a certificate's time are over.
+// RenewAt returns the time when two thirds of a certificate's lifetime have passed.
 func RenewAt(c *x509.Certificate) time.Time {
 	made := c.NotBefore.Add(skew)
 	return made.Add(c.NotAfter.Sub(made) * 2 / 3)
 }
 
-// Authority signs for one world. It lies in memory; BundlePEM, KeyPEM and NextKeyPEM are what to keep.
+// Authority signs for one world. It is kept in memory; store BundlePEM, KeyPEM and NextKeyPEM to keep it for longer.
 type Authority struct {
 	world    string
 	validity Validity
-	certs    []*x509.Certificate // trusted: the one that signs, then the next or the one before
+	certs    []*x509.Certificate // trusted: the signing one first, then the next or the previous one
 	key      *ecdsa.PrivateKey
-	nextKey  *ecdsa.PrivateKey // of certs[1], which is to sign once all trust it; nil: none is to
-	issuer   *Issuer           // where the next ones come from; nil: they are made here
+	nextKey  *ecdsa.PrivateKey // of certs[1], which signs once all processes trust it; nil: no next authority
+	issuer   *Issuer           // source of the next authorities; nil: the Authority creates them
 }
 
-// What a name may be, so that it cannot change the shape of the URI.
+// plain matches names that cannot change the structure of the URI.
 var plain = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
 func checkWorld(world string) error {
@@ -61,7 +60,7 @@ func checkWorld(world string) error {
 	return nil
 }
 
-// URI of a role ("driver", "gateway", "agent/<pod>", "engine/<pod>") in a world.
+// URI returns the URI of a role ("driver", "gateway", "agent/<pod>", "engine/<pod>") in a world.
 func URI(world, role string) (*url.URL, error) {
 	parts := strings.Split(role, "/")
 	known := len(parts) == 1 && (role == "driver" || role == "gateway") ||
@@ -75,7 +74,7 @@ func URI(world, role string) (*url.URL, error) {
 	return &url.URL{Scheme: "spiffe", Host: "tangram", Path: "/" + world + "/" + role}, nil
 }
 
-// Name of all certificates of a role's kind: agent.<world> for "agent/<pod>".
+// Name returns the DNS name in all certificates of a role's kind: agent.<world> for "agent/<pod>".
 func Name(world, role string) string {
 	kind, _, _ := strings.Cut(role, "/")
 	return kind + "." + world
@@ -83,7 +82,7 @@ func Name(world, role string) string {
 
 func commonName(world string) string { return "tangram " + world }
 
-// NewAuthority makes a key and a certificate.
+// NewAuthority creates a key and a self-signed certificate.
 func NewAuthority(world string, v Validity) (*Authority, error) {
 	if err := checkWorld(world); err != nil {
 		return nil, err
@@ -94,7 +93,7 @@ func NewAuthority(world string, v Validity) (*Authority, error) {
 	return a, err
 }
 
-// root is a new pair for the authority.
+// root creates a new key and certificate for the authority.
 func (a *Authority) root() (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -117,7 +116,7 @@ func (a *Authority) root() (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	return cert, key, nil
 }
 
-// ParseAuthority reads what BundlePEM, KeyPEM and NextKeyPEM (or nil) gave; it refuses another world's.
+// ParseAuthority reads the output of BundlePEM, KeyPEM and NextKeyPEM (or nil). It rejects another world's authority.
 func ParseAuthority(world string, v Validity, certPEM, keyPEM, nextPEM []byte) (*Authority, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -133,7 +132,7 @@ func ParseAuthority(world string, v Validity, certPEM, keyPEM, nextPEM []byte) (
 		if err != nil {
 			return nil, fmt.Errorf("pki: read the authority of world %q: %w", world, err)
 		}
-		// Those of issuers are called as they like.
+		// The certificate of an Issuer may have any name.
 		if name := cert.Subject.CommonName; name != commonName(world) && strings.HasPrefix(name, commonName("")) {
 			return nil, fmt.Errorf("pki: this is the authority %q, not the authority of world %q", name, world)
 		}
@@ -155,13 +154,13 @@ func ParseAuthority(world string, v Validity, certPEM, keyPEM, nextPEM []byte) (
 	return a, nil
 }
 
-// BundlePEM is what everybody in the world trusts; the certificate that signs comes first.
+// BundlePEM returns the certificates that all processes of the world trust; the signing one comes first.
 func (a *Authority) BundlePEM() []byte { return certPEMs(a.certs) }
 
-// KeyPEM of the authority: whoever has it can play every role.
+// KeyPEM returns the authority's private key. Its holder can assume every role.
 func (a *Authority) KeyPEM() ([]byte, error) { return keyPEM(a.key) }
 
-// NextKeyPEM of the authority that is to follow; nil: none is.
+// NextKeyPEM returns the key of the next authority; nil: there is none.
 func (a *Authority) NextKeyPEM() ([]byte, error) {
 	if a.nextKey == nil {
 		return nil, nil
@@ -169,8 +168,8 @@ func (a *Authority) NextKeyPEM() ([]byte, error) {
 	return keyPEM(a.nextKey)
 }
 
-// IssuePEM makes a certificate for a role of the authority's world. hosts are DNS names or IP
-// addresses, for clients that check them, as browsers do.
+// IssuePEM creates a certificate for a role of the authority's world. hosts are DNS names or IP addresses, for clients
+// that check them, such as browsers.
 func (a *Authority) IssuePEM(role string, hosts []string) (cert, key []byte, err error) {
 	id, err := URI(a.world, role)
 	if err != nil {
@@ -178,7 +177,7 @@ func (a *Authority) IssuePEM(role string, hosts []string) (cert, key []byte, err
 	}
 	until := time.Now().Add(a.validity.Certificate)
 	if last := a.certs[0].NotAfter; until.After(last) {
-		until = last // beyond it, it would be worth nothing
+		until = last // a certificate is worthless after its authority's end
 	}
 	template, err := newTemplate(role, until)
 	if err != nil {
@@ -230,7 +229,7 @@ func certPEMs(certs []*x509.Certificate) []byte {
 	return out
 }
 
-// keyPEM is PKCS#8, which OpenSSL and Go both read.
+// keyPEM encodes a key as PKCS#8, which both OpenSSL and Go read.
 func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {

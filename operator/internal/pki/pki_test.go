@@ -28,7 +28,7 @@ func shake(t *testing.T, client, server *tls.Config) (error, error) {
 		if err == nil {
 			conn := tls.Server(raw, server)
 			err = conn.Handshake()
-			_ = conn.Close() // the other side may have hung up
+			_ = conn.Close() // the other side may have disconnected
 		}
 		done <- err
 	}()
@@ -36,7 +36,7 @@ func shake(t *testing.T, client, server *tls.Config) (error, error) {
 	require.NoError(t, err)
 	conn := tls.Client(raw, client)
 	clientErr := conn.Handshake()
-	_ = conn.Close() // the other side may have hung up
+	_ = conn.Close() // the other side may have disconnected
 	return clientErr, <-done
 }
 

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// An authority is replaced in three steps, with time in between for everybody to load what was
-// made (see Advance): the next one is trusted by all, then it signs, then the one before is trusted no more.
+// Advance replaces an authority in three steps: all trust the next one, it signs, the previous one is no longer
+// trusted. Before each step, all processes get time to load the result of the previous one.
 
-// Stage of an authority's replacement.
+// Stage is the state of an authority's replacement.
 type Stage int
 
 // The stages.
 const (
 	Alone    Stage = iota // one authority
-	Trusting              // the next one is being made known
-	Signing               // the next one signs; what the one before signed is being replaced
+	Trusting              // the next one is being distributed
+	Signing               // the next one signs; certificates of the previous one are being replaced
 )
 
-// Stage that the authority is in.
+// Stage returns the authority's current stage.
 func (a *Authority) Stage() Stage {
 	switch {
 	case a.nextKey != nil:
@@ -34,11 +34,11 @@ func (a *Authority) Stage() Stage {
 	return Alone
 }
 
-// Expires is the end of the certificate that signs.
+// Expires returns the end of the signing certificate.
 func (a *Authority) Expires() time.Time { return a.certs[0].NotAfter }
 
-// NextStep is when Advance has something to do: settled since then, all hold what the authority
-// makes now (zero: not yet, which somebody else is to see to).
+// NextStep returns the time when Advance has something to do. settled is when all processes had received the
+// authority's current output; zero: not yet, and the caller must see to it.
 func (a *Authority) NextStep(settled time.Time, load time.Duration) time.Time {
 	switch {
 	case a.Stage() == Alone && a.issuer == nil:
@@ -46,7 +46,7 @@ func (a *Authority) NextStep(settled time.Time, load time.Duration) time.Time {
 	case a.Stage() == Alone && a.issuer.cert.Equal(a.certs[0]):
 		return time.Time{}
 	case a.Stage() == Alone:
-		return a.certs[0].NotBefore // the issuer has another one: at once
+		return a.certs[0].NotBefore // the issuer has another one: advance immediately
 	}
 	if settled.IsZero() {
 		return time.Time{}
@@ -54,7 +54,7 @@ func (a *Authority) NextStep(settled time.Time, load time.Duration) time.Time {
 	return settled.Add(load)
 }
 
-// Advance goes one step if it is time for it: load is how long it may take until all have loaded what they hold.
+// Advance takes the next step if it is due. load is the time in which all processes load the files that they received.
 func (a *Authority) Advance(now, settled time.Time, load time.Duration) (advanced bool, err error) {
 	if at := a.NextStep(settled, load); at.IsZero() || now.Before(at) {
 		return false, nil
@@ -77,7 +77,7 @@ func (a *Authority) Advance(now, settled time.Time, load time.Duration) (advance
 	return true, nil
 }
 
-// Issuer is a pair for an authority that somebody else, such as a certificate manager, makes and renews.
+// Issuer is the certificate and key of an authority that another system, such as a certificate manager, renews.
 type Issuer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -101,7 +101,7 @@ func ParseIssuer(certPEM, keyPEM []byte) (*Issuer, error) {
 	return &Issuer{cert: pair.Leaf, key: key}, nil
 }
 
-// Authority of a world that begins with what the issuer has.
+// Authority returns a world's authority that begins with the issuer's certificate.
 func (i *Issuer) Authority(world string, v Validity) (*Authority, error) {
 	if err := checkWorld(world); err != nil {
 		return nil, err
@@ -109,11 +109,11 @@ func (i *Issuer) Authority(world string, v Validity) (*Authority, error) {
 	return &Authority{world: world, validity: v.orDefaults(), certs: []*x509.Certificate{i.cert}, key: i.key, issuer: i}, nil
 }
 
-// Follow an issuer: what it has is the next authority.
+// Follow makes the issuer's certificate the next authority.
 func (a *Authority) Follow(i *Issuer) { a.issuer = i }
 
-// Good says until when a certificate, as IssuePEM made it, needs no other: not at all (zero) if another
-// authority signed it, or if it cannot be read.
+// Good returns the time until which a certificate of IssuePEM needs no replacement, and its expiry. until is zero if
+// another authority signed it or if it cannot be parsed.
 func (a *Authority) Good(certPEM []byte) (until, expires time.Time) {
 	block, _ := pem.Decode(certPEM)
 	if block == nil {
@@ -126,7 +126,7 @@ func (a *Authority) Good(certPEM []byte) (until, expires time.Time) {
 	switch {
 	case cert.CheckSignatureFrom(a.certs[0]) != nil:
 		return time.Time{}, cert.NotAfter
-	case cert.NotAfter.Equal(a.certs[0].NotAfter): // another one would end as early
+	case cert.NotAfter.Equal(a.certs[0].NotAfter): // a new one would end as early
 		return cert.NotAfter, cert.NotAfter
 	}
 	return RenewAt(cert), cert.NotAfter

@@ -20,7 +20,7 @@ func leafOf(t *testing.T, certPEM []byte) *x509.Certificate {
 	return cert
 }
 
-// again is the authority after it was written and read.
+// again returns the authority after a round trip through PEM.
 func again(t *testing.T, a *Authority) *Authority {
 	t.Helper()
 	key, err := a.KeyPEM()
@@ -33,7 +33,7 @@ func again(t *testing.T, a *Authority) *Authority {
 	return b
 }
 
-// part of a world that loaded what the authority made at some time.
+// part is a process of the world that has loaded the authority's output at some time.
 type part struct{ client, server Identity }
 
 func (p *part) load(t *testing.T, a *Authority) {
@@ -45,7 +45,7 @@ func (p *part) load(t *testing.T, a *Authority) {
 	}
 }
 
-// At each step of a replacement, who has loaded it and who is a step behind trust each other, both ways.
+// At each step of a replacement, a process that loaded it and a process one step behind trust each other, both ways.
 func TestNeighbouringStepsOfAReplacementTrustEachOther(t *testing.T) {
 	a, err := NewAuthority("w", Validity{Authority: 90 * time.Minute, Certificate: time.Hour})
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func TestNeighbouringStepsOfAReplacementTrustEachOther(t *testing.T) {
 	var behind, ahead part
 	behind.load(t, a)
 	first := a.BundlePEM()
-	// Certificates know whole seconds, and some time went by since this one was made.
+	// Certificates have whole seconds, and some time has passed since this one was made.
 	load, now, slack := time.Minute, time.Now(), 5*time.Second
 	for _, step := range []struct {
 		after   time.Duration
@@ -94,7 +94,7 @@ func TestNeighbouringStepsOfAReplacementTrustEachOther(t *testing.T) {
 	require.Error(t, err, "the key of another certificate")
 }
 
-// What the authority signs ends no later than it does, and is renewed when two thirds of its time are over.
+// A certificate ends no later than its authority. Others are renewed when two thirds of their lifetime have passed.
 func TestACertificateDoesNotOutliveItsAuthority(t *testing.T) {
 	a, err := NewAuthority("w", Validity{Authority: time.Hour, Certificate: 48 * time.Hour})
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestACertificateDoesNotOutliveItsAuthority(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(30*24*time.Hour), expires, time.Minute)
 }
 
-// Files are read again at each handshake; while they do not fit together, what was good last holds.
+// Files are read again at each handshake. While they do not match, the last good ones are used.
 func TestFilesAreReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	a, err := OpenFolder(dir, "w")
@@ -149,7 +149,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 	require.Equal(t, second.SerialNumber, shown().SerialNumber)
 	require.NoError(t, os.WriteFile(files.Key, key, 0o600))
 
-	// Another authority, for all: it is trusted from the next handshake on.
+	// Another authority for all processes: they trust it from the next handshake on.
 	require.NoError(t, os.Remove(dir+"/ca.crt"))
 	require.NoError(t, os.Remove(dir+"/ca.key"))
 	b, err := OpenFolder(dir, "w")

@@ -9,20 +9,20 @@ import (
 	"sync/atomic"
 )
 
-// material is what one side of a connection shows and trusts.
+// material is the certificate that one side of a connection presents, and the authorities that it trusts.
 type material struct {
 	pair tls.Certificate
 	pool *x509.CertPool
 }
 
-// Identity is what a process shows and trusts now. It may change while connections are up: each handshake takes
-// what holds then.
+// Identity holds a process's current certificate and trusted authorities. They may change while connections are open:
+// each handshake uses the current ones.
 type Identity struct {
-	files *Files // read again at each handshake; nil: what was set
+	files *Files // read again at each handshake; nil: use the material of Set
 	last  atomic.Pointer[material]
 }
 
-// FromFiles is an identity in files that somebody renews, as the kubelet does in a mounted Secret.
+// FromFiles returns an identity in files that another process renews, as the kubelet does in a mounted Secret.
 func FromFiles(files Files) (*Identity, error) {
 	i := &Identity{files: &files}
 	m, err := read(files)
@@ -33,7 +33,7 @@ func FromFiles(files Files) (*Identity, error) {
 	return i, nil
 }
 
-// Set what is shown and trusted from now on.
+// Set replaces the certificate and the trusted authorities.
 func (i *Identity) Set(ca, cert, key []byte) error {
 	m, err := parse(ca, cert, key)
 	if err == nil {
@@ -42,8 +42,8 @@ func (i *Identity) Set(ca, cert, key []byte) error {
 	return err
 }
 
-// now gives what holds. Files that cannot be read, or do not fit together, are being replaced this very moment (or
-// for longer, which ends with an expired certificate): what was good last is used.
+// now returns the current material. If files cannot be read or do not match, it returns the last good material: they
+// are probably being replaced. If they stay so, the last certificate expires.
 func (i *Identity) now() (*material, error) {
 	if i.files != nil {
 		if m, err := read(*i.files); err == nil {
@@ -56,8 +56,8 @@ func (i *Identity) now() (*material, error) {
 	return nil, fmt.Errorf("pki: no certificate was set")
 }
 
-// Client is a TLS configuration that shows the certificate of `files` and accepts only
-// servers of the world whose role begins with `role` ("agent/", "engine/").
+// Client returns a TLS configuration that presents the certificate of `files`. It accepts only servers of the world
+// whose role begins with `role` ("agent/", "engine/").
 func Client(files Files, world, role string) (*tls.Config, error) {
 	i, err := FromFiles(files)
 	if err != nil {
@@ -66,7 +66,7 @@ func Client(files Files, world, role string) (*tls.Config, error) {
 	return i.Client(world, role), nil
 }
 
-// Client of an identity: see the function of this name.
+// Client is like the function Client, for an identity.
 func (i *Identity) Client(world, role string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -77,7 +77,7 @@ func (i *Identity) Client(world, role string) *tls.Config {
 			}
 			return &m.pair, nil
 		},
-		// Go's own check wants the address in the certificate; ours, of chain and role, stands in for it.
+		// Go's own check needs the address in the certificate; VerifyConnection checks chain and role instead.
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection checks more
 		VerifyConnection: func(s tls.ConnectionState) error {
 			m, err := i.now()
@@ -89,8 +89,8 @@ func (i *Identity) Client(world, role string) *tls.Config {
 	}
 }
 
-// Server is a TLS configuration that asks every client for a certificate of the world
-// whose role begins with `role`.
+// Server returns a TLS configuration that requires from every client a certificate of the world whose role begins with
+// `role`.
 func Server(files Files, world, role string) (*tls.Config, error) {
 	i, err := FromFiles(files)
 	if err != nil {
@@ -99,7 +99,7 @@ func Server(files Files, world, role string) (*tls.Config, error) {
 	return i.Server(world, role), nil
 }
 
-// Server of an identity: see the function of this name.
+// Server is like the function Server, for an identity.
 func (i *Identity) Server(world, role string) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		m, err := i.now()
@@ -142,7 +142,7 @@ func parse(ca, cert, key []byte) (*material, error) {
 	return &material{pair, pool}, nil
 }
 
-// verify the chain to the world's authority, and the role.
+// verify checks the chain to the world's authority, and the role.
 func verify(s tls.ConnectionState, pool *x509.CertPool, usage x509.ExtKeyUsage, world, role string) error {
 	if len(s.PeerCertificates) == 0 {
 		return fmt.Errorf("pki: the peer presents no certificate")

@@ -17,36 +17,36 @@ const (
 	Incremental = "incremental"
 )
 
-// BalanceInput of Balance.
+// BalanceInput is the input of Balance.
 type BalanceInput struct {
 	Loads        [][]float64    // [layer][expert]
-	Ranks, Nodes int            // ranks in order, spread over the nodes as evenly as they go
+	Ranks, Nodes int            // ranks in order, spread as evenly as possible over the nodes
 	Slots        int            // per rank and layer; 0: by Redundant
 	Redundant    int            // slots per layer beyond one for each expert; rounded up to the same number on each rank
 	Groups       int            // of experts that are routed together; 0: none
-	Old          load.Placement // nil: one copy of each, in order
+	Old          load.Placement // nil: one copy of each expert, in order
 	Mode         string
-	MaxMoves     int // 0: as many as pay
+	MaxMoves     int // 0: all that pay
 	Price        float64
 }
 
-// Balanced are balancednesses, mean over max; 1 is best.
+// Balanced has values of balancedness, mean over max; 1 is best.
 type Balanced struct {
 	Now       float64 `json:"now"`
 	After     float64 `json:"after"`
-	Reachable float64 `json:"reachable"` // the best placement of so many slots that the search finds
-	Floor     float64 `json:"floor"`     // no placement of so many slots is above it, with an even split
-	Weighted  float64 `json:"weighted"`  // of After with the best split between replicas; exact
+	Reachable float64 `json:"reachable"` // by the best placement with this number of slots that the search finds
+	Floor     float64 `json:"floor"`     // upper bound of any placement with this number of slots, with an even split
+	Weighted  float64 `json:"weighted"`  // After, with the best split between replicas; exact
 }
 
-// LayerBalance is one layer's.
+// LayerBalance is the balance of one layer.
 type LayerBalance struct {
 	Layer int `json:"layer"`
 	Balanced
 	Moves int `json:"moves"`
 }
 
-// Move of an expert. From is -1 where only the checkpoint has it.
+// Move of an expert. From is -1 if only the checkpoint has it.
 type Move struct {
 	Layer  int32 `json:"layer"`
 	Expert int32 `json:"expert"`
@@ -55,7 +55,7 @@ type Move struct {
 	Round  int32 `json:"round"`
 }
 
-// BalanceReport is the answer.
+// BalanceReport is the result of Balance.
 type BalanceReport struct {
 	Experts   int     `json:"experts"`
 	Ranks     int     `json:"ranks"`
@@ -76,13 +76,14 @@ type BalanceReport struct {
 	Rounds int            `json:"rounds"`
 	Why    string         `json:"why"`
 	List   []Move         `json:"moveList"` // by round
-	// Placement [layer][rank] experts, ascending, and Weights of the best split: the part of its expert's tokens that each serves.
+	// Placement [layer][rank] experts, ascending. Weights of the best split: the share of its expert's tokens that each
+	// replica serves.
 	Placement [][][]int32   `json:"placement"`
 	Weights   [][][]float64 `json:"weights"`
 	Budget    *BudgetReport `json:"budget,omitempty"`
 }
 
-// Balance plans where experts should live.
+// Balance plans the placement of experts.
 func Balance(in BalanceInput) (*BalanceReport, error) {
 	r, problem, err := in.problem()
 	if err != nil {
@@ -92,7 +93,7 @@ func Balance(in BalanceInput) (*BalanceReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("active placement: %w", err)
 	}
-	before, err := load.Balancedness(in.Loads, asIs.Lists()) // with what lies twice on a rank
+	before, err := load.Balancedness(in.Loads, asIs.Lists()) // including duplicates on a rank
 	if err != nil {
 		return nil, fmt.Errorf("active placement: %w", err)
 	}
@@ -104,7 +105,7 @@ func Balance(in BalanceInput) (*BalanceReport, error) {
 		return nil, err
 	}
 	c.Before = before
-	if in.Mode == Full && c.After.Aggregate > c.Reachable.Aggregate { // two searches end near the bound, and either may be the nearer
+	if in.Mode == Full && c.After.Aggregate > c.Reachable.Aggregate { // both end near the bound; either may be closer
 		c.Reachable = c.After
 	}
 	r.Wanted, r.Moves, r.Rounds = c.Wanted, len(c.Moves), c.Rounds
@@ -120,7 +121,7 @@ func Balance(in BalanceInput) (*BalanceReport, error) {
 	return r, nil
 }
 
-// problem of the input, checked.
+// problem checks the input and converts it.
 func (in *BalanceInput) problem() (*BalanceReport, *placement.Problem, error) {
 	if err := load.Check(in.Loads); err != nil {
 		return nil, nil, err
@@ -175,7 +176,7 @@ func (in *BalanceInput) problem() (*BalanceReport, *placement.Problem, error) {
 	return r, problem, err
 }
 
-// inOrder is one copy of each expert on ranks in order.
+// inOrder places one copy of each expert on the ranks in order.
 func inOrder(layers, experts, ranks int) load.Placement {
 	p := make(load.Placement, layers)
 	for l := range p {
@@ -188,7 +189,7 @@ func inOrder(layers, experts, ranks int) load.Placement {
 	return p
 }
 
-// once: a second copy of an expert on one rank is of no use (engines' own maps may have some).
+// once removes duplicates of an expert on one rank, which are of no use (engines' own maps may have some).
 func once(p load.Placement) [][][]int32 {
 	out := make([][][]int32, len(p))
 	for l, ranks := range p {
@@ -206,7 +207,7 @@ func once(p load.Placement) [][][]int32 {
 	return out
 }
 
-// layers fills what is by layer, the floors, and the worst of each column.
+// layers fills the results by layer, the upper bounds, and the worst of each column.
 func (r *BalanceReport) layers(loads [][]float64, problem *placement.Problem, c *rebalance.Choice) error {
 	moved := make([]int, len(loads))
 	for _, m := range r.List {
@@ -251,7 +252,7 @@ func over(mean, peak float64) float64 {
 	return min(1, mean/peak)
 }
 
-// ascending experts of a layer by rank, with the weight of each.
+// ascending returns a layer's experts by rank, sorted, with the weight of each.
 func ascending(p *placement.Placement, l int, weight []float64) (experts [][]int32, weights [][]float64) {
 	for r := range p.Ranks() {
 		held := p.Rank(l, r)

@@ -21,7 +21,7 @@ func randomLoads(dice *rand.Rand, layers, experts int) [][]float64 {
 	return out
 }
 
-// What a report says of its placement, counted again from the lists that it prints.
+// The figures of a report equal those computed from the lists that it prints.
 func TestReportsAreTrue(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 2))
 	capped := 0
@@ -30,7 +30,7 @@ func TestReportsAreTrue(t *testing.T) {
 			Mode: []string{Full, Incremental}[dice.IntN(2)], MaxMoves: dice.IntN(2) * (1 + dice.IntN(9)), Price: float64(dice.IntN(2)) * .001}
 		first, err := Balance(in)
 		require.NoError(t, err)
-		in.Old, in.Loads = first.Placement, randomLoads(dice, len(in.Loads), len(in.Loads[0])) // a cycle after another
+		in.Old, in.Loads = first.Placement, randomLoads(dice, len(in.Loads), len(in.Loads[0])) // a second cycle
 		r, err := Balance(in)
 		require.NoError(t, err)
 		before, err := load.Balancedness(in.Loads, in.Old)
@@ -91,7 +91,7 @@ func contains(held []int32, e int32) bool {
 	return false
 }
 
-// The operator decides by pkg/rebalance: the same figures, and the same placement.
+// The operator decides with pkg/rebalance: the figures and the placement are the same.
 func TestTheOperatorDecidesTheSame(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 3))
 	v, err := Geometry("Mixtral-8x7B", 128, 0, 0)
@@ -117,7 +117,7 @@ func TestTheOperatorDecidesTheSame(t *testing.T) {
 	}
 }
 
-// vLLM's own maps may hold an expert twice on a rank: it counts as it is now, and is gone after.
+// vLLM's own maps may have an expert twice on a rank: the duplicate counts before the plan and is gone after it.
 func TestWhatLiesTwiceOnARank(t *testing.T) {
 	in := BalanceInput{Loads: [][]float64{{6, 2, 2, 2}}, Ranks: 2, Nodes: 1, Slots: 3, Old: load.Placement{{{0, 0, 1}, {0, 2, 3}}}, Mode: Incremental}
 	r, err := Balance(in)
@@ -142,7 +142,7 @@ func map0(held []int32) map[int32]bool {
 	return out
 }
 
-// Mode full honours the price: at none it reaches what is reachable, and no figure is above it.
+// Mode full respects the price. At price 0 it reaches the reachable balance, and no figure exceeds that.
 func TestBalance_WhenFullHasAPrice(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 5))
 	for range 20 {

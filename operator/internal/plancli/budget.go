@@ -7,21 +7,21 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// CurvePoint is what so many redundant experts per layer reach.
+// CurvePoint is the balance with this number of redundant experts per layer.
 type CurvePoint struct {
 	Redundant int     `json:"redundant"`
 	Reachable float64 `json:"reachable"`
 	Floor     float64 `json:"floor"`
 }
 
-// BudgetReport is the curve, and the choice if what it costs was measured.
+// BudgetReport is the curve, and the choice if the costs were measured.
 type BudgetReport struct {
 	Curve  []CurvePoint   `json:"curve"`
 	Choice *budget.Choice `json:"choice,omitempty"`
 }
 
-// Curve of balance by redundant experts: 0, one more per rank, ... up to `most`. costs nil: no choice. Of costs the curve,
-// ranks and layers are filled in here.
+// Curve computes the balance by redundant experts: 0, one more per rank, ... up to `most`. costs nil: no choice. It
+// fills the curve, ranks and layers of costs.
 func Curve(loads [][]float64, ranks, nodes, most int, costs *budget.Input) (*BudgetReport, error) {
 	if most < 1 {
 		return nil, fmt.Errorf("--budget-curve is %d; want at least 1 redundant expert", most)
@@ -35,7 +35,7 @@ func Curve(loads [][]float64, ranks, nodes, most int, costs *budget.Input) (*Bud
 			problem.Layers = append(problem.Layers, placement.Layer{Load: row})
 		}
 		slots := experts + redundant
-		for g := range ranks { // the first ranks have one more where they cannot have the same
+		for g := range ranks { // the first ranks have one more if the slots do not divide evenly
 			problem.Ranks = append(problem.Ranks, placement.Rank{Slots: (slots + ranks - 1 - g) / ranks, Node: g * nodes / ranks})
 		}
 		best, err := planner.Full(problem, placement.Options{})

@@ -18,8 +18,8 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-// Deployment reads the MoEDeployment of a YAML or JSON file ("-": stdin) that is called name, as NAME or NAMESPACE/NAME; "": the only one. Documents
-// and items of Lists of other kinds are passed over; a field that is not known is an error. What is left out is as the API server would set it.
+// Deployment reads a MoEDeployment from a YAML or JSON file ("-": stdin). name is NAME or NAMESPACE/NAME; "": the only
+// one. It skips objects of other kinds, rejects unknown fields and sets defaults as the API server does.
 func Deployment(path, name string, stdin io.Reader) (*api.MoEDeployment, error) {
 	var text []byte
 	var err error
@@ -67,7 +67,7 @@ func deployment(text []byte, name string) (*api.MoEDeployment, error) {
 	return d, defaults(found[0].node, d)
 }
 
-// decode a node strictly, as the API server would.
+// decode decodes a node strictly, as the API server does.
 func decode(n *yaml.Node, d *api.MoEDeployment) error {
 	text, err := yaml.Marshal(n)
 	if err != nil {
@@ -82,7 +82,7 @@ func decode(n *yaml.Node, d *api.MoEDeployment) error {
 		where := at(n, wrong.Field)
 		return fmt.Errorf("line %d: %s: found %s; want %s", where.Line, wrong.Field, describe(where), wanted(wrong.Type))
 	}
-	if err != nil { // a type with a reader of its own, as amounts and times have: it does not say which field
+	if err != nil { // a type with its own parser, such as a quantity or a time, does not name the field
 		return refusedScalar(n, err)
 	}
 	if len(unknown) == 0 {
@@ -95,7 +95,7 @@ func decode(n *yaml.Node, d *api.MoEDeployment) error {
 	return fmt.Errorf("line %d: MoEDeployment: %w", n.Line, unknown[0])
 }
 
-// refusedScalar is the scalar without which a node can be decoded.
+// refusedScalar names the scalar that prevents decoding.
 func refusedScalar(n *yaml.Node, err error) error {
 	want := "a time, e.g. 2006-01-02T15:04:05Z"
 	if strings.Contains(err.Error(), "quantities") {
@@ -133,7 +133,7 @@ func refusedScalar(n *yaml.Node, err error) error {
 	return fmt.Errorf("line %d: several fields of the MoEDeployment cannot be read: %w", n.Line, err)
 }
 
-// wanted is a Go type in plain words.
+// wanted describes a Go type in plain words.
 func wanted(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -153,7 +153,7 @@ func wanted(t reflect.Type) string {
 	return "a whole number"
 }
 
-// defaults of the API server for what a plan needs.
+// defaults sets the API server's defaults for the fields that a plan needs.
 func defaults(n *yaml.Node, d *api.MoEDeployment) error {
 	s := &d.Spec
 	for _, f := range []struct {

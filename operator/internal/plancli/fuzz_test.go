@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// quoted is what an error shows of a file.
+// quoted matches the text of a file that an error quotes.
 var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
-// What is read is a MoEDeployment that the API server could hold, or refused in one line without words of libraries.
+// A result is a MoEDeployment that the API server could store; an error is one line without wording of libraries.
 func FuzzDeployment(f *testing.F) {
 	examples, err := filepath.Glob("../../../examples/*/*.yaml")
 	require.NoError(f, err)

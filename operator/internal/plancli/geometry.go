@@ -12,11 +12,11 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// configBytes is the most that a config.json may have, as in the agent.
+// configBytes is the maximum size of a config.json, as in the agent.
 const configBytes = 64 << 20
 
-// Geometry of a config.json, of the folder of a checkpoint that has one, or of a public model by its name; with granules of so many
-// rows (0: geometry.DefaultGranuleRows).
+// Geometry reads a config.json, alone or in a checkpoint's folder, or finds a public model by name. granuleRows 0:
+// geometry.DefaultGranuleRows.
 func Geometry(of string, granuleRows uint32, pageBytes, denseBytes uint64) (*geometry.View, error) {
 	g, err := find(of, granuleRows)
 	if err != nil {

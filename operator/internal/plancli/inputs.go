@@ -12,13 +12,13 @@ import (
 	"tangram.dev/operator/pkg/load"
 )
 
-// format of a file and what gives it away in the file's first bytes.
+// format is a file format, with the marks that identify it in the file's first bytes.
 type format struct {
 	name  string
 	marks []string
 }
 
-// loadFormats that ReadLoads knows, by name.
+// loadFormats has the formats of ReadLoads, by name.
 var loadFormats = []format{
 	{"vllm", []string{`"load_history"`}},
 	{"sglang", []string{`"logical_count"`}},
@@ -42,7 +42,7 @@ func names(formats []format) string {
 	return strings.Join(out, ", ")
 }
 
-// LoadFormats and PlacementFormats are the names for a flag's help.
+// LoadFormats and PlacementFormats are the names for help texts.
 var (
 	LoadFormats      = names(loadFormats)
 	PlacementFormats = names(placementFormats)
@@ -50,7 +50,7 @@ var (
 
 const headBytes = 64 << 10
 
-// open a file ("-": stdin); the format is the one asked for, or the only one that the first bytes speak for.
+// open opens a file ("-": stdin). The format is the requested one, or the only one that matches the first bytes.
 func open(path, asked string, formats []format, stdin io.Reader) (io.Reader, string, func(), error) {
 	in, done := stdin, func() {}
 	if path != "-" {
@@ -83,7 +83,7 @@ func open(path, asked string, formats []format, stdin io.Reader) (io.Reader, str
 	return r, name, done, nil
 }
 
-// foreign files that people have, by their first bytes without spaces, and what to do with them.
+// foreign has common files of other formats, by their first bytes without spaces, and advice on each.
 var foreign = []struct{ mark, advice string }{
 	{"layer_id,expert_id,count", "found a CSV file of SGLang, which has the counts of one rank and omits experts without tokens; add up the files of all ranks and write " +
 		"window,layer,expert,tokens with a line for every expert of every layer, or record with SGLang's mode stat (--format sglang)"},
@@ -92,7 +92,7 @@ var foreign = []struct{ mark, advice string }{
 	{"version https://git-lfs", "found a Git LFS pointer instead of the file; run git lfs pull"},
 }
 
-// guess the only format that the first bytes speak for.
+// guess returns the only format that matches the first bytes.
 func guess(head []byte, formats []format) (string, error) {
 	squeezed := string(bytes.Join(bytes.Fields(head), nil))
 	var found []string
@@ -104,7 +104,7 @@ func guess(head []byte, formats []format) (string, error) {
 			}
 		}
 	}
-	if len(found) == 2 && strings.HasPrefix(squeezed, "[[[") { // of lists of lists of lists
+	if len(found) == 2 && strings.HasPrefix(squeezed, "[[[") { // triply nested lists
 		found = found[:1]
 	}
 	if len(found) == 1 {
@@ -124,7 +124,7 @@ func guess(head []byte, formats []format) (string, error) {
 	return "", fmt.Errorf("the first %d bytes match the formats %s; set the format of the file", len(head), strings.Join(found, " and "))
 }
 
-// ReadLoads of a file in one of LoadFormats, or "auto". An Ascend scrape says too where the experts lie; else lies is nil.
+// ReadLoads reads a file in one of LoadFormats, or "auto". lies is the placement in an Ascend scrape, otherwise nil.
 func ReadLoads(path, asked string, o load.Options, stdin io.Reader) (trace *load.Trace, lies load.Placement, err error) {
 	r, found, done, err := open(path, asked, loadFormats, stdin)
 	if err != nil {
@@ -149,7 +149,7 @@ func ReadLoads(path, asked string, o load.Options, stdin io.Reader) (trace *load
 	return trace, lies, nil
 }
 
-// readScrape takes what the counters say since the start of the engine as one window.
+// readScrape takes the counters since the start of the engine as one window.
 func readScrape(r io.Reader, o load.Options) (*load.Trace, load.Placement, error) {
 	scrape, err := load.ReadAscendMetrics(r, o)
 	if err != nil {
@@ -170,7 +170,7 @@ func readScrape(r io.Reader, o load.Options) (*load.Trace, load.Placement, error
 	return &load.Trace{Windows: [][][]float64{window}}, scrape.Placement, nil
 }
 
-// ReadPlacement of a file in one of PlacementFormats, or "auto". SGLang's and vLLM's maps do not say on how many ranks they lie.
+// ReadPlacement reads a file in one of PlacementFormats, or "auto". SGLang's and vLLM's maps do not state the ranks.
 func ReadPlacement(path, asked string, ranks int, o load.Options, stdin io.Reader) (load.Placement, error) {
 	r, found, done, err := open(path, asked, placementFormats, stdin)
 	if err != nil {
@@ -194,14 +194,15 @@ func ReadPlacement(path, asked string, ranks int, o load.Options, stdin io.Reade
 	return p, nil
 }
 
-// Demands that Demand knows.
+// Values of Demand's `which`.
 const (
 	Forecast = "forecast"
 	Last     = "last"
 	Sum      = "sum"
 )
 
-// Demand to plan for: the forecast of the window after the last (of one window: that window), the last one, or all together.
+// Demand returns the load to plan for: the forecast after the last window (with one window: that window), the last
+// window, or the sum.
 func Demand(t *load.Trace, which string) (loads [][]float64, said string, err error) {
 	n := len(t.Windows)
 	switch {

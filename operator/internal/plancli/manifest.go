@@ -12,13 +12,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// object of a manifest: a document, or an item of a List.
+// object is an object of a manifest: a document, or an item of a List.
 type object struct {
 	node                              *yaml.Node
 	apiVersion, kind, namespace, name string
 }
 
-// called is how messages name it.
+// called names the object in messages.
 func (o object) called() string {
 	name := o.name
 	if o.namespace != "" {
@@ -30,7 +30,7 @@ func (o object) called() string {
 	return fmt.Sprintf("%s (line %d)", name, o.node.Line)
 }
 
-// objects of all YAML or JSON documents of a text, Lists taken apart.
+// objects returns the objects of all YAML or JSON documents of a text, including the items of Lists.
 func objects(text []byte) ([]object, error) {
 	var out []object
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -76,7 +76,7 @@ func appendObjects(out []object, n *yaml.Node) ([]object, error) {
 	return out, nil
 }
 
-// checkKeys of the mappings in a node: each of them once. An alias was checked where its anchor is.
+// checkKeys rejects duplicate keys in the mappings of a node. Aliases are checked at their anchors.
 func checkKeys(n *yaml.Node) error {
 	if n.Kind == yaml.MappingNode {
 		lines := map[string]int{}
@@ -98,7 +98,7 @@ func checkKeys(n *yaml.Node) error {
 
 var lineOfYAML = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
 
-// brokenYAML in our words: the parser's without its name.
+// brokenYAML reformats the parser's error, without the parser's name.
 func brokenYAML(err error) error {
 	text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "yaml: "), "\n")
 	if m := lineOfYAML.FindStringSubmatch(text); m[1] != "" {
@@ -107,7 +107,7 @@ func brokenYAML(err error) error {
 	return fmt.Errorf("invalid YAML: %s", text)
 }
 
-// child of a mapping by its key; nil if there is none.
+// child returns the value of a key of a mapping; nil: none.
 func child(n *yaml.Node, key string) *yaml.Node {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
@@ -132,7 +132,7 @@ func scalar(n *yaml.Node, path ...string) string {
 
 var step = regexp.MustCompile(`[^.\[\]]+`)
 
-// at is the node of a path like spec.parallelism.layers[0].expertGroup, or the last one of it that is there.
+// at returns the node at a path like spec.parallelism.layers[0].expertGroup, or the last existing node on it.
 func at(n *yaml.Node, path string) *yaml.Node {
 	for _, key := range step.FindAllString(path, -1) {
 		next := child(n, key)
@@ -150,7 +150,7 @@ func at(n *yaml.Node, path string) *yaml.Node {
 	return n
 }
 
-// describe a node in a few words.
+// describe describes a node in a few words.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -170,7 +170,7 @@ func describe(n *yaml.Node) string {
 	return "something else"
 }
 
-// kinds of objects, each once, as they come.
+// kinds lists the kinds of objects, each once, in order.
 func kinds(objects []object) string {
 	var out []string
 	for _, o := range objects {

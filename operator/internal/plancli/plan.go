@@ -12,11 +12,11 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// World is a width and a mode. Ranks 0: there is none yet.
+// World is a width and a mode. Ranks 0: no world yet.
 type World struct {
 	Ranks int    `json:"ranks"`
 	Mode  string `json:"mode,omitempty"`
-	// Layout of a world in mode Hybrid; there only then.
+	// Layout of a world in mode Hybrid; otherwise nil.
 	Layout layout.Ranges `json:"layout,omitempty"`
 }
 
@@ -34,15 +34,16 @@ type PlanInput struct {
 	RanksPerPod int
 	SpareBanks  uint32
 	MemoryBytes uint64         // of each rank for weights; 0: not checked
-	Old         load.Placement // of From in mode ExpertParallel; nil: as a world starts
-	// Loads [MoE layer][expert]; nil: as little moves as possible, whatever the load. Else experts are placed for them:
+	Old         load.Placement // of From in mode ExpertParallel; nil: the initial placement
+	// Loads [MoE layer][expert], to place experts by; nil: move as little as possible. The fields below apply to a
+	// placement by load.
 	Loads     [][]float64
 	Redundant int
 	MaxMoves  int
 	Price     float64
 }
 
-// Plan makes the plan that the operator would make, for members that hold what their layout says.
+// Plan makes the plan that the operator would make, for members that hold the pieces of their layout.
 func Plan(in PlanInput) (*PlanReport, error) {
 	if in.RanksPerPod < 1 {
 		return nil, fmt.Errorf("number of ranks per pod is %d; want at least 1", in.RanksPerPod)
@@ -57,7 +58,7 @@ func Plan(in PlanInput) (*PlanReport, error) {
 	var current *tangramv1.Layout
 	if in.From.Ranks != 0 {
 		now, err := in.to(nil, in.From, nil)
-		if err == nil && in.Old != nil { // a first layout has one copy of each
+		if err == nil && in.Old != nil { // an initial layout has one copy of each
 			now, err = in.to(now.Final, in.From, sorted(in.Old))
 		}
 		if err != nil {
@@ -81,7 +82,7 @@ func Plan(in PlanInput) (*PlanReport, error) {
 	return r, nil
 }
 
-// balance of the loads on the wanted ranks, from what lies where.
+// balance places experts on the target ranks by load, from the active placement.
 func (in *PlanInput) balance(current *tangramv1.Layout) (*BalanceReport, error) {
 	if in.To.Mode != layout.Expert.String() {
 		return nil, fmt.Errorf("--load cannot be used with target mode %s: experts are placed by load only in ExpertParallel mode", in.To.Mode)
@@ -99,7 +100,7 @@ func (in *PlanInput) balance(current *tangramv1.Layout) (*BalanceReport, error) 
 		b.Old, b.Mode = old.Lists(), Incremental
 	}
 	r, err := Balance(b)
-	if err == nil && hollow(r.Placement) { // a layout has no rank without an expert
+	if err == nil && hollow(r.Placement) { // in a layout, every rank has an expert
 		b.Mode = Full
 		r, err = Balance(b)
 	}
@@ -112,7 +113,7 @@ func hollow(placement [][][]int32) bool {
 	})
 }
 
-// sorted as layout.Shape wants it, without what is empty.
+// sorted converts a placement for layout.Shape, without empty slots.
 func sorted(p [][][]int32) [][][]uint32 {
 	if p == nil {
 		return nil
@@ -133,7 +134,7 @@ func sorted(p [][][]int32) [][][]uint32 {
 	return out
 }
 
-// to plans from a layout to a world.
+// to plans a transition from a layout to a world.
 func (in *PlanInput) to(current *tangramv1.Layout, w World, placed [][][]uint32) (*planner.Result, error) {
 	mode, err := layout.ParseMode(w.Mode)
 	if err != nil {

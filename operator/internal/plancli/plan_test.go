@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Bytes by rank, by transfer and of the plan are the same, in any resize or switch; so is what each rank has in the end.
+// In any resize or switch, the bytes by rank, by transfer and of the plan agree, and so do the ranks' final pieces.
 func TestPlansAddUp(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 4))
 	for _, model := range []string{"Mixtral-8x7B", "gpt-oss-20b"} { // gpt-oss: experts with a tail
@@ -39,7 +39,8 @@ func TestPlansAddUp(t *testing.T) {
 			if in.Loads == nil {
 				require.Equal(t, r.BoundBytes, r.ExpertBytes)
 			}
-			if in.From.Mode == "ExpertParallel" && in.To.Mode == "ExpertParallel" && in.Loads == nil { // one copy of each before and after
+			// One copy of each expert before and after.
+			if in.From.Mode == "ExpertParallel" && in.To.Mode == "ExpertParallel" && in.Loads == nil {
 				require.Equal(t, brings, drops)
 			}
 			require.Equal(t, whole(in.From) && whole(in.To), r.Rounds != nil, "%+v", r.Flips)
@@ -50,7 +51,7 @@ func TestPlansAddUp(t *testing.T) {
 // whole: no expert is sliced.
 func whole(w World) bool { return w.Mode == "ExpertParallel" || w.Ranks == 1 }
 
-// A load of nothing in one layer gives joiners nothing to do there, and yet no rank may be without an expert.
+// A layer without load gives joiners no work there, but each rank must have an expert.
 func TestALayerWithoutLoad(t *testing.T) {
 	v, err := Geometry("Mixtral-8x7B", 128, 0, 0)
 	require.NoError(t, err)

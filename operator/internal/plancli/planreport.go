@@ -20,7 +20,7 @@ type PlanReport struct {
 	From            World          `json:"from"`
 	To              World          `json:"to"`
 	ExpertBytes     uint64         `json:"expertBytes"`
-	BoundBytes      uint64         `json:"boundBytes"` // no layout of that shape needs fewer
+	BoundBytes      uint64         `json:"boundBytes"` // lower bound for any layout of that shape
 	DenseBytes      uint64         `json:"denseBytes"`
 	LocalBytes      uint64         `json:"localBytes"`
 	CheckpointBytes uint64         `json:"checkpointBytes"` // part of expert and dense bytes
@@ -34,10 +34,10 @@ type PlanReport struct {
 // FlipReport is one flip of the chain.
 type FlipReport struct {
 	Kind   string `json:"kind"`
-	Layers int    `json:"layers"` // that it changes
+	Layers int    `json:"layers"` // number of layers that it changes
 }
 
-// RankReport is one rank's part. Brings and Drops count experts of a layer, whole or in part.
+// RankReport is the part of one rank. Brings and Drops count a layer's experts, whole or in part.
 type RankReport struct {
 	Rank        int    `json:"rank"`
 	Fate        string `json:"fate"` // stays, joins or leaves
@@ -50,7 +50,7 @@ type RankReport struct {
 	SteadyBytes uint64 `json:"steadyBytes"`
 }
 
-// Transfer is what one rank brings from another. From -1 is the checkpoint. Pieces are runs of rows of an expert of a layer.
+// Transfer is the copy from one rank to another. From -1 is the checkpoint. Pieces are runs of rows of one expert.
 type Transfer struct {
 	From   int    `json:"from"`
 	To     int    `json:"to"`
@@ -58,7 +58,7 @@ type Transfer struct {
 	Bytes  uint64 `json:"bytes"`
 }
 
-// expertOf a MoE layer.
+// expertOf identifies an expert of a MoE layer.
 type expertOf struct{ layer, expert uint32 }
 
 func held(l *tangramv1.Layout, v *geometry.View, rank int) map[expertOf][]geometry.Run {
@@ -73,7 +73,7 @@ func held(l *tangramv1.Layout, v *geometry.View, rank int) map[expertOf][]geomet
 	return out
 }
 
-// fill the report from the parts of a plan. Ranks are those between join and leave: the old ones, then the joiners.
+// fill fills the report from a plan's parts. Ranks are those between join and leave: the old ones, then the joiners.
 func (r *PlanReport) fill(v *geometry.View, current *tangramv1.Layout, result *planner.Result) {
 	p := result.Plan
 	r.ExpertBytes, r.BoundBytes, r.DenseBytes = p.Cost.GetExpertBytes(), p.Cost.GetExpertBoundBytes(), p.Cost.GetDenseBytes()
@@ -147,7 +147,7 @@ func fate(rank, before, after int) string {
 	return "stays"
 }
 
-// drops counts what a rank holds and shall not hold.
+// drops counts the pieces that a rank holds now but not in the target.
 func (r *RankReport) drops(v *geometry.View, before, after map[expertOf][]geometry.Run) {
 	for k, runs := range before {
 		gone, whole := uint32(0), uint32(0)
@@ -215,7 +215,7 @@ func (r *PlanReport) Table(w *tabwriter.Writer, most int) {
 	}
 }
 
-// folded flips: what repeats is told once, with how often.
+// folded joins equal consecutive flips, with their number.
 func folded(flips []FlipReport) string {
 	var out []string
 	for i := 0; i < len(flips); {

@@ -10,10 +10,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Outputs that Print knows.
+// Outputs lists the formats of Print.
 const Outputs = "table, json, yaml"
 
-// CheckOutput before anything is computed.
+// CheckOutput checks the format before anything is computed.
 func CheckOutput(output string) error {
 	switch output {
 	case "table", "json", "yaml":
@@ -22,12 +22,12 @@ func CheckOutput(output string) error {
 	return fmt.Errorf("--output is %q; want one of %s", output, Outputs)
 }
 
-// Report can be told as a table of at most so many lines of a kind (0: all); as JSON and YAML it is whole.
+// Report can be printed as a table, with at most `most` lines of a kind (0: all). JSON and YAML are always complete.
 type Report interface {
 	Table(w *tabwriter.Writer, most int)
 }
 
-// Print a report.
+// Print prints a report.
 func Print(out io.Writer, output string, r Report, most int) error {
 	switch output {
 	case "json":
@@ -45,7 +45,7 @@ func Print(out io.Writer, output string, r Report, most int) error {
 		_, err = out.Write(wire)
 		return err
 	}
-	var text strings.Builder // which does not fail, so neither do the lines below
+	var text strings.Builder // writes to it cannot fail, nor can the lines below
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	r.Table(w, most)
 	_ = w.Flush()
@@ -61,7 +61,7 @@ func (b Balanced) cells() string {
 	return fmt.Sprintf("%.4f\t%.4f\t%.4f\t%.4f\t%.4f\t", b.Now, b.After, b.Reachable, b.Floor, b.Weighted)
 }
 
-// Table of the report.
+// Table prints the report as tables.
 func (r *BalanceReport) Table(w *tabwriter.Writer, most int) {
 	line(w, "%d layers of %d experts on %s (%s), %d slots per rank and layer: %d redundant experts per layer", len(r.Layers), r.Experts, plural(r.Ranks, "rank"), plural(r.Nodes, "node"), r.Slots, r.Redundant)
 	line(w, "load: %s; active placement: %s; mode: %s", r.Demand, r.Old, r.Mode)

@@ -15,17 +15,18 @@ import (
 // SizeInput of SizeRank.
 type SizeInput struct {
 	Geometry *geometry.View
-	// Widths that the world may have, in ranks, ascending: every change between two of them, and every switch of the mode, must fit.
+	// Widths that the world may have, in ranks, ascending. Every change between two of them and every switch of the
+	// mode must fit.
 	Widths      []int
 	RanksPerPod int
 	SpareBanks  uint32
-	// Modes that the world may have. TensorParallel only at widths that its experts can be sharded over.
+	// Modes that the world may have. TensorParallel is possible only at widths that its experts can be sharded over.
 	Modes []layout.Mode
-	// MemoryBytes of a rank for weights and KV cache. 0: as much as KVTokens need.
+	// MemoryBytes of a rank for weights and KV cache. 0: as much as KVTokens needs.
 	MemoryBytes uint64
-	// Lenient: TensorParallel is left out at widths that cannot share an expert, where it would be an error.
+	// Lenient skips TensorParallel at widths that cannot share an expert, instead of failing.
 	Lenient bool
-	// KVTokens that a rank shall hold in mode ExpertParallel, if MemoryBytes is 0.
+	// KVTokens is the KV cache of a rank in mode ExpertParallel, if MemoryBytes is 0.
 	KVTokens uint64
 }
 
@@ -39,16 +40,16 @@ type SizeItem struct {
 type SizeReport struct {
 	WeightsBytes uint64 `json:"weightsBytes"` // spec.memory.weights
 	KVBytes      uint64 `json:"kvBytes"`      // spec.memory.kvCache
-	KVTokens     uint64 `json:"kvTokens"`     // that a rank holds in mode ExpertParallel
-	// Items of WeightsBytes and KVBytes. Their sum is both.
+	KVTokens     uint64 `json:"kvTokens"`     // per rank, in mode ExpertParallel
+	// Items add up to WeightsBytes + KVBytes.
 	Items []SizeItem `json:"items"`
 }
 
-// mostWidths that WidthsBetween gives.
+// mostWidths limits the even spacing of WidthsBetween.
 const mostWidths = 5
 
-// WidthsBetween are numbers of ranks that a world of so many pods may have, ascending: all from low to high if there are few, else evenly spaced ones with both ends
-// and with the pods that it starts with.
+// WidthsBetween returns numbers of ranks that a world may have, ascending: the widths from low to high, or evenly
+// spaced ones if there are many. Both ends and the initial number of pods are among them.
 func WidthsBetween(low, start, high, ranksPerPod int) []int {
 	pods := []int{low, start, high}
 	for i := range mostWidths {
@@ -62,11 +63,11 @@ func WidthsBetween(low, start, high, ranksPerPod int) []int {
 	return pods
 }
 
-// sizeUnit to which pools are rounded up.
+// sizeUnit is the unit to which pools are rounded up.
 const sizeUnit = 1 << 20
 
-// SizeRank computes the memory of a rank with the planner itself: the peak of every transition between the widths and modes, and the repair of the loss of any rank. Errors say
-// which width or how much memory is wrong.
+// SizeRank computes the memory of a rank with the planner. It covers every transition between the widths and modes, and
+// the repair after the loss of any rank. Errors name the wrong width or the missing memory.
 func SizeRank(in SizeInput) (*SizeReport, error) {
 	plan := PlanInput{Geometry: in.Geometry, RanksPerPod: in.RanksPerPod, SpareBanks: in.SpareBanks}
 	var worlds []World
@@ -132,7 +133,7 @@ func SizeRank(in SizeInput) (*SizeReport, error) {
 
 func gb(bytes uint64) float64 { return float64(bytes) / 1e9 }
 
-// peakOf a plan: the most that a rank needs at a time.
+// peakOf returns the peak memory of any rank in a plan.
 func peakOf(result *planner.Result) uint64 {
 	var peak uint64
 	for _, flip := range result.Plan.Flips {
@@ -143,11 +144,12 @@ func peakOf(result *planner.Result) uint64 {
 	return peak
 }
 
-// repairNeed is the most that a rank needs if any one rank is lost.
+// repairNeed returns the largest memory of a survivor after the loss of any rank.
 func repairNeed(v *geometry.View, l *tangramv1.Layout) (uint64, error) {
 	in := planner.HeadroomInput{Geometry: v, Layout: l}
 	for _, m := range l.Members {
-		in.Members = append(in.Members, planner.Member{Member: m, MemoryBytes: 1}) // each is short: the worst one is short of the most
+		// Each is short, so the worst loss is the one with the largest shortage.
+		in.Members = append(in.Members, planner.Member{Member: m, MemoryBytes: 1})
 	}
 	result, err := planner.Headroom(in)
 	if err != nil {

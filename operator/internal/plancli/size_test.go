@@ -11,7 +11,7 @@ import (
 	"tangram.dev/operator/pkg/planner"
 )
 
-// Every transition and every repair fits into the memory that was computed; with a page less one of them does not.
+// Every transition and every repair fits into the computed memory, and with one page less, one of them does not.
 func TestSizeRank_WhenWorldChanges(t *testing.T) {
 	dice := rand.New(rand.NewPCG(4, 2))
 	for _, model := range []string{"Mixtral-8x7B", "gpt-oss-20b", "Qwen3-30B-A3B"} {
@@ -35,7 +35,7 @@ func TestSizeRank_WhenWorldChanges(t *testing.T) {
 	}
 }
 
-// fits says why a transition or a repair of the worlds of in does not fit into so much memory.
+// fits returns why a transition or a repair of the worlds of in does not fit into this memory.
 func fits(in SizeInput, memory uint64) error {
 	plan := PlanInput{Geometry: in.Geometry, RanksPerPod: in.RanksPerPod, SpareBanks: in.SpareBanks, MemoryBytes: memory}
 	for _, from := range in.Widths {

@@ -11,7 +11,7 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// CheckpointSize is the memory that a rank needs for a checkpoint, and what follows from the checkpoint beside it.
+// CheckpointSize is the memory that a rank needs for a checkpoint, with properties of the checkpoint.
 type CheckpointSize struct {
 	SizeReport
 	Model       string `json:"model"`
@@ -19,8 +19,9 @@ type CheckpointSize struct {
 	ExpertBytes uint64 `json:"expertBytes"`
 }
 
-// SizeCheckpoint computes the memory of a rank for a model: the folder of its checkpoint, its config.json, or the name of a public model. denseBytes 0: read from
-// the folder's safetensors. granuleRows 0: such that the widest world can share an expert. in.Geometry is filled.
+// SizeCheckpoint computes the memory of a rank for a checkpoint's folder, a config.json, or a public model by name. If
+// denseBytes is 0, it reads them from the folder's safetensors. If granuleRows is 0, it chooses them so that the widest
+// world can share an expert. It sets in.Geometry.
 func SizeCheckpoint(model string, granuleRows uint32, pageBytes, denseBytes uint64, in SizeInput) (*CheckpointSize, error) {
 	v, err := Geometry(model, granuleRows, pageBytes, denseBytes)
 	if err != nil {
@@ -49,7 +50,7 @@ func SizeCheckpoint(model string, granuleRows uint32, pageBytes, denseBytes uint
 	return &CheckpointSize{SizeReport: *r, Model: g.Model, GranuleRows: in.Geometry.Proto.GranuleRows, ExpertBytes: in.Geometry.ExpertBytes}, nil
 }
 
-// denseOf a checkpoint's folder.
+// denseOf returns the dense bytes of a checkpoint's folder.
 func denseOf(model string) (uint64, error) {
 	folder := model
 	if strings.HasSuffix(folder, ".json") {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Count with commas between thousands.
+// Count formats a number with commas between thousands.
 func Count[T int | uint64](n T) string {
 	digits := strconv.FormatInt(int64(n), 10)
 	sign := ""
@@ -18,7 +18,7 @@ func Count[T int | uint64](n T) string {
 	return sign + digits
 }
 
-// Size of so many bytes, in decimal units: 1 GB is 1e9 bytes.
+// Size formats bytes in decimal units: 1 GB is 1e9 bytes.
 func Size(bytes uint64) string {
 	if bytes == 0 {
 		return "0"

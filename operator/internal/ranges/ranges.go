@@ -1,4 +1,4 @@
-// Package ranges turns layouts as MoEDeployments write them into those of pkg/layout, and back.
+// Package ranges converts the layer ranges of a MoEDeployment to those of pkg/layout, and back.
 package ranges
 
 import (
@@ -17,7 +17,7 @@ func OfSpec(spec []api.LayerRange) layout.Ranges {
 		case n == nil:
 			return 1 // the CRD's default
 		case n.Type == intstr.String:
-			return layout.AllRanks // the CRD takes no other word
+			return layout.AllRanks // the only string that the CRD accepts
 		}
 		return uint32(n.IntVal)
 	}
@@ -29,7 +29,7 @@ func OfSpec(spec []api.LayerRange) layout.Ranges {
 	return out
 }
 
-// Status tells of a layout in force, whose groups are all numbers.
+// Status converts the ranges of an active layout, whose groups are all numbers.
 func Status(ranges layout.Ranges) []api.RangeStatus {
 	var out []api.RangeStatus
 	for _, x := range ranges {

@@ -1,4 +1,4 @@
-// Package readings asks the gateways of a world for its load and keeps what they said lately.
+// Package readings queries the gateways of a world for its load and keeps the last readings.
 package readings
 
 import (
@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// keep: seconds of readings.
+	// keep is the seconds of readings to keep.
 	keep = 300
-	// staleAfter: seconds after which the last reading says nothing of now.
+	// staleAfter is the age in seconds from which the last reading is outdated.
 	staleAfter = 10
-	// silent ends a connection over which nothing comes through.
+	// silent is the timeout of a connection on which nothing arrives.
 	silent = 5 * time.Second
 	// mostBytes of a report: 8,192 ranks with all kinds of steps.
 	mostBytes = 64 << 20
@@ -32,13 +32,13 @@ const (
 // Options of a reader.
 type Options struct {
 	World string
-	TLS   *tls.Config   // of a client that gateways let in
-	Every time.Duration // 0: 1 s. A gateway that does not answer within it counts as one that does not
+	TLS   *tls.Config   // client side; gateways must accept it
+	Every time.Duration // interval and timeout of the queries; 0: 1 s
 	Log   *slog.Logger
-	// Taken is told each reading, one after another; may be nil.
+	// Taken receives each reading, one after another; may be nil.
 	Taken func(*telemetry.Sample)
 
-	connect func(context.Context, string) (net.Conn, error) // to a gateway, for tests; nil: by TCP
+	connect func(context.Context, string) (net.Conn, error) // dials a gateway, for tests; nil: TCP
 }
 
 // Reader of one world.
@@ -54,7 +54,7 @@ type Reader struct {
 	err      error // of the last reading
 }
 
-// Open begins to read; until SetGateways there is nobody to ask.
+// Open starts to read. It queries no gateway before SetGateways.
 func Open(o Options) (*Reader, error) {
 	if o.Every == 0 {
 		o.Every = time.Second
@@ -72,14 +72,14 @@ func Open(o Options) (*Reader, error) {
 	return r, nil
 }
 
-// Close ends it.
+// Close stops the reader.
 func (r *Reader) Close() {
 	r.cancel()
 	r.wait.Wait()
 	r.SetGateways(nil)
 }
 
-// SetGateways to ask from now on, host:port.
+// SetGateways sets the gateways to query from now on, host:port.
 func (r *Reader) SetGateways(addresses []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,7 +99,7 @@ func (r *Reader) SetGateways(addresses []string) {
 	}
 	for a, conn := range r.gateways {
 		if !wanted[a] {
-			_ = conn.Close() // of a pod that is gone
+			_ = conn.Close() // its pod no longer exists
 			delete(r.gateways, a)
 		}
 	}
@@ -141,7 +141,7 @@ func (r *Reader) run(ctx context.Context) {
 	}
 }
 
-// ask all gateways at once.
+// ask queries all gateways concurrently.
 func (r *Reader) ask(ctx context.Context) []telemetry.Read {
 	r.mu.Lock()
 	gateways := make(map[string]*grpc.ClientConn, len(r.gateways))
@@ -165,10 +165,10 @@ func (r *Reader) ask(ctx context.Context) []telemetry.Read {
 	return reads
 }
 
-// Now on the clock of the samples, in seconds.
+// Now returns the time on the clock of the samples, in seconds.
 func (r *Reader) Now() float64 { return time.Since(r.born).Seconds() }
 
-// Last is the newest sample, and what the last so many seconds said. The error says why nothing is known of now.
+// Last returns the newest sample and the window of the last `seconds`. The error says why there is no current data.
 func (r *Reader) Last(seconds float64) (*telemetry.Sample, *telemetry.Window, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,21 +182,21 @@ func (r *Reader) Last(seconds float64) (*telemetry.Sample, *telemetry.Window, er
 	return r.history.Last(), w, nil
 }
 
-// Between two times; the error says that not all of it is known.
+// Between returns the window between two times; the error says that part of it is missing.
 func (r *Reader) Between(from, to time.Time) (*telemetry.Window, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.history.Between(from.Sub(r.born).Seconds(), to.Sub(r.born).Seconds())
 }
 
-// Reading is what gateways told last, and what the last seconds said.
+// Reading is the newest sample of the gateways, and the window that ends with it.
 type Reading struct {
 	At     time.Time
 	Sample *telemetry.Sample
 	Window *telemetry.Window
 }
 
-// Reading of the last so long.
+// Reading returns the newest sample and the window of the given length.
 func (r *Reader) Reading(window time.Duration) (Reading, error) {
 	sample, said, err := r.Last(window.Seconds())
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-const soon = time.Minute // of the bubble's clock: only a hang comes so far
+const soon = time.Minute // on the bubble's clock: only a hang waits this long
 
 type world struct {
 	t      *testing.T
 	folder *pki.Folder
 }
 
-// gateway of the world: the real one, with nobody behind it.
+// gateway starts a real gateway of the world, without engines.
 func (w *world) gateway(name string) (pool *gateway.Pool, address string, stop func()) {
 	w.t.Helper()
 	files, err := w.folder.Issue(name, "gateway", nil)
@@ -50,7 +50,7 @@ func (w *world) gateway(name string) (pool *gateway.Pool, address string, stop f
 	return pool, l.Addr().String(), stop
 }
 
-// leave has a client come and leave.
+// leave submits a request whose client disconnects.
 func leave(t *testing.T, p *gateway.Pool, id string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

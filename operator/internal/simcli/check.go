@@ -9,11 +9,11 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// Models that can be simulated: those with kernel tables, as their geometries are named.
+// Models returns the models with kernel tables, by the names of their geometries.
 func Models() []string {
 	all, err := geometry.Public()
 	if err != nil {
-		return nil // embedded; Tables says what is wrong
+		return nil // embedded; Tables reports the error
 	}
 	var out []string
 	for _, g := range all {
@@ -25,7 +25,7 @@ func Models() []string {
 	return out
 }
 
-// Tables of a model in any case, and its geometry for so many ranks.
+// Tables returns the kernel table of a model, named in any case, and its geometry for this number of ranks.
 func Tables(model string, ranks int) (*geometry.View, *kernels.Table, error) {
 	if !slices.ContainsFunc(Models(), func(name string) bool { return strings.EqualFold(name, model) }) {
 		return nil, nil, fmt.Errorf("no measured kernels for --model %q; want one of %s", model, strings.Join(Models(), ", "))
@@ -41,7 +41,7 @@ func Tables(model string, ranks int) (*geometry.View, *kernels.Table, error) {
 	return v, table, nil
 }
 
-// CheckRanks of a flag: kernels were measured on so many.
+// CheckRanks checks the number of ranks of a flag: kernels were measured up to kernels.MeasuredRanks.
 func CheckRanks(flag string, ranks int) error {
 	if ranks < 1 || ranks > kernels.MeasuredRanks {
 		return fmt.Errorf("%s is %d; want 1 to %d, the measured numbers of ranks", flag, ranks, kernels.MeasuredRanks)
@@ -49,7 +49,7 @@ func CheckRanks(flag string, ranks int) error {
 	return nil
 }
 
-// CheckKernels that are asked for by flags.
+// CheckKernels checks that kernels of this engine and routing were measured.
 func CheckKernels(t *kernels.Table, engineFlag, engine, routing string) error {
 	if !slices.Contains(t.Engines(), engine) {
 		return fmt.Errorf("no measured kernels for %s %q; want one of %s", engineFlag, engine, strings.Join(t.Engines(), ", "))
@@ -60,7 +60,7 @@ func CheckKernels(t *kernels.Table, engineFlag, engine, routing string) error {
 	return nil
 }
 
-// check all that does not need the requests.
+// check checks everything that does not need the requests.
 func (o Options) check() error {
 	if o.Times < 1 {
 		return fmt.Errorf("--times is %d; want at least 1", o.Times)
@@ -119,7 +119,7 @@ func (o Options) checkPolicies() error {
 	return nil
 }
 
-// Joined policies of a list with commas: a hybrid has one in its name (g8,t1).
+// Joined rejoins policies of a comma-separated list: the name of a hybrid contains a comma (g8,t1).
 func Joined(list []string) []string {
 	var out []string
 	for _, name := range list {
@@ -132,5 +132,5 @@ func Joined(list []string) []string {
 	return out
 }
 
-// group of a hybrid's name: a letter and a number.
+// group: part of a hybrid's name, a letter and a number.
 func group(name string) bool { return len(name) > 1 && strings.Trim(name[1:], "0123456789") == "" }

@@ -6,26 +6,26 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// MostCrossing requests that are looked at where modes cross: attention was measured up to so many.
+// MostCrossing is the largest number of requests to consider: attention was measured up to it.
 const MostCrossing = 512
 
-// Crossover is where the modes of a world cross on one engine's kernels.
+// Crossover is the crossover of a world's modes on one engine's kernels.
 type Crossover struct {
 	Engine  string `json:"engine"`
 	Routing string `json:"routing"`
-	Context int    `json:"context"` // tokens, of each request
+	Context int    `json:"context"` // tokens per request
 	kernels.Crossing
 	Points []CrossPoint `json:"points"`
 }
 
-// CrossPoint is a step of so many requests in both modes, in seconds.
+// CrossPoint is a step with this number of requests in both modes, in seconds.
 type CrossPoint struct {
 	Requests int           `json:"requests"`
 	Expert   kernels.Parts `json:"expert"`
 	Tensor   kernels.Parts `json:"tensor"`
 }
 
-// Crossovers on each engine's kernels, for each routing and context, at powers of two of requests.
+// Crossovers computes one for each engine, routing and context, with points at powers of two of requests.
 func Crossovers(model string, ranks int, engines, routings []string, contexts []int) ([]Crossover, error) {
 	if ranks < 2 {
 		return nil, fmt.Errorf("--ranks is %d; want at least 2, because both modes are the same on one rank", ranks)
@@ -70,7 +70,7 @@ func Crossovers(model string, ranks int, engines, routings []string, contexts []
 	return out, nil
 }
 
-// Words that say it.
+// Words describes the crossover.
 func (c Crossover) Words() string {
 	switch {
 	case c.Below >= MostCrossing:

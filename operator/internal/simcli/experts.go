@@ -8,21 +8,21 @@ import (
 	"tangram.dev/operator/pkg/load"
 )
 
-// Experts is how the load lies on a model's experts, and how many copies of them may be kept.
+// Experts is the load of a model's experts, and the limit of redundant ones.
 type Experts struct {
 	File, Format string  // a recorded load; or
-	Skew         float64 // how far popularities are apart: sigma of their logarithms, drawn
-	Redundant    int     // slots of each layer beyond one for each expert, at most
+	Skew         float64 // skew of the drawn popularities: sigma of their logarithms
+	Redundant    int     // limit of slots per layer beyond one for each expert
 }
 
 func (e Experts) said() bool { return e.File != "" || e.Skew != 0 }
 
 const (
 	drawnWindows     = 8
-	drawnAssignments = 32768 // tokens of a window times the experts that each is sent to
+	drawnAssignments = 32768 // tokens of a window times experts per token
 )
 
-// windows of the load, of a model with so many layers and experts.
+// windows returns the windows of the load, for a model of this size.
 func (e Experts) windows(layers, experts int, seed uint64, stdin io.Reader) ([][][]float64, error) {
 	switch {
 	case !e.said():
@@ -56,7 +56,8 @@ func (e Experts) windows(layers, experts int, seed uint64, stdin io.Reader) ([][
 	return t.Windows, nil
 }
 
-// slots of a rank in each layer that are worth a look: one for each expert, and 1, 2, 4, ... more, to as many as may be. On one rank no copy is of use.
+// slots returns the numbers of slots per rank and layer to try: one for each expert, and 1, 2, 4, ... more, up to the
+// limit. On one rank, replicas are of no use.
 func (e Experts) slots(experts, ranks int) []int {
 	least := (experts + ranks - 1) / ranks
 	out := []int{least}
@@ -66,8 +67,9 @@ func (e Experts) slots(experts, ranks int) []int {
 	return out
 }
 
-// imbalance of the best placement that the planner finds: what the busiest rank is asked for over the mean, in the mean of windows and layers. It is planned for
-// the first half of the windows and judged by the others, as what is planned for flatters it; of one window by that.
+// imbalance of the best placement that the planner finds: the load of the busiest rank over the mean, averaged over
+// windows and layers. The first half of the windows is for planning and the second for judging, because a plan looks
+// too good on its own windows. A single window is used for both.
 func imbalance(windows [][][]float64, ranks, slots int) (float64, error) {
 	half := len(windows) / 2
 	before, after := windows[:max(half, 1)], windows[half:]

@@ -12,14 +12,14 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// Offer is a world that keeps one shape: what its clients felt and what it cost.
+// Offer is a world of constant shape: the latencies of its clients and its cost.
 type Offer struct {
 	Mode       string  `json:"mode"`
 	Ranks      int     `json:"ranks"`
-	Redundant  int     `json:"redundant"`           // slots of each layer beyond one for each expert
-	Imbalance  float64 `json:"imbalance,omitempty"` // of the ranks' experts, the busiest over the mean; 0: as the routing of the kernels has it
-	Refused    string  `json:"refused,omitempty"`   // why it cannot serve these requests at all
-	Attained   float64 `json:"attained"`            // share of the requests that the SLO was kept for
+	Redundant  int     `json:"redundant"`           // slots per layer beyond one for each expert
+	Imbalance  float64 `json:"imbalance,omitempty"` // busiest rank's expert load over the mean; 0: the kernels' routing
+	Refused    string  `json:"refused,omitempty"`   // why it cannot serve these requests
+	Attained   float64 `json:"attained"`            // share of the requests within the SLO
 	RankHours  float64 `json:"rankHours"`           // until the last answer
 	FirstToken Spread  `json:"firstToken"`
 	PerToken   Spread  `json:"perToken"`
@@ -33,12 +33,13 @@ type Spread struct {
 	Max  float64 `json:"max"`
 }
 
-// alike are rank-hours that differ by less than this: then the better offer has fewer redundant experts, or keeps the SLO for more requests.
+// alike: rank-hours that differ by less count as equal; then fewer redundant experts, or more requests within the SLO,
+// win.
 const alike = .01
 
-// Recommend plays the requests in both modes on every width from one rank to o.Ranks, mode ExpertParallel with every number of redundant experts that o.Experts
-// allows, and gives all of it in that order, with the index of the one that keeps the SLO for its share of requests at the least rank-hours; -1: none does.
-// Progress is told before each.
+// Recommend simulates both modes at each number of ranks up to o.Ranks. ExpertParallel is simulated with each number of
+// redundant experts in o.Experts. It returns all offers in this order and the index of the best: the cheapest in
+// rank-hours that keeps the SLO, or -1. It calls progress before each.
 func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode string, ranks, redundant int)) (offers []Offer, best int, err error) {
 	if err := slo.Check(); err != nil {
 		return nil, -1, err
@@ -99,7 +100,7 @@ func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode
 				}
 				offers = append(offers, offer)
 				if offer.Refused != "" {
-					break // more copies leave less
+					break // more replicas leave less memory
 				}
 			}
 		}
@@ -107,8 +108,8 @@ func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode
 	return offers, bestOf(offers, slo.Share), nil
 }
 
-// bestOf offers: of those that keep the SLO at rank-hours that are alike with the least, the one with the fewest redundant experts, and of these the one that
-// keeps it for most.
+// bestOf returns the index of the best offer. Of the offers that keep the SLO at about the least rank-hours, it prefers
+// the fewest redundant experts, then the most requests within the SLO.
 func bestOf(offers []Offer, share float64) int {
 	keeps := func(f Offer) bool { return f.Refused == "" && f.Attained >= share }
 	least, best := math.Inf(1), -1

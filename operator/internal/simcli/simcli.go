@@ -29,10 +29,10 @@ type Options struct {
 	Seed                         uint64
 	Width                        Width
 	Experts                      Experts
-	Hybrids                      []string     // that policies may choose beside modes ExpertParallel and TensorParallel: g/t, a number of ranks or all
-	Tell                         func(string) // takes warnings; nil: they are dropped
+	Hybrids                      []string     // more shapes for policies: g/t, each a number of ranks or all
+	Tell                         func(string) // receives warnings; nil: dropped
 	Sampled                      bool         // results have samples of the world
-	Policies                     []string     // that will be played; with width among them steps of all worlds have as many tokens for each rank
+	Policies                     []string     // to simulate; `width` gives all worlds the same step tokens per rank
 }
 
 // Defaults are those of the command line.
@@ -41,16 +41,16 @@ func Defaults() Options {
 		Width: Width{Min: 1, Mode: "ExpertParallel", SLO: policy.SLO{Share: .9}, PodSeconds: 60}}
 }
 
-// World to play in.
+// World is a simulated world and its requests.
 type World struct {
 	Config   simulator.Config
 	Requests []simulator.Request
 	priors   []*kernels.Step
 	o        Options
-	refused  error // why both modes of o.Ranks cannot be played; only where widths are
+	refused  error // why both modes cannot be simulated with o.Ranks; only if `width` is among the policies
 }
 
-// Load requests and tables. Options are checked before a trace is read.
+// Load loads requests and tables. It checks the options before it reads a trace.
 func Load(o Options, stdin io.Reader) (*World, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func Load(o Options, stdin io.Reader) (*World, error) {
 	return o.world(requests)
 }
 
-// Make a world for requests that are there.
+// Make builds a world for the given requests.
 func Make(o Options, requests []simulator.Request) (*World, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func (o Options) world(requests []simulator.Request) (*World, error) {
 	return w, nil
 }
 
-// kinds of shapes that policies choose from.
+// kinds returns the kinds of shapes that policies choose from.
 func (o Options) kinds() ([]kernels.Kind, error) {
 	out := []kernels.Kind{kernels.Expert(2).Kind(), kernels.Tensor(2).Kind()}
 	for _, text := range o.Hybrids {
@@ -131,7 +131,7 @@ func (o Options) kinds() ([]kernels.Kind, error) {
 	return out, nil
 }
 
-// common to all worlds that are played.
+// common sets the options that all simulated worlds share.
 func (o Options) common(c *simulator.Config) {
 	c.Noise, c.Seed, c.Concurrency, c.Sampled = o.Noise, o.Seed, o.Concurrency, o.Sampled
 	c.TTFT, c.TPOT, c.Share = o.Width.SLO.TTFT, o.Width.SLO.TPOT, o.Width.SLO.Share
@@ -151,9 +151,9 @@ var errNoRequests = errors.New("found no requests; set a longer --trace or highe
 
 func (o Options) widthPlayed() bool { return slices.Contains(o.Policies, "width") }
 
-// Overload gives the seconds from when the last request came to the last answer's end, if they say that the world cannot serve the requests at the rate at
-// which they come: more than a minute, and than a tenth of the time over which they come. Else, and where requests wait to be asked for (a closed loop,
-// or all at once), it is 0.
+// Overload returns the seconds from the last arrival to the end of the last answer. It returns 0 unless they exceed a
+// minute and a tenth of the arrival period, which means that the world cannot serve the arrival rate. It also returns 0
+// for a closed loop and for requests that all arrive together.
 func (w *World) Overload(makespan float64) float64 {
 	first, last := w.Requests[0].At, w.Requests[0].At
 	for _, r := range w.Requests {
@@ -171,7 +171,7 @@ func (o Options) hardware() simulator.Hardware {
 	return h
 }
 
-// Other engine than this one: whose table a policy starts from when this one's is the truth.
+// Other returns another engine, whose table a policy starts from when this one's table is the truth.
 func Other(engine string) string {
 	if engine == "sglang" {
 		return "trtllm"
@@ -179,8 +179,8 @@ func Other(engine string) string {
 	return "sglang"
 }
 
-// View of a public model's geometry, with granules fine enough for so many ranks to share an expert. Only bfloat16 is cut finer:
-// it has no blocks with a scale of their own.
+// View returns a public model's geometry, with granules so fine that `ranks` ranks can share an expert. Only bfloat16
+// is cut finer, because it has no scale blocks.
 func View(model string, ranks int) (*geometry.View, error) {
 	all, err := geometry.Public()
 	if err != nil {
@@ -266,7 +266,7 @@ func parseRates(text string) ([]simulator.Rate, error) {
 	return out, nil
 }
 
-// Play one policy from the start.
+// Play simulates one policy from the start.
 func (w *World) Play(name string, progress func(at float64, left int)) (simulator.Result, error) {
 	if w.refused != nil {
 		return simulator.Result{}, w.refused

@@ -10,25 +10,25 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// Width that is to be decided, as spec.autoscaling says it.
+// Width is the width to decide, as in spec.autoscaling.
 type Width struct {
-	Min, Max   int // ranks; Max 0: as many as it begins with
+	Min, Max   int // ranks; Max 0: the initial number
 	Mode       string
 	SLO        policy.SLO
-	PodSeconds float64 // from wanting a pod to its rank's being ready
+	PodSeconds float64 // from the request of a pod until its rank is ready
 	Standby    int     // ranks
 }
 
-// ModeAuto decides on the mode, too.
+// ModeAuto lets the policy decide the mode too.
 const ModeAuto = "Auto"
 
-// rankTokens of a step of each rank, at most, where widths differ: as engines set it.
+// rankTokens is the maximum number of tokens per step and rank where widths differ, as engines set it.
 const rankTokens = 2048
 
-// Asked says whether answers have an SLO.
+// Asked reports whether answers have an SLO.
 func (w Width) Asked() bool { return w.SLO.TTFT > 0 || w.SLO.TPOT > 0 }
 
-// widthAsked is what is asked for, checked, with the kinds of shapes that the policy chooses from.
+// widthAsked returns the checked options, with the kinds of shapes that the policy chooses from.
 func (o Options) widthAsked() (policy.WidthOptions, []kernels.Kind, error) {
 	w := o.Width
 	p := policy.WidthDefaults()
@@ -66,7 +66,7 @@ func (o Options) widthAsked() (policy.WidthOptions, []kernels.Kind, error) {
 	return p, nil, fmt.Errorf("--mode is %q; want ExpertParallel, TensorParallel or %s", w.Mode, ModeAuto)
 }
 
-// widths that a world may have, from o.Ranks on, and those that are refused, in words.
+// widths builds the world with all its shapes, from o.Ranks on. refused lists the shapes that cannot be simulated.
 func (o Options) widths() (c simulator.Config, priors []*kernels.Step, refused []string, err error) {
 	asked, kinds, err := o.widthAsked()
 	if err != nil {
@@ -82,7 +82,7 @@ func (o Options) widths() (c simulator.Config, priors []*kernels.Step, refused [
 		for i, k := range kinds {
 			shape := k.On(n)
 			if slices.Contains(shapes, shape) {
-				continue // one rank has no mode
+				continue // one rank has one mode
 			}
 			prior, err := kernels.At(table, v, o.prior(), o.Routing, shape)
 			if err != nil && i > 1 { // a hybrid
@@ -113,8 +113,8 @@ func (o Options) widths() (c simulator.Config, priors []*kernels.Step, refused [
 	return c, priors, refused, nil
 }
 
-// PlayWidth under the policy of the width, and with mode Auto that of the mode with it. They were calibrated on the width that they begin with, in all modes; of the
-// others they have another engine's table. What is refused of the widths is told to say.
+// PlayWidth simulates the width policy, and in mode Auto also the mode policy. They are calibrated in all modes of the
+// initial width; for other widths they use the prior table. `say` receives each shape that cannot be simulated.
 func (w *World) PlayWidth(say func(refused string), progress func(at float64, left int)) (simulator.Result, error) {
 	o, _, err := w.o.widthAsked()
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-// File is a Store in one JSON file. A lock file beside it orders writers; a reader sees the
-// file before or after a write, never between.
+// File is a Store in one JSON file. A lock file next to it serializes writers. A reader sees the file before or after a
+// write, never a part of it.
 type File struct{ path string }
 
-// OpenFile makes the folder if need be; the file comes with the first write.
+// OpenFile creates the folder if needed; the first write creates the file.
 func OpenFile(path string) (*File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -74,7 +74,7 @@ func (f *File) CompareAndSwap(ctx context.Context, key string, version uint64, v
 	return version + 1, nil
 }
 
-// replace writes beside the file, makes that durable, and only then gives it the name.
+// replace writes a temporary file in the same folder, makes it durable, and only then renames it to path.
 func replace(path string, content []byte) error {
 	part, err := os.OpenFile(path+".part", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -98,5 +98,5 @@ func replace(path string, content []byte) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }() // only read
-	return dir.Sync()                  // the name, too
+	return dir.Sync()                  // makes the new name durable
 }

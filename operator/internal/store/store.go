@@ -1,6 +1,5 @@
-// Package store keeps the few records that must survive a driver: what it intends, what it
-// permitted, who is a member, what was done. All writes compare and swap, so that two
-// drivers cannot both act.
+// Package store keeps the few records that must survive a driver: intents, permits, membership and transitions. All
+// writes are compare-and-swap, so two drivers cannot both act.
 package store
 
 import (
@@ -10,26 +9,25 @@ import (
 	"fmt"
 )
 
-// ErrConflict says that the record is not at the expected version: somebody else wrote it.
+// ErrConflict means that the record is not at the expected version, because another process wrote it.
 var ErrConflict = errors.New("the record was changed by another process")
 
-// Record is a value with its version. Version 0: there is no record yet.
+// Record is a value with its version. Version 0: the record does not exist yet.
 type Record struct {
 	Version uint64          `json:"version"`
 	Value   json.RawMessage `json:"value"`
 }
 
-// Store of records by key. Safe for concurrent use, also by several processes.
+// Store keeps records by key. It is safe for concurrent use, also by several processes.
 type Store interface {
-	// Get gives version 0 and no error where there is no record.
+	// Get returns version 0 and no error if the record does not exist.
 	Get(ctx context.Context, key string) (Record, error)
-	// CompareAndSwap writes the value if the record is at `version` (0: there is none) and
-	// gives the new version; else ErrConflict, and nothing is written. What it has written
-	// is durable when it returns.
+	// CompareAndSwap writes the value if the record is at `version` (0: it does not exist) and returns the new version.
+	// Otherwise it returns ErrConflict and writes nothing. The value is durable when CompareAndSwap returns.
 	CompareAndSwap(ctx context.Context, key string, version uint64, value json.RawMessage) (uint64, error)
 }
 
-// Load reads a record into a typed value; without a record the value stays as it is.
+// Load reads a record into a typed value. It leaves the value unchanged if the record does not exist.
 func Load(ctx context.Context, s Store, key string, into any) (uint64, error) {
 	record, err := s.Get(ctx, key)
 	if err != nil || record.Version == 0 {

@@ -36,7 +36,7 @@ func TestCompareAndSwap(t *testing.T) {
 	require.Equal(t, 1, got.X)
 }
 
-// Memory keeps the same promises as a file, but that it lasts.
+// Memory behaves like a file, but does not outlive the process.
 func TestMemory(t *testing.T) {
 	var s Memory
 	ctx := t.Context()
@@ -47,7 +47,7 @@ func TestMemory(t *testing.T) {
 	v, err := s.CompareAndSwap(ctx, "a", 0, value)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, v)
-	value[5] = '2' // the caller's own by now
+	value[5] = '2' // the caller may reuse its buffer
 	for _, stale := range []uint64{0, 2} {
 		_, err = s.CompareAndSwap(ctx, "a", stale, value)
 		require.ErrorIs(t, err, ErrConflict)
@@ -59,7 +59,7 @@ func TestMemory(t *testing.T) {
 	require.Equal(t, 1, got.X)
 }
 
-// Many writers that each add one: nothing is lost only if the swap is atomic.
+// Many writers each add one to a counter. The sum is right only if the swap is atomic.
 func TestConcurrentWriters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.json")
 	const writers, each = 4, 10

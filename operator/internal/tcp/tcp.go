@@ -1,4 +1,4 @@
-// Package tcp dials connections that do not outlive their path: a node that is cut off or lost its power closes nothing.
+// Package tcp dials connections that end when their path breaks: a node that is cut off or has no power closes nothing.
 package tcp
 
 import (
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dialer for gRPC: it connects within `connect`, and a connection ends once nothing has come through for `silent`, whether
-// or not something is sent. The other program need not take part in that, its kernel does.
+// Dialer is for gRPC. It connects within `connect`. A connection ends when nothing has arrived for `silent`, even if
+// nothing is sent. Only the peer's kernel takes part, not its program.
 func Dialer(connect, silent time.Duration) func(ctx context.Context, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: connect,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: max(silent/2, time.Second), Interval: time.Second, Count: 3},

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-const bufferBytes = 64 << 10 // that a stream holds until they are read
+const bufferBytes = 64 << 10 // capacity of a stream
 
 // stream is one direction of a connection.
 type stream struct {
 	mu          sync.Mutex
 	changed     *sync.Cond
 	bytes       []byte
-	ended       bool // no more is written
-	gone        bool // nobody reads
+	ended       bool // the writer has closed
+	gone        bool // the reader has closed
 	read, write limit
 }
 
-// limit is when a call gives up.
+// limit is the deadline of a call.
 type limit struct {
 	at    time.Time // zero: never
 	timer *time.Timer
@@ -34,7 +34,8 @@ func newStream() *stream {
 	return s
 }
 
-// set a limit. Whether it is over the clock says at each look, and no timer: one that comes late only wakes the callers.
+// set sets a deadline. Only the clock decides whether it has passed; the timer just wakes the callers, so a late one
+// does no harm.
 func (s *stream) set(l *limit, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +104,7 @@ func (s *stream) put(b []byte) (n int, err error) {
 	}
 }
 
-// end it for whoever writes, or whoever reads.
+// end closes the stream for its writer or its reader.
 func (s *stream) end(which *bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +117,7 @@ func (s *stream) end(which *bool) {
 	s.changed.Broadcast()
 }
 
-// conn is one end of a connection; both ends tell the listener's address.
+// conn is one end of a connection; both ends return the listener's address.
 type conn struct {
 	in, out *stream
 	address address
@@ -141,7 +142,7 @@ func (c *conn) SetDeadline(at time.Time) error {
 	return errors.Join(c.SetReadDeadline(at), c.SetWriteDeadline(at))
 }
 
-// CloseWrite ends what this end says; it still hears the other one.
+// CloseWrite closes the sending direction; this end can still read.
 func (c *conn) CloseWrite() error {
 	c.out.end(&c.out.ended)
 	return nil

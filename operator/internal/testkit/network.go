@@ -1,5 +1,5 @@
-// Package testkit is what tests of several packages share: a network in memory, for tests in a bubble of
-// testing/synctest, and the seed of tests that draw cases at random. Only tests import it.
+// Package testkit has what tests of several packages share: an in-memory network, for tests in a bubble of
+// testing/synctest, and the seed of randomized tests. Only tests import it.
 package testkit
 
 import (
@@ -12,7 +12,7 @@ import (
 
 const backlog = 128 // connections that wait to be accepted
 
-// network holds all listeners in memory by their address. Its own state belongs to no bubble.
+// network has all in-memory listeners by address. Its own state belongs to no bubble.
 var network = struct {
 	mu        sync.Mutex
 	last      int
@@ -24,7 +24,7 @@ type listener struct {
 	address address
 	queue   chan *conn
 	mu      sync.Mutex
-	closed  bool // and with it the queue; guarded by mu
+	closed  bool // and then the queue is closed too; guarded by mu
 }
 
 type address string
@@ -32,7 +32,7 @@ type address string
 func (address) Network() string  { return "tcp" }
 func (a address) String() string { return string(a) }
 
-// Listen in memory at an address that a listener had before, or, if it is empty, at a new one.
+// Listen listens in memory, at a free address of an earlier listener, or at a new one if `at` is empty.
 func Listen(at string) (net.Listener, error) {
 	network.mu.Lock()
 	defer network.mu.Unlock()
@@ -48,7 +48,7 @@ func Listen(at string) (net.Listener, error) {
 	return l, nil
 }
 
-// Dial a listener of Listen.
+// Dial connects to a listener of Listen.
 func Dial(_ context.Context, at string) (net.Conn, error) {
 	network.mu.Lock()
 	l := network.listeners[at]

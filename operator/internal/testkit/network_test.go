@@ -32,7 +32,7 @@ func TestNetwork_WhenAllListenAndClose(t *testing.T) {
 		text, err := io.ReadAll(far)
 		require.NoError(t, err)
 		require.Equal(t, "text", string(text))
-		waiting, err := Dial(t.Context(), at) // nobody accepts it
+		waiting, err := Dial(t.Context(), at) // never accepted
 		require.NoError(t, err)
 		require.NoError(t, l.Close())
 		_, err = waiting.Read(make([]byte, 1))
@@ -63,7 +63,7 @@ func TestConn_WhenDeadlinesAreSet(t *testing.T) {
 		require.Equal(t, bufferBytes, n)
 		require.Equal(t, time.Hour, time.Since(began))
 
-		// A deadline that was taken back ends no later call.
+		// A withdrawn deadline ends no later call.
 		for range 100 {
 			require.NoError(t, near.SetReadDeadline(time.Unix(1, 0)))
 			require.NoError(t, near.SetReadDeadline(time.Time{}))

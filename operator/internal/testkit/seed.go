@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Seed is the base of all seeds that tests draw: the decimal number in SEED, or 1. The same commit plays the same cases.
+// Seed is the base of all seeds that tests draw: the decimal number in SEED, or 1. The same commit runs the same cases.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed, text := uint64(1), os.Getenv("SEED")
@@ -20,5 +20,5 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// Nightly says whether TIER=nightly asks for as many cases as a night is long.
+// Nightly reports whether TIER=nightly requests the number of cases of a nightly run.
 func Nightly() bool { return os.Getenv("TIER") == "nightly" }

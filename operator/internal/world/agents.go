@@ -11,18 +11,18 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// connection to the agent of a pod, and what it said last.
+// connection to the agent of a pod, with its last report.
 type connection struct {
 	key, address string
-	named        bool // its pod is known from the start
+	named        bool // the endpoint named its pod
 	agent        Agent
-	cancel       context.CancelFunc // of its watch
+	cancel       context.CancelFunc // ends its watch
 
 	// Under World.mu.
 	pod    string // UID; empty: not known yet
-	asking int    // questions that are out
-	known  bool   // it answered once, or failed to
-	heard  uint64 // number of the question that the answer is to
+	asking int    // queries in progress
+	known  bool   // a query succeeded or failed
+	heard  uint64 // number of the query that was answered last
 	mark   string // of status
 	status *tangramv1.StatusResponse
 	err    error
@@ -31,16 +31,16 @@ type connection struct {
 const (
 	// answerWithin is the default of Worlds.AnswerWithin.
 	answerWithin = 2 * time.Second
-	// releaseWithin all agents of a world that is over are told, or wait for their grace period.
+	// releaseWithin is the time to release all agents of an ended world. Others wait for their grace period.
 	releaseWithin = 2 * time.Second
-	// lookFast: while something is wrong.
+	// lookFast is the query interval while something is wrong.
 	lookFast = 100 * time.Millisecond
-	// watchAgain: pause after the stream of an agent ended.
+	// watchAgain is the pause after an agent's stream ended.
 	watchAgain = 200 * time.Millisecond
 )
 
-// SetEndpoints connects to new agents and hangs up on those that are gone. complete: there are no others, so that a member
-// whose pod is not among them is gone.
+// SetEndpoints connects to new agents and disconnects from removed ones. complete: there are no others, so a member
+// whose pod is not among them is lost.
 func (w *World) SetEndpoints(endpoints []Endpoint, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,7 +53,7 @@ func (w *World) SetEndpoints(endpoints []Endpoint, complete bool) {
 	for uid, c := range w.agents {
 		if here[uid] != c.address {
 			c.cancel()
-			_ = c.agent.Close() // a pod that is gone
+			_ = c.agent.Close() // its pod is gone, so an error does not matter
 			delete(w.agents, uid)
 			changed = true
 		}
@@ -87,8 +87,8 @@ func (w *World) pokeLocked() {
 	}
 }
 
-// follow an agent's stream: it is asked again as soon as it tells of something new, or falls silent. What
-// counts are the answers, which have an order; what streams is a hint.
+// follow reads an agent's stream. It queries the agent after any change and when the stream ends. Only the answers
+// count, because they are ordered; a stream message is a hint.
 func (w *World) follow(ctx context.Context, c *connection) {
 	for ctx.Err() == nil {
 		w.ask(ctx, c)
@@ -104,7 +104,7 @@ func (w *World) follow(ctx context.Context, c *connection) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.ask(ctx, c) // it may be gone
+		w.ask(ctx, c) // it may be dead
 		select {
 		case <-ctx.Done():
 		case <-time.After(watchAgain):
@@ -112,7 +112,7 @@ func (w *World) follow(ctx context.Context, c *connection) {
 	}
 }
 
-// ask an agent once, and note its answer unless a later question was answered meanwhile.
+// ask queries an agent once, and stores its answer unless a later query was answered meanwhile.
 func (w *World) ask(ctx context.Context, c *connection) {
 	w.mu.Lock()
 	w.asked++
@@ -145,7 +145,7 @@ func (w *World) ask(ctx context.Context, c *connection) {
 	}
 }
 
-// watch asks the agents every now and then, and judges what they say.
+// watch queries the agents periodically, and judges their reports.
 func (w *World) watch() {
 	tick := time.NewTicker(min(w.lookEvery, lookFast))
 	defer tick.Stop()
@@ -165,7 +165,7 @@ func (w *World) watch() {
 	}
 }
 
-// pace of looking: faster while something is wrong.
+// pace returns the query interval: shorter while something is wrong.
 func (w *World) pace() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -175,7 +175,7 @@ func (w *World) pace() time.Duration {
 	return w.lookEvery
 }
 
-// askAll, but those that still owe an answer: one that is cut off delays nobody.
+// askAll queries all agents without a query in progress, so that an agent that is cut off delays no other.
 func (w *World) askAll() {
 	for _, c := range w.connections() {
 		w.mu.Lock()
@@ -187,7 +187,7 @@ func (w *World) askAll() {
 	}
 }
 
-// look at all agents now, for so long at most, and judge.
+// look queries all agents now, with a timeout, and judges.
 func (w *World) look(ctx context.Context, within time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -209,14 +209,14 @@ func (w *World) connections() []*connection {
 	return out
 }
 
-// release all ranks: there is no world any more, and nobody need wait until they have left it.
+// release releases all ranks: the world has ended, and no pod has to wait to leave it.
 func (w *World) release(ctx context.Context, why string) {
 	var wait sync.WaitGroup
 	for _, c := range w.connections() {
 		wait.Go(func() {
 			status, err := c.agent.Status(ctx, w.name)
 			if err != nil {
-				return // it is gone, or its pod's grace period ends
+				return // it is dead, or its pod's grace period ends
 			}
 			var members []string
 			for _, r := range status.Ranks {
@@ -231,14 +231,14 @@ func (w *World) release(ctx context.Context, why string) {
 	wait.Wait()
 }
 
-// remembered is an agent that answers with what it said last.
+// remembered is an agent that answers with its last report.
 type remembered struct {
 	driver.Agent
 	status *tangramv1.StatusResponse
 	err    error
 }
 
-// Status without a call.
+// Status makes no call.
 func (r remembered) Status(context.Context, string) (*tangramv1.StatusResponse, error) {
 	return r.status, r.err
 }

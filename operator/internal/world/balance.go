@@ -12,7 +12,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// balancing of a world: the books of its load, and what they said last.
+// balancing has the load measurements of a world, and their latest report.
 type balancing struct {
 	changed chan struct{} // other settings
 
@@ -20,11 +20,11 @@ type balancing struct {
 	settings *balance.Settings // nil: experts stay where they are
 	report   *balance.Report
 
-	booked sync.Mutex // over book; never taken under World.mu
+	booked sync.Mutex // guards book; never taken under World.mu
 	book   *balance.Book
 }
 
-// SetRebalance says how experts follow the load; nil: not at all, and what was learned is forgotten.
+// SetRebalance sets how experts follow the load; nil: they do not, and the measurements are dropped.
 func (w *World) SetRebalance(s *balance.Settings) {
 	w.mu.Lock()
 	was := w.load.settings
@@ -47,7 +47,7 @@ func (w *World) SetRebalance(s *balance.Settings) {
 	}
 }
 
-// balance looks at the load at the end of each window.
+// balance reads the load at the end of each window.
 func (w *World) balance() {
 	for {
 		w.mu.Lock()
@@ -55,7 +55,7 @@ func (w *World) balance() {
 		w.mu.Unlock()
 		var end <-chan time.Time
 		if settings != nil {
-			w.lookAtLoad(settings) // first, a window begins
+			w.lookAtLoad(settings) // the first call starts a window
 			end = time.After(settings.Every)
 		} else {
 			w.load.booked.Lock()
@@ -71,7 +71,7 @@ func (w *World) balance() {
 	}
 }
 
-// lookAtLoad asks all members what was routed and executed, and reads it, unless the world is on its way elsewhere.
+// lookAtLoad queries the load of all members and evaluates it, unless a run is in progress or due.
 func (w *World) lookAtLoad(settings *balance.Settings) {
 	counts, whole := w.counts()
 	w.mu.Lock()
@@ -79,7 +79,7 @@ func (w *World) lookAtLoad(settings *balance.Settings) {
 	idle := w.run == nil && !w.closing && !s.NeedsRepair()
 	w.mu.Unlock()
 	if !whole || !idle || s.Layout == nil {
-		return // the window goes on
+		return // the window continues
 	}
 	m := &balance.Moment{At: time.Now(), World: w.name, Layout: s.Layout, Hash: s.Hash, Counts: counts}
 	for _, status := range s.Statuses {
@@ -100,7 +100,7 @@ func (w *World) lookAtLoad(settings *balance.Settings) {
 	if w.load.settings != nil {
 		w.load.report = report
 		if report.Outcome == balance.Stay || report.Outcome == balance.NotWorth || report.Outcome == balance.NotExpert {
-			w.shifts.reset() // what failed is not wanted any more
+			w.shifts.reset() // a failed rebalance is no longer wanted
 		}
 	}
 	w.mu.Unlock()
@@ -109,7 +109,7 @@ func (w *World) lookAtLoad(settings *balance.Settings) {
 	}
 }
 
-// counts of all members of the layout in force; false if one does not answer.
+// counts returns the counters of all members of the active layout; false if one does not answer.
 func (w *World) counts() (map[string]balance.Counts, bool) {
 	var mu sync.Mutex
 	out := map[string]balance.Counts{}
@@ -120,7 +120,7 @@ func (w *World) counts() (map[string]balance.Counts, bool) {
 			defer cancel()
 			answer, err := c.agent.Load(ctx, w.name)
 			if err != nil {
-				return // whoever is missed is named by what follows from it
+				return // a missing member is detected below
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -143,7 +143,7 @@ func (w *World) counts() (map[string]balance.Counts, bool) {
 	return members, true
 }
 
-// learn from a run that ended well: how fast bytes move here, and if it was a rebalance, what it promised.
+// learn uses a successful run: its transfer rate, and after a rebalance, the promised gain.
 func (w *World) learn(goal Goal, before *tangramv1.Layout, record *driver.Record) {
 	w.load.booked.Lock()
 	defer w.load.booked.Unlock()
@@ -160,7 +160,7 @@ func (w *World) learn(goal Goal, before *tangramv1.Layout, record *driver.Record
 	}
 }
 
-// proposalLocked is the report, unless another layout is in force by now.
+// proposalLocked returns the report, unless its layout is no longer active.
 func (w *World) proposalLocked() *balance.Report {
 	r := w.load.report
 	if r == nil || r.Outcome == balance.Move && !bytes.Equal(r.Layout, w.last.Hash) {

@@ -13,7 +13,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// proposed is a look after which experts should move: the load is skewed.
+// proposed skews the load and returns a snapshot with a proposed move.
 func (b *bench) proposed() Snapshot {
 	b.t.Helper()
 	b.agents.Route(b.agents.Skew())
@@ -48,7 +48,7 @@ func TestARebalance(t *testing.T) {
 	})
 }
 
-// A rebalance that fails is tried again later and holds nothing else up.
+// A failed rebalance is retried later and delays nothing else.
 func TestARebalanceThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
@@ -65,7 +65,7 @@ func TestARebalanceThatFails(t *testing.T) {
 		b.wide()
 		require.Error(t, b.Snapshot().RebalanceFailed)
 		b.agents.Route(slices.Repeat([]uint64{20}, len(b.agents.Skew())))
-		b.until(func(s Snapshot) bool { return s.RebalanceFailed == nil }) // nothing pays any more: it is no failure either
+		b.until(func(s Snapshot) bool { return s.RebalanceFailed == nil }) // no move pays now: no failure
 	})
 }
 
@@ -83,7 +83,7 @@ func TestAnotherIntentForgetsARebalanceThatFailed(t *testing.T) {
 	})
 }
 
-// Nothing is proposed while the world is broken, nor from an older layout.
+// No proposal is made while the world is broken, or for an older layout.
 func TestNoProposalOfAnotherLayout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)

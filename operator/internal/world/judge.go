@@ -18,15 +18,16 @@ import (
 )
 
 const (
-	// judgeAgain: what did not change is read against the records of the world once more.
+	// judgeAgain: interval at which unchanged reports are compared with the records again.
 	judgeAgain = time.Second
-	recordsIn  = 2 * time.Second // their reading
+	recordsIn  = 2 * time.Second // timeout of reading the records
 )
 
-// errNotAsked: what an agent says is not known yet.
+// errNotAsked: the agent's state is not known yet.
 var errNotAsked = errors.New("not queried yet")
 
-// judge what the agents said last, and tell the controller of changes. Nothing is done where nothing is new, unless forced.
+// judge reads the agents' latest reports against the records. It notifies the controller of changes. Without news it
+// does nothing, unless forced.
 func (w *World) judge(force bool) {
 	w.judging <- struct{}{}
 	defer func() { <-w.judging }()
@@ -38,7 +39,7 @@ func (w *World) judge(force bool) {
 		c := w.agents[uid]
 		next.Looked = next.Looked && c.known
 		switch {
-		case !c.known: // it may have what others miss
+		case !c.known: // it may have a member that the others lack
 			agents, pods = append(agents, remembered{c.agent, nil, errNotAsked}), append(pods, c.pod)
 			continue
 		case c.err != nil:
@@ -58,7 +59,8 @@ func (w *World) judge(force bool) {
 		return
 	}
 	before := w.last.Outcasts
-	// What agents said at different moments of a running flip may not fit together. When it has ended all are asked once more (force).
+	// Reports from different moments of a running flip may not fit together. After it all agents are queried again
+	// (force).
 	flipping := !force && w.run != nil && w.run.kind != repairing
 	w.mu.Unlock()
 
@@ -67,12 +69,12 @@ func (w *World) judge(force bool) {
 	w.read(ctx, &next, agents, pods, complete, flipping, before)
 	mark := markOf(&next)
 	w.mu.Lock()
-	for uid := range next.Errors { // a pod that went while we looked is no error
+	for uid := range next.Errors { // a pod that went meanwhile is no error
 		if w.agents[uid] == nil {
 			delete(next.Errors, uid)
 		}
 	}
-	for uid := range w.agents { // one that came is not known yet
+	for uid := range w.agents { // a new agent is not known yet
 		next.Looked = next.Looked && (next.Statuses[uid] != nil || next.Errors[uid] != nil)
 	}
 	changed := mark != w.mark || w.last.Looked != next.Looked
@@ -81,7 +83,7 @@ func (w *World) judge(force bool) {
 	}
 	w.last, w.mark, w.heard, w.judgedAt = next, mark, text, time.Now()
 	if next.Broken != nil && w.run != nil && w.run.kind != repairing && w.running != nil && w.running.Phase == phasePlan {
-		w.run.cancel() // it waits for what will not come; once a flip runs, the driver sees it by itself
+		w.run.cancel() // its wait is useless; once a flip runs, the driver detects the loss itself
 	}
 	w.measureLocked()
 	w.mu.Unlock()
@@ -90,11 +92,11 @@ func (w *World) judge(force bool) {
 	}
 }
 
-// read what agents said against the records of the world.
+// read reads the agents' reports against the records of the world.
 func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent, pods []string, complete, flipping bool, outcasts map[string]time.Time) {
 	look, err := (&driver.Driver{World: w.name, Agents: agents, Pods: pods, Complete: complete, Store: w.store, Log: w.log}).Look(ctx)
 	next.Layout, next.Epoch, next.Hash = look.Layout, look.Epoch, look.Hash
-	if err != nil { // nobody answers, agents contradict each other, or the records cannot be read
+	if err != nil { // no agent answers, agents contradict each other, or the records cannot be read
 		if len(next.Statuses) > 0 {
 			w.log.Warn("cannot compare agent states with the records", "error", err)
 		}
@@ -116,7 +118,7 @@ func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent,
 	}
 }
 
-// headroom of one layout, worked out beside everything else: it takes as long as planning a repair of every rank.
+// headroom of one layout, computed in the background: it takes as long as planning a repair of every rank.
 type headroom struct {
 	hash    []byte
 	result  *planner.HeadroomResult

@@ -10,7 +10,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// markOfAgent holds what is judged by: two answers with one mark say the same.
+// markOfAgent returns a text of all values that a judgement uses; equal marks mean equal reports.
 func markOfAgent(s *tangramv1.StatusResponse) string {
 	line := fmt.Sprintf("%d %x %s", s.GetEpoch(), s.GetLayoutHash(), s.GetCheckpointError())
 	for _, r := range s.GetRanks() {
@@ -21,7 +21,7 @@ func markOfAgent(s *tangramv1.StatusResponse) string {
 	return line
 }
 
-// markOf holds what the controller acts on; two snapshots with one mark need no reconcile.
+// markOf returns a text of all values that the controller acts on; equal marks need no reconcile.
 func markOf(s *Snapshot) string {
 	lines := []string{fmt.Sprintf("%d %x %t %t", s.Epoch, s.Hash, s.Broken != nil, s.Unfinished)}
 	for uid, status := range s.Statuses {

@@ -16,7 +16,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// repair begins one, which ends; what it came to.
+// repair begins a repair, waits for its end and returns the result.
 func (b *bench) repair() (Snapshot, *kept) {
 	b.t.Helper()
 	n := &kept{}
@@ -37,7 +37,7 @@ func (k *kept) Ended(ctx context.Context, record *driver.Record, err error) {
 	k.notes.Ended(ctx, record, err)
 }
 
-// wide makes the world of setup one of 3 ranks.
+// wide extends the world of setup to 3 ranks.
 func (b *bench) wide() {
 	b.t.Helper()
 	require.True(b.t, b.Begin(b.goal(&notes{}, layout.Expert, 3)))
@@ -46,7 +46,7 @@ func (b *bench) wide() {
 
 func TestDeathIsSeenAtOnceAndRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := setupWith(t, 3, time.Hour) // it is the streams that tell
+		b := setupWith(t, 3, time.Hour) // only the streams report
 		b.wide()
 		b.agents.Stop("a1")
 		s := b.until(func(s Snapshot) bool { return s.Broken != nil })
@@ -66,9 +66,9 @@ func TestEngineThatDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
 		b.agents.Find("a1").Detach(true)
-		// Its peer stands still too, and may be seen first.
+		// Its peer is stopped too, and may be noticed first.
 		b.until(func(s Snapshot) bool { return s.Broken != nil && strings.Contains(s.Broken.Error(), "u1/0/1") })
-		b.agents.Find("a1").Detach(false) // it comes back in time
+		b.agents.Find("a1").Detach(false) // it attaches again in time
 		s, n := b.repair()
 		require.NoError(t, s.Broken)
 		require.Len(t, s.Layout.Members, 2, "it attached again")
@@ -77,7 +77,7 @@ func TestEngineThatDies(t *testing.T) {
 	})
 }
 
-// One agent that does not answer is no reason to leave it out, while the others serve.
+// A missing answer is no reason to remove a member while the others serve.
 func TestSilenceIsNoDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
@@ -101,7 +101,7 @@ func TestSilenceAmongThoseThatStandStill(t *testing.T) {
 		require.NoError(t, n.ended()[0])
 		require.Len(t, s.Layout.Members, 2)
 
-		// The zombie answers again: it is an outcast, and released.
+		// The zombie answers again: it is an outcast, and is released.
 		b.agents.Find("a2").Deaf(false)
 		s = b.until(func(s Snapshot) bool { return len(s.Outcasts) > 0 })
 		require.Contains(t, s.Outcasts, "u2/0/1")
@@ -134,7 +134,7 @@ func TestNobodySurvives(t *testing.T) {
 	})
 }
 
-// A store that fails for a while.
+// moody is a store that fails for a while.
 type moody struct {
 	store.Store
 	fail func() error
@@ -147,7 +147,7 @@ func (m moody) Get(ctx context.Context, key string) (store.Record, error) {
 	return m.Store.Get(ctx, key)
 }
 
-// keepIn another store from now on.
+// keepIn changes the store.
 func (b *bench) keepIn(s store.Store) {
 	b.judging <- struct{}{}
 	defer func() { <-b.judging }()
@@ -180,7 +180,7 @@ func TestBackOffOfRepairs(t *testing.T) {
 	})
 }
 
-// A member that dies in the middle of a transition: the transition ends at once, and is no reason to wait after the repair.
+// A member dies in the middle of a transition. The transition ends immediately, without a back-off after the repair.
 func TestDeathInTheMiddleOfATransition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
@@ -202,11 +202,11 @@ func TestDeathInTheMiddleOfATransition(t *testing.T) {
 	})
 }
 
-// While a transition runs, a status that was read before the flip beside others that were read after it is no loss. Once it has ended all are
-// asked again, and then it is one.
+// During a transition, a status from before a flip next to statuses from after it is no loss. After the transition all
+// agents are queried again, and then it is a loss.
 func TestStatusesFromDifferentMomentsOfAFlipAreNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := setupWith(t, 3, time.Hour) // nobody is asked but at the beginning and at the end of a transition
+		b := setupWith(t, 3, time.Hour) // queries only at the start and the end of a transition
 		outside := b.Snapshot().Statuses["u2"]
 		require.False(t, outside.Ranks[0].InWorld)
 		b.wide()
@@ -225,8 +225,8 @@ func TestStatusesFromDifferentMomentsOfAFlipAreNoLoss(t *testing.T) {
 	})
 }
 
-// The record names the members of a first layout before they flip to it, so that agents tell of no layout for a moment, or for longer if their
-// statuses come late. Neither is a loss while the transition runs.
+// The record names the members of a first layout before they flip to it. So agents report no layout for a moment, or
+// for longer if their statuses are late. Neither is a loss during the transition.
 func TestAFirstLayoutThatIsOnItsWayIsNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := outside(t, 2, time.Hour)
@@ -234,10 +234,10 @@ func TestAFirstLayoutThatIsOnItsWayIsNoLoss(t *testing.T) {
 		b.agents.HoldGate(true)
 		require.True(t, b.Begin(b.goal(&notes{}, layout.Expert, 2)))
 		b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "flip" })
-		time.Sleep(b.limits.Flip / 2) // the permits are out
+		time.Sleep(b.limits.Flip / 2) // the permits are sent
 		judge := func() {
 			b.mu.Lock()
-			b.heard = "" // of before the record was written
+			b.heard = "" // from before the record was written
 			b.mu.Unlock()
 			b.judge(false)
 		}
@@ -275,7 +275,7 @@ func TestAbort(t *testing.T) {
 				b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == phase })
 				b.Abort()
 				b.Abort()
-				if phase == "flip" { // it has a permit: it may have flipped somewhere
+				if phase == "flip" { // it has a permit: an agent may have flipped
 					time.Sleep(50 * time.Millisecond)
 					require.Empty(t, n.ended())
 					b.agents.HoldGate(false)
@@ -295,7 +295,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// What an operator before this one left in an agent that has no part in the layout is seen, and ended.
+// An earlier operator's open attempt, in an agent outside the layout, is detected and ended.
 func TestWhatWasLeftUnfinished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
@@ -321,7 +321,7 @@ func TestHeadroomOfTheLayoutInForce(t *testing.T) {
 func TestDissolveReleasesEverybody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
-		b.agents.Find("a1").Deaf(true) // who cannot be told does not keep the others
+		b.agents.Find("a1").Deaf(true) // an unresponsive agent does not delay the others
 		require.False(t, b.worlds.Dissolve("uid", "it is over"), "beside us")
 		require.Eventually(t, func() bool { return b.worlds.Dissolve("uid", "it is over") }, soon, tick)
 		require.False(t, b.agents.Find("a0").InWorld())
@@ -331,14 +331,14 @@ func TestDissolveReleasesEverybody(t *testing.T) {
 	})
 }
 
-// A checkpoint that cannot be read any more is news.
+// An unreadable checkpoint is news.
 func TestMarkTellsOfTheCheckpoint(t *testing.T) {
 	one := &tangramv1.StatusResponse{World: "w"}
 	two := &tangramv1.StatusResponse{World: "w", CheckpointError: "I/O error"}
 	require.NotEqual(t, markOfAgent(one), markOfAgent(two))
 }
 
-// Whoever ends a world does not wait for its agents, not even for one that never answers.
+// Dissolve does not wait for the agents, not even for one that never answers.
 func TestDissolveNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)

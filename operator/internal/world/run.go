@@ -12,29 +12,29 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// phasePlan is before the first flip of a run.
+// phasePlan is the phase before the first flip of a run.
 const phasePlan = "plan"
 
-// lookAfter a run: agents that do not answer by then are seen later.
+// lookAfter is the timeout of the query after a run. Agents that do not answer in time are queried later.
 const lookAfter = time.Second
 
 // kind of a run.
 type kind int
 
 const (
-	changing kind = iota // to another width, mode or members
+	changing kind = iota // to another number of ranks, mode or members
 	repairing
-	shifting // experts, after the load
+	shifting // experts, to follow the load
 )
 
-// run is the transition or repair that runs.
+// run is the running transition or repair.
 type run struct {
 	kind   kind
 	cancel context.CancelFunc
 	abort  driver.Abort // of a transition
 }
 
-// Begin starts a transition or a repair, unless one runs or the back-off says to wait.
+// Begin starts a transition or a repair, unless one runs or the back-off has not passed.
 func (w *World) Begin(goal Goal) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,11 +67,11 @@ func (w *World) Begin(goal Goal) bool {
 		if err == nil {
 			w.learn(goal, before, record)
 		}
-		// Look first: who is told that it is over shall see what came of it.
+		// Query first: the recipient of the end should see the result.
 		w.look(context.WithoutCancel(w.ctx), lookAfter)
 		tell := func() { goal.Recorder.Ended(context.WithoutCancel(w.ctx), record, err) }
 		if goal.Repair || errors.Is(err, driver.ErrNeedsRepair) {
-			w.wait.Go(tell) // what comes next waits for no writing
+			w.wait.Go(tell) // the next run does not wait for the record
 		} else {
 			tell()
 		}
@@ -109,7 +109,8 @@ func (w *World) triesOf(k kind) *tries {
 	return &w.tries
 }
 
-// involvedLocked are the agents with a member of the layout in force or a wanted one, or in the middle of an attempt; in a repair, all. And their pods.
+// involvedLocked returns the agents, and their pods, that have a member of the active or the desired layout or an open
+// attempt; for a repair, all agents.
 func (w *World) involvedLocked(goal Goal) (agents []driver.Agent, pods []string) {
 	members := map[string]bool{}
 	for _, id := range goal.Members {
@@ -136,8 +137,8 @@ func (w *World) stillWanted(intent string) bool {
 	return w.intent == intent && w.ctx.Err() == nil
 }
 
-// Abort the transition that runs: a flip that has no permit yet is aborted; one that has goes on, and is the last.
-// A repair is not aborted.
+// Abort aborts the running transition: a flip without a permit is aborted, a permitted flip continues and is the last.
+// It does not abort a repair.
 func (w *World) Abort() {
 	w.mu.Lock()
 	r := w.run
@@ -147,8 +148,8 @@ func (w *World) Abort() {
 	}
 }
 
-// progress of the run: who is notified hears of the first at once, then of the newest, tellEvery at most. Phases of flips last some ten
-// milliseconds each, and whoever is told writes it down.
+// progress notifies of a run's first event immediately, then of the newest, at most every tellEvery. Phases of a flip
+// last about ten milliseconds each, and the recipient stores each notification.
 func (w *World) progress(e driver.Event) {
 	w.mu.Lock()
 	first := w.running == nil
@@ -183,17 +184,17 @@ func (w *World) ended(r *run, intent string, record *driver.Record, err error) {
 	case r.kind == repairing && err != nil:
 		w.repairs.later(err)
 	case r.kind == repairing && len(record.Flips) == 0 && record.WorldEnded == "" && w.last.NeedsRepair():
-		w.repairs.later(nil) // nothing was to be done by now, or nothing could be
+		w.repairs.later(nil) // nothing was to do, or nothing was possible
 	case r.kind == repairing:
 		w.repairs.reset()
-		w.tries.reset() // what failed, failed because of it
+		w.tries.reset() // they failed because of the loss
 	case err == nil && r.kind == changing && len(record.Flips) == 0 && w.last.Unfinished:
-		w.tries.later(nil) // what was left is not to be ended now
+		w.tries.later(nil) // the left-over attempt cannot be ended now
 	case err == nil:
 		w.triesOf(r.kind).reset()
 	case errors.Is(err, driver.ErrSuperseded), errors.Is(err, driver.ErrAborted):
 		w.triesOf(r.kind).failed = nil
-	case w.intent == intent: // else it is not wanted any more: no failure, and no reason to wait
+	case w.intent == intent: // else it is no longer wanted: no failure, no back-off
 		w.triesOf(r.kind).later(err)
 	}
 }

@@ -1,6 +1,6 @@
-// Package world keeps the operator's side of running worlds: connections to agents, what
-// they say, and the one transition or repair that runs. The controller says what to do; this
-// package does it in goroutines of its own, so that a reconcile never waits.
+// Package world keeps the operator's side of running worlds: connections to agents, their reports, and the one
+// transition or repair that runs. The controller decides; this package acts in its own goroutines, so that a reconcile
+// never waits.
 package world
 
 import (
@@ -21,15 +21,15 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Agent of a pod, and how to hang up.
+// Agent is the connection to a pod's agent.
 type Agent interface {
 	driver.Agent
 	io.Closer
-	// Load is what was routed to the experts so far.
+	// Load returns the tokens that were routed to the experts so far.
 	Load(ctx context.Context, world string) (*tangramv1.ExpertLoadResponse, error)
 }
 
-// Dialer connects to an agent's address; it does not wait for it.
+// Dialer connects to an agent's address. It does not wait for the connection.
 type Dialer func(address string) (Agent, error)
 
 // Endpoint is where a pod's agent listens.
@@ -38,23 +38,23 @@ type Endpoint struct {
 	Address string
 }
 
-// key under which a pod is known: its UID, or else its address.
+// key identifies the pod: its UID, or else its address.
 func (e Endpoint) key() string { return cmp.Or(e.UID, e.Address) }
 
-// Recorder keeps what becomes of one transition or repair. Its methods are called one after another.
+// Recorder receives the events of one transition or repair. Its methods are called one after another.
 type Recorder interface {
-	// Planned is not called for a repair, which waits for nobody.
+	// Planned is not called for a repair, which waits for no approval.
 	Planned(*driver.Record) error
 	Progress(driver.Event)
 	FlipDone(driver.FlipRecord)
-	// Ended is called after every run, also of one that failed before it had a plan.
+	// Ended is called after every run, also if it failed before it had a plan.
 	Ended(context.Context, *driver.Record, error)
 }
 
-// Goal of a transition, or of a repair: then only Limits and Recorder count.
+// Goal is the goal of a run. Of a repair only Limits and Recorder count.
 type Goal struct {
 	Repair bool
-	// Rebalance is the report whose placement shall be in force; nil: experts are not placed.
+	// Rebalance is the report with the desired placement; nil: experts are not placed.
 	Rebalance  *balance.Report
 	Members    []string
 	Shape      layout.Shape // of a rebalance: its mode
@@ -64,49 +64,49 @@ type Goal struct {
 	Recorder   Recorder
 }
 
-// Snapshot of what is known. Maps are by pod UID, or by address where an Endpoint has none.
+// Snapshot is the known state of a world. Maps are by pod UID, or by address if an Endpoint has no UID.
 type Snapshot struct {
-	// Looked is false until the agents were asked once.
+	// Looked is false until all agents were queried once.
 	Looked   bool
 	Epoch    uint64
 	Hash     []byte
-	Layout   *tangramv1.Layout // in force; nil: none, or nobody answers who is in it
-	Unseen   bool              // the records tell of a layout, and nobody answers who is in it: it may well serve
+	Layout   *tangramv1.Layout // active; nil: none, or no member of it answers
+	Unseen   bool              // the record has a layout, but no member of it answers: it may well serve
 	Statuses map[string]*tangramv1.StatusResponse
 	Errors   map[string]error
-	// Broken says why nothing but a repair can change the world; nil: it is whole, or what is known does not
-	// show that it is not: one agent that does not answer says nothing while the others serve.
+	// Broken says why only a repair can change the world; nil: it is healthy, or no loss is proven. An agent that does
+	// not answer proves nothing while the others serve.
 	Broken error
-	// Unfinished: ranks are in the middle of an attempt, of the run that is under way, or of one that was left.
+	// Unfinished: ranks have an open attempt, of the current run or left over.
 	Unfinished bool
-	// Outcasts are members, by id, that answer and were left out of the world for good, and since when that is
-	// seen: a repair releases them.
+	// Outcasts are answering members, by id, that were removed permanently, and since when this is known. A repair
+	// releases them.
 	Outcasts map[string]time.Time
-	// Headroom of the layout in force for the loss of a member; nil: not known (HeadroomError).
+	// Headroom of the active layout for the loss of a member; nil: not known (HeadroomError).
 	Headroom      *planner.HeadroomResult
 	HeadroomError error
-	// Running is the event of the transition or repair that runs; nil: none runs.
+	// Running is the latest event of the running transition or repair; nil: none runs.
 	Running   *driver.Event
 	Repairing bool // it is a repair
-	// Failed is why the last transition failed; nil if it succeeded, was superseded or is not wanted any more.
+	// Failed is the error of the last transition; nil if it succeeded, was superseded or is no longer wanted.
 	Failed error
-	// NextTry: none is begun before; zero: now.
+	// NextTry is the earliest time of the next transition; zero: now.
 	NextTry time.Time
 	// RepairFailed and NextRepair are the same for repairs.
 	RepairFailed error
 	NextRepair   time.Time
-	// Balance is what was measured and decided last; nil: experts do not follow the load, or nothing is known yet.
+	// Balance is the latest report of the load; nil: experts do not follow the load, or nothing is known yet.
 	Balance *balance.Report
-	// Rebalancing: what runs is a rebalance. RebalanceFailed and NextRebalance are as for transitions.
+	// Rebalancing: the current run is a rebalance. RebalanceFailed and NextRebalance are as for transitions.
 	Rebalancing     bool
 	RebalanceFailed error
 	NextRebalance   time.Time
 }
 
-// NeedsRepair says that one should be begun: members are lost or stand still, or outcasts are to be released.
+// NeedsRepair says that a repair is due: members are lost or stopped, or outcasts must be released.
 func (s *Snapshot) NeedsRepair() bool { return s.Broken != nil || len(s.Outcasts) > 0 }
 
-// World of one MoEDeployment.
+// World is the world of one MoEDeployment.
 type World struct {
 	name                    string
 	dial                    Dialer
@@ -118,11 +118,11 @@ type World struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
-	poke   chan struct{} // something was heard
-	// judging is full while a judgement is made, one at a time. It is no mutex because records are read meanwhile, which
-	// takes time, and fake time stands still while somebody waits for a mutex.
+	poke   chan struct{} // there is news
+	// judging is full during a judgement; only one runs at a time. It is no mutex, because a judgement reads records,
+	// which takes time, and fake time does not pass while a goroutine waits for a mutex.
 	judging chan struct{}
-	// dissolving, under Worlds.mu: it ends, and is not there any more once it has.
+	// dissolving, under Worlds.mu: the world is ending and will be removed.
 	dissolving bool
 
 	mu       sync.Mutex
@@ -130,16 +130,16 @@ type World struct {
 	intent   string
 	agents   map[string]*connection // by Endpoint.key
 	complete bool                   // no pod of the world is outside agents
-	asked    uint64                 // number of the last question to an agent
+	asked    uint64                 // number of the last query to an agent
 	last     Snapshot
-	heard    string // mark of what agents said at the last judgement
-	mark     string // of the last snapshot that the controller was told of
+	heard    string // mark of the agents' reports at the last judgement
+	mark     string // of the last snapshot that the controller was notified of
 	judgedAt time.Time
 	room     headroom
 	run      *run // nil: none
 	running  *driver.Event
-	told     time.Time // of the run's progress
-	telling  bool      // will be told of it in a moment
+	told     time.Time // last notification of the run's progress
+	telling  bool      // a notification of it is scheduled
 	tries    tries     // of transitions
 	repairs  tries
 	shifts   tries // of rebalances
@@ -155,7 +155,7 @@ type tries struct {
 
 func newTries(first, longest time.Duration) tries {
 	pause := backoff.NewExponentialBackOff()
-	// Not drawn at random: each world has agents of its own, and a simulated schedule replays.
+	// Not random: worlds have separate agents, and a simulated schedule must replay.
 	pause.InitialInterval, pause.MaxInterval, pause.Multiplier, pause.RandomizationFactor = first, longest, 2, 0
 	pause.Reset()
 	return tries{pause: pause}
@@ -166,16 +166,16 @@ func (t *tries) reset() {
 	t.pause.Reset()
 }
 
-// later: the next one waits. err is nil where nothing failed and nothing was done.
+// later starts a back-off. err is nil if the run did not fail and did nothing.
 func (t *tries) later(err error) { t.failed, t.next = err, time.Now().Add(t.pause.NextBackOff()) }
 
 const (
-	tellEvery     = time.Second // of a run's progress
+	tellEvery     = time.Second // notifications of a run's progress
 	firstPause    = time.Second
 	longestPause  = 2 * time.Minute
-	firstRepair   = 250 * time.Millisecond // pause after a repair that failed: nobody is served meanwhile
+	firstRepair   = 250 * time.Millisecond // back-off after a failed repair: the world does not serve meanwhile
 	longestRepair = 15 * time.Second
-	firstShift    = 5 * time.Second // pause after a rebalance that failed: what serves is only less even
+	firstShift    = 5 * time.Second // back-off after a failed rebalance: serving is only less even
 	longestShift  = 10 * time.Minute
 )
 
@@ -189,8 +189,8 @@ func open(name string, dial Dialer, s store.Store, log *slog.Logger, lookEvery, 
 	return w
 }
 
-// close ends what runs (the running flip is aborted, or its outcome is left to the agents) and
-// hangs up. It waits at most until ctx ends.
+// close ends the current run (the running flip is aborted, or its outcome is left to the agents) and disconnects. It
+// returns an error if that takes longer than ctx.
 func (w *World) close(ctx context.Context) error {
 	if err := w.halt(ctx); err != nil {
 		return err
@@ -214,8 +214,8 @@ func (w *World) halt(ctx context.Context) error {
 	return nil
 }
 
-// Intend says what is wanted now, as a text: a transition that was begun under another one
-// ends after its running flip, and the back-off begins anew.
+// Intend sets the desired state, as a text. A transition that was begun under another one ends after its running flip,
+// and the back-off restarts.
 func (w *World) Intend(intent string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,7 +226,7 @@ func (w *World) Intend(intent string) {
 	}
 }
 
-// Snapshot of now.
+// Snapshot returns the current state.
 func (w *World) Snapshot() Snapshot {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 	tick = 5 * time.Millisecond
 )
 
-// notes are a Recorder that counts.
+// notes is a Recorder that counts.
 type notes struct {
 	mu     sync.Mutex
 	refuse error
@@ -57,7 +57,7 @@ func (n *notes) ended() []error {
 type dialled struct {
 	*drivertest.Agent
 	hung  chan struct{}
-	stuck *atomic.Pointer[chan struct{}] // it does not answer before that is closed, whatever its caller's limits; nil: it does
+	stuck *atomic.Pointer[chan struct{}] // blocks answers until closed, beyond the caller's limits; nil: no block
 }
 
 func (d dialled) Status(ctx context.Context, world string) (*tangramv1.StatusResponse, error) {
@@ -80,7 +80,7 @@ type bench struct {
 	limits driver.Limits
 }
 
-// setup a world of n agents, the first two of which are in its layout.
+// setup creates a world of n agents, the first two of which are in its layout.
 func setup(t *testing.T, n int) *bench {
 	t.Helper()
 	return setupWith(t, n, 20*time.Millisecond)
@@ -94,7 +94,7 @@ func setupWith(t *testing.T, n int, lookEvery time.Duration) *bench {
 	return b
 }
 
-// outside are n agents without a layout.
+// outside creates n agents without a layout.
 func outside(t *testing.T, n int, lookEvery time.Duration) *bench {
 	t.Helper()
 	agents, err := drivertest.NewWorld("w")
@@ -159,7 +159,7 @@ func TestSnapshotTellsWhatAgentsSay(t *testing.T) {
 	})
 }
 
-// The controller hears of what changed, and of nothing else.
+// The controller is notified of changes, and of nothing else.
 func TestNotifiesOfChangesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
@@ -172,7 +172,7 @@ func TestNotifiesOfChangesOnly(t *testing.T) {
 				}
 			}
 		}
-		drain() // ends only if there is an end to it
+		drain() // ends only if the notifications end
 		b.agents.Find("a1").Detach(true)
 		select {
 		case <-b.told:
@@ -214,7 +214,7 @@ func TestBackOffAfterFailures(t *testing.T) {
 		b.Intend("tensor")
 		require.False(t, b.Begin(b.goal(n, layout.Tensor, 2)), "the same intent again changes nothing")
 
-		// Pauses grow: three more failures in a row, and the last pause is longer than the first can be.
+		// The back-off grows: after three more failures in a row it is longer than the first one can be.
 		for range 3 {
 			b.mu.Lock()
 			b.tries.next = time.Time{}
@@ -255,7 +255,7 @@ func TestAnotherIntentEndsAfterTheRunningFlip(t *testing.T) {
 	})
 }
 
-// It fails when something else is wanted already: that is no failure of what is wanted now.
+// A transition that fails after the intent changed is no failure of the new intent.
 func TestFailureOfWhatIsNotWantedAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
@@ -311,7 +311,7 @@ func TestCloseAbortsWhatRunsAndHangsUp(t *testing.T) {
 	})
 }
 
-// An end that agents do not let come is waited for no longer than asked.
+// Close returns at its timeout if agents block the end.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
@@ -319,7 +319,7 @@ func TestCloseIsBounded(t *testing.T) {
 		b.agents.HoldStage(true)
 		require.True(t, b.Begin(b.goal(&notes{}, layout.Tensor, 2)))
 		b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
-		b.agents.Find("a1").Deaf(true) // it cannot be told to abort
+		b.agents.Find("a1").Deaf(true) // it does not get the abort
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		began := time.Now()

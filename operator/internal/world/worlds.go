@@ -13,20 +13,20 @@ import (
 	"tangram.dev/operator/internal/store"
 )
 
-// Worlds by the UID of their MoEDeployment.
+// Worlds has the open worlds by the UID of their MoEDeployment.
 type Worlds struct {
 	Log *slog.Logger
-	// LookEvery: how often agents are asked what they hold, beside what they tell by themselves. 0: 1 s.
+	// LookEvery is the interval of status queries to agents, in addition to their streams. 0: 1 s.
 	LookEvery time.Duration
-	// AnswerWithin so long an agent answers, or counts as one that does not. 0: 2 s.
+	// AnswerWithin is the timeout of these queries. 0: 2 s.
 	AnswerWithin time.Duration
 
 	mu     sync.Mutex
 	worlds map[types.UID]*World
 }
 
-// Open gives the world of a MoEDeployment, made at the first call. notify is called, from
-// any goroutine, when there is something new.
+// Open returns the world of a MoEDeployment; the first call creates it. notify is called, from any goroutine, when
+// there is news.
 func (w *Worlds) Open(uid types.UID, name string, dial Dialer, s store.Store, notify func()) *World {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -39,15 +39,14 @@ func (w *Worlds) Open(uid types.UID, name string, dial Dialer, s store.Store, no
 	return w.worlds[uid]
 }
 
-// Find gives a world that was opened, or nil.
+// Find returns an open world, or nil.
 func (w *Worlds) Find(uid types.UID) *World {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.worlds[uid]
 }
 
-// Close ends a world's transition and connections. It may be called again after an error,
-// and for a world that is not there.
+// Close ends a world's transition and connections. It may be called again after an error, and for an unknown world.
 func (w *Worlds) Close(ctx context.Context, uid types.UID) error {
 	world := w.Find(uid)
 	if world == nil {
@@ -62,9 +61,9 @@ func (w *Worlds) Close(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
-// Dissolve a world beside the caller, who never waits: what runs ends, and all ranks are released, so that no pod waits
-// until it has left a world that is over. It says whether that is done; notify tells when it is. It may be called again,
-// and for a world that is not there.
+// Dissolve ends a world in the background: it ends the current run and releases all ranks, so that no pod waits to
+// leave an ended world. It returns true once that is done; notify is called then. It may be called again, and for an
+// unknown world.
 func (w *Worlds) Dissolve(uid types.UID, why string) (over bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,7 +79,7 @@ func (w *Worlds) Dissolve(uid types.UID, why string) (over bool) {
 }
 
 func (w *Worlds) dissolve(uid types.UID, world *World, why string) {
-	_ = world.halt(context.Background()) // whatever runs has limits of its own
+	_ = world.halt(context.Background()) // the run has its own limits
 	ctx, cancel := context.WithTimeout(context.Background(), releaseWithin)
 	defer cancel()
 	world.release(ctx, why)
@@ -88,7 +87,7 @@ func (w *Worlds) dissolve(uid types.UID, world *World, why string) {
 	world.notify()
 }
 
-// CloseAll at the end of the process: running flips end, or are aborted.
+// CloseAll closes all worlds at the end of the process: running flips end, or are aborted.
 func (w *Worlds) CloseAll(ctx context.Context) {
 	w.mu.Lock()
 	var uids []types.UID

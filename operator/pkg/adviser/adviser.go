@@ -1,4 +1,4 @@
-// Package adviser asks a policy about one world: telemetry in, a decision with its reasons out.
+// Package adviser applies a policy to one world: it converts telemetry into a decision with its reasons.
 package adviser
 
 import (
@@ -14,16 +14,17 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// Kind of the policy that is asked.
+// Kind of the policy.
 type Kind string
 
-// The kinds.
+// The kinds of policies.
 const (
 	Calibrated Kind = "Calibrated"
 	Threshold  Kind = "Threshold" // as published
 )
 
-// Prior names the kernels that the cost model begins with. They need not be this engine's, nor this model's: what is measured corrects them.
+// Prior names the kernel table that the cost model starts with. It need not match the engine or the model, because
+// measurements correct it.
 type Prior struct{ Model, Engine, Routing string }
 
 // Options of an adviser.
@@ -36,26 +37,28 @@ type Options struct {
 	AttentionByData bool
 }
 
-// Hybrids that the policy may choose beside modes ExpertParallel and TensorParallel, all layers alike; a zero Kind after the last. That is all there is to look for: a step lasts as long as
-// its layers do together, so that with some layers in one sharding and some in another none is shorter than with all in the better one.
+// Hybrids are the shapes that the policy may choose besides modes ExpertParallel and TensorParallel, all layers alike;
+// a zero Kind ends the list. Mixed layers need no search: a step lasts as long as the sum of its layers, so no mix of
+// shardings is shorter than the best one in all layers.
 type Hybrids [mostHybrids]kernels.Kind
 
 const mostHybrids = 4
 
-// World as it is at a reading.
+// World is the state of a world at a reading.
 type World struct {
-	View    *geometry.View // of the model that is served
-	Shape   kernels.Shape  // of the layout in force
-	Epoch   uint64         // of that layout: steps of another one say nothing about it
-	Busy    bool           // a transition or a repair is under way
-	DryRun  bool           // nobody follows what is decided
+	View    *geometry.View // of the served model
+	Shape   kernels.Shape  // of the active layout
+	Epoch   uint64         // of that layout; steps of other epochs are not comparable
+	Busy    bool           // a transition or a repair is in progress
+	DryRun  bool           // decisions are not carried out
 	KVBytes uint64         // of a rank
 	Rates   costmodel.Rates
-	// Price of a change of shape; its error is a refusal by planner or memory. It is asked for once in an epoch.
+	// Price of a change of shape; an error means that the planner or the memory check rejects it. It is called once per
+	// epoch.
 	Price func(from, to kernels.Shape) (costmodel.Transition, error)
-	// Refused says why a shape must not be chosen for now, at each decision; empty: it may. nil: all may.
+	// Refused returns why a shape must not be chosen for now, at each decision; empty: allowed. nil: all are allowed.
 	Refused func(kernels.Shape) string
-	// Repairable says whether in a shape the loss of any rank could be repaired; its error is why not. nil: nobody asks for that.
+	// Repairable returns an error if, in a shape, the loss of some rank could not be repaired. nil: not required.
 	Repairable func(kernels.Shape) error
 	Pods       policy.Pods
 }
@@ -67,19 +70,19 @@ type Adviser struct {
 	view    *geometry.View // of the table's model
 	widths  map[int]width
 	scale   scale
-	model   *costmodel.Model // of all widths that were asked about; nil until the scale is known
+	model   *costmodel.Model // of all widths requested so far; nil until the scale is known
 	learned *telemetry.Sample
 	mode    policy.Policy
 	explore explore
-	breadth *breadth // nil: nobody asked for the width yet
+	breadth *breadth // nil: the width was not requested yet
 	prices  map[[2]kernels.Shape]price
-	priced  uint64 // the epoch that prices are of
+	priced  uint64 // epoch of the prices
 }
 
-// width is what worlds of so many ranks begin with.
+// width is the starting point for worlds with this number of ranks.
 type width struct {
 	priors []*kernels.Step
-	err    error // why there are none of modes ExpertParallel and Tensor
+	err    error // why modes ExpertParallel and TensorParallel have none
 }
 
 type price struct {
@@ -87,7 +90,7 @@ type price struct {
 	refused    string
 }
 
-// New adviser. The error names the part of the prior that there is no table of.
+// New returns an adviser. The error names the part of the prior that has no table.
 func New(o Options) (*Adviser, error) {
 	if o.Policy != Calibrated && o.Policy != Threshold {
 		return nil, fmt.Errorf("adviser: unknown policy %q; use %s or %s", o.Policy, Calibrated, Threshold)
@@ -117,7 +120,7 @@ func New(o Options) (*Adviser, error) {
 	return a, nil
 }
 
-// Advise after a reading. A decision that is held says why none is possible; the layout stays then.
+// Advise decides after a reading. A held decision explains why none is possible; the layout then stays.
 func (a *Adviser) Advise(s *telemetry.Sample, w World) policy.Decision {
 	held := func(format string, args ...any) policy.Decision {
 		return policy.Decision{Held: true, To: w.Shape, Why: policy.Reason{Text: "No decision was made: " + fmt.Sprintf(format, args...) + "."}}
@@ -159,12 +162,12 @@ func (a *Adviser) Advise(s *telemetry.Sample, w World) policy.Decision {
 	return d
 }
 
-// knows a shape: that of a mode, or of a hybrid that is allowed.
+// knows reports whether a shape is that of a mode, or of an allowed hybrid.
 func (a *Adviser) knows(s kernels.Shape) bool {
 	return slices.Contains(a.shapes(s.Ranks), s)
 }
 
-// shapes that a world of so many ranks may have, those of the modes first.
+// shapes returns the shapes that a world with this number of ranks may have, those of the modes first.
 func (a *Adviser) shapes(ranks int) []kernels.Shape {
 	out := []kernels.Shape{kernels.Expert(ranks)}
 	if s := a.tensor(ranks); s != out[0] {
@@ -178,7 +181,7 @@ func (a *Adviser) shapes(ranks int) []kernels.Shape {
 	return out
 }
 
-// tensor is the shape of mode TensorParallel in this world.
+// tensor returns the shape of mode TensorParallel in this world.
 func (a *Adviser) tensor(ranks int) kernels.Shape {
 	if a.o.AttentionByData {
 		return kernels.TensorByData(ranks)
@@ -186,7 +189,7 @@ func (a *Adviser) tensor(ranks int) kernels.Shape {
 	return kernels.Tensor(ranks)
 }
 
-// width that is asked about. Its error says which kernel was not measured.
+// width returns the priors for a number of ranks. Its error names the kernel that was not measured.
 func (a *Adviser) width(ranks int) width {
 	if w, there := a.widths[ranks]; there {
 		return w
@@ -208,7 +211,8 @@ func (a *Adviser) width(ranks int) width {
 	return w
 }
 
-// learn from the steps that were measured since the reading before; it says what is missing for a decision. Of one reading it learns once.
+// learn updates the model with the steps measured since the previous reading. It returns what a decision still lacks.
+// It learns only once from a reading.
 func (a *Adviser) learn(s *telemetry.Sample, w World) string {
 	if a.model == nil {
 		a.scale.add(s, w, costmodel.New(costmodel.Options{}, a.width(w.Shape.Ranks).priors...))
@@ -229,9 +233,9 @@ func (a *Adviser) learn(s *telemetry.Sample, w World) string {
 	}
 	a.learned = s
 	each(s, w.Epoch, func(work costmodel.Work, seconds float64, steps int) {
-		// The mean of many steps says more than one: it counts as often, within reason.
+		// The mean of many steps is more reliable than one: it is observed several times, up to a limit.
 		for range min(steps, mostCounted) {
-			_ = a.model.Observe(w.Shape, work, seconds) // a step that is refused changes nothing
+			_ = a.model.Observe(w.Shape, work, seconds) // a rejected step changes nothing
 		}
 	})
 	return ""
@@ -239,7 +243,8 @@ func (a *Adviser) learn(s *telemetry.Sample, w World) string {
 
 const mostCounted = 16
 
-// each kind of step of a layout: the mean work of all ranks together, the mean seconds, and how many there were.
+// each calls `call` for each kind of step of a layout: the mean work of all ranks together, the mean seconds, the
+// number of steps.
 func each(s *telemetry.Sample, epoch uint64, call func(work costmodel.Work, seconds float64, steps int)) {
 	kinds := slices.SortedFunc(maps.Keys(s.Steps), func(a, b telemetry.StepKey) int {
 		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Octave, b.Octave), compareBool(a.Prefill, b.Prefill))
@@ -265,7 +270,8 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// options of a world at some widths: what fits there, and what it takes to go there. Those that cannot be had are there with the reason.
+// options returns the options of a world at some widths: capacity and cost of the switch. Impossible ones are included
+// with the reason.
 func (a *Adviser) options(now World, widths ...int) []policy.Option {
 	var out []policy.Option
 	if a.priced != now.Epoch {
@@ -298,7 +304,7 @@ func (a *Adviser) options(now World, widths ...int) []policy.Option {
 	return out
 }
 
-// price of a change to a shape.
+// price returns the price of a change to a shape.
 func (w *World) price(shape kernels.Shape) price {
 	if shape.Ranks != w.Shape.Ranks && w.Repairable != nil {
 		if err := w.Repairable(shape); err != nil {
@@ -312,7 +318,7 @@ func (w *World) price(shape kernels.Shape) price {
 	return price{transition: t}
 }
 
-// seen by policies.
+// seen converts a sample to the telemetry that policies read.
 func seen(s *telemetry.Sample) policy.Telemetry {
 	g, c := &s.Gauges, &s.Total
 	return policy.Telemetry{At: s.At, Running: g.Running, Decoding: g.Decoding, Waiting: g.Waiting + g.Homeless, QueuedTokens: g.QueuedTokens,

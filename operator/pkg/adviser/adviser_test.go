@@ -37,7 +37,7 @@ func view(t *testing.T) *geometry.View {
 	return nil
 }
 
-// told plays gateways to an adviser where the simulator asks a policy.
+// told feeds gateway reports to an adviser wherever the simulator calls a policy.
 type told struct {
 	t       *testing.T
 	a       *Adviser
@@ -85,13 +85,13 @@ func (p *told) Decide(t policy.Telemetry, s policy.State) policy.Decision {
 	return d
 }
 
-// A world that begins in the wrong mode and knows nothing but another engine's table on other machines finds the right one, burst after burst; also one whose
-// width nobody has measured.
+// A world that starts in the wrong mode, with only another engine's table from other machines, finds the right mode,
+// burst after burst. So does one of an unmeasured width.
 func TestAWorldThatChoosesForItself(t *testing.T) {
 	for _, c := range []struct {
 		ranks        int
 		slower, most float64 // most: of the better mode's latencies
-	}{{8, 1, 1.05}, {8, 20, 1.05}, {6, 1, 1.05}, {3, 1, 1.1}} { // on three ranks Tensor is the better mode all the time, and what a burst's try of Expert costs stays
+	}{{8, 1, 1.05}, {8, 20, 1.05}, {6, 1, 1.05}, {3, 1, 1.1}} { // on 3 ranks, tries of Expert are a loss
 		t.Run(fmt.Sprintf("%d ranks, %v times as slow", c.ranks, c.slower), func(t *testing.T) { chooses(t, c.ranks, c.slower, c.most) })
 	}
 }
@@ -146,7 +146,7 @@ func world(t *testing.T) World {
 		}}
 }
 
-// Whatever is wrong with what is told, the layout stays, and the reason is said.
+// The layout stays for any fault in the input, and the reason names it.
 func TestNoDecision(t *testing.T) {
 	for words, change := range map[string]func(*telemetry.Sample, *World){
 		"no layout is active":                     func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Shape{} },
@@ -186,7 +186,8 @@ func TestNoDecision(t *testing.T) {
 	require.ErrorContains(t, err, "use Calibrated or Threshold")
 }
 
-// A mode that is not known is tried once an hour at most, and not where it costs much, where what lives does not fit, or where planner or memory refuse it.
+// A mode with unknown step times is tried at most once an hour. It is not tried if that is expensive, live requests do
+// not fit, or planner or memory reject it.
 func TestATryIsBounded(t *testing.T) {
 	tries := func(seconds int, change func(*World)) (n int) {
 		a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Calibrated})
@@ -195,7 +196,7 @@ func TestATryIsBounded(t *testing.T) {
 		for at := 6; at <= seconds; at += 6 { // seconds
 			w := v
 			change(&w)
-			if d := a.Advise(sample(float64(at)), w); d.Switch { // and nobody follows
+			if d := a.Advise(sample(float64(at)), w); d.Switch { // and it is not carried out
 				require.Equal(t, kernels.Tensor(8), d.To)
 				require.Contains(t, d.Why.Text, "not known yet")
 				n++
@@ -218,7 +219,7 @@ func TestATryIsBounded(t *testing.T) {
 	}))
 }
 
-// How fast this machine is, is learned from its first steps.
+// The first steps determine the speed of this machine.
 func TestScale(t *testing.T) {
 	table, err := kernels.Open(model)
 	require.NoError(t, err)
@@ -238,7 +239,7 @@ func TestScale(t *testing.T) {
 	require.InEpsilon(t, .01/seconds, factor, 1e-9)
 }
 
-// A world that comes back to a width has not forgotten the load meanwhile, nor does it take that of long ago for today's.
+// A world that returns to a width has kept the load in between, and does not use old load as current load.
 func TestTheLoadGoesAlongToAnotherWidth(t *testing.T) {
 	a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Calibrated})
 	require.NoError(t, err)
@@ -268,7 +269,8 @@ func TestTheLoadGoesAlongToAnotherWidth(t *testing.T) {
 	require.InEpsilon(t, 2, d.Why.Figures["rate"], .5)
 }
 
-// Where a hybrid is allowed and the kernels are such, a world finds it by itself, like a mode: it tries it once, and then goes by what it measured. Nothing that is not allowed is looked at.
+// If a hybrid is allowed and the kernels favor it, a world finds it like a mode: it tries it once, then uses its
+// measurements. It considers no hybrid that is not allowed.
 func TestAWorldThatChoosesAHybrid(t *testing.T) {
 	v := view(t)
 	table, err := kernels.Open(model)
@@ -302,7 +304,8 @@ func TestAWorldThatChoosesAHybrid(t *testing.T) {
 	require.Less(t, latency[true], .8*latency[false])
 }
 
-// A world whose engines keep all heads of a request on one rank is asked about that shape of mode TensorParallel: what it moves, and the KV that fits there.
+// For engines that keep all heads of a request on one rank, the adviser uses that shape of mode TensorParallel: the
+// bytes moved, and the KV capacity there.
 func TestAdvise_WhenAttentionStaysByData(t *testing.T) {
 	a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Calibrated, AttentionByData: true})
 	require.NoError(t, err)
@@ -323,7 +326,7 @@ func TestAdvise_WhenAttentionStaysByData(t *testing.T) {
 	require.False(t, a.Advise(sample(5), w).Held)
 }
 
-// What is refused for a time is looked at each time; a price holds for a layout.
+// Temporary rejections are checked each time; a price is valid for one layout.
 func TestOptions_WhenRefusedForATime(t *testing.T) {
 	a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Threshold})
 	require.NoError(t, err)

@@ -9,24 +9,25 @@ import (
 )
 
 const (
-	// exploreAfter: seconds of this mode before another one is tried.
+	// exploreAfter: seconds in the current mode before another one is tried.
 	exploreAfter = 30
-	// exploreAgain: seconds after which a mode may be tried again that is not known yet, or not any more.
+	// exploreAgain: seconds after which a mode may be tried again if its step times are unknown or outdated.
 	exploreAgain = 3600
-	// exploreSteps: how many steps a try may hold up the world for, there and back; else nobody tries.
+	// exploreSteps: the maximum stall of a try, there and back, in steps; above it there is no try.
 	exploreSteps = 100
 )
 
-// explore tries a mode of which it is not known how long its steps last: a table of another engine is wrong by more than modes differ. A try is bounded: once
-// an hour for each mode, only where going there and back stalls for some steps at most, only if what lives fits there, and nobody waits. The policy comes
-// back from it by its own rules, since it knows the mode that it left.
+// explore tries a mode whose step times are unknown, because the table of another engine is more wrong than modes
+// differ. A try is bounded: once an hour per mode, only if the switch there and back stalls for few steps, only if the
+// live requests fit there and no request waits. The policy returns by its own rules, because it knows the mode that it
+// left.
 type explore struct {
-	since float64 // that this mode serves
+	since float64 // start of the current mode
 	shape kernels.Shape
 	tried map[kernels.Shape]float64
 }
 
-// consider a try where the policy stays.
+// consider a try if the policy decides to stay.
 func (e *explore) consider(d policy.Decision, t policy.Telemetry, s policy.State, m *costmodel.Model) policy.Decision {
 	if e.tried == nil {
 		e.tried = map[kernels.Shape]float64{}
@@ -40,7 +41,7 @@ func (e *explore) consider(d policy.Decision, t policy.Telemetry, s policy.State
 	work := costmodel.Work{Decode: t.Decoding, Context: t.ContextTokens / t.Decoding}
 	step, known, err := m.Borrowed(s.Shape, work)
 	if err != nil || !known {
-		return d // nothing to compare it with
+		return d // no baseline
 	}
 	for _, o := range s.Options {
 		at, tried := e.tried[o.Shape]

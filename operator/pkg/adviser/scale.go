@@ -7,11 +7,12 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// scaleSteps that are measured before anything is decided.
+// scaleSteps is the number of measured steps before the first decision.
 const scaleSteps = 64
 
-// scale of this machine: its seconds of a step over the table's, which was measured on another one (or has another clock). A table tells how the
-// modes compare and how steps grow; how long they last, only this machine does. The geometric mean of the first steps, whatever they were.
+// scale of this machine: its seconds of a step over the table's, which was measured on another machine or at another
+// clock. The table gives the ratios of modes and the growth of steps; only this machine gives the duration. It is the
+// geometric mean over the first steps, of any kind.
 type scale struct {
 	steps int
 	sum   float64 // of logarithms

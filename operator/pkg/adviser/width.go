@@ -10,29 +10,29 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// Range of the width that is to be decided, in ranks. The zero Range: nobody decides.
+// Range of the number of ranks for decisions on the width. The zero Range: no decisions on the width.
 type Range struct {
 	SLO      policy.SLO
 	Min, Max int
 	Step     int  // ranks of a pod
-	Modes    bool // the mode is to be decided with the width
+	Modes    bool // the mode is decided together with the width
 }
 
 const (
-	// feltSeconds of answers that a decision looks at.
+	// feltSeconds is the window of responses for a decision.
 	feltSeconds = 60
-	// feltStale: seconds after which a reading says nothing of now.
+	// feltStale: seconds after which a reading is outdated.
 	feltStale = 10
 )
 
-// breadth is what is known for decisions on the width.
+// breadth is the state of decisions on the width.
 type breadth struct {
 	policy  *policy.Width // nil until the model's scale is known
 	history *telemetry.History
 }
 
-// Widen says, after a reading, how many ranks the world should have, and in which mode where that is to be decided, too. It is asked before Advise, of the same
-// readings; of the two one switch is to be followed, and first this one's.
+// Widen decides, after a reading, the number of ranks of the world, and the mode if Range.Modes. The caller calls it
+// before Advise, with the same readings. If both decide on a switch, the caller follows this one first.
 func (a *Adviser) Widen(s *telemetry.Sample, w World) policy.Decision {
 	held := func(format string, args ...any) policy.Decision {
 		return policy.Decision{Held: true, To: w.Shape, Why: policy.Reason{Text: "No decision was made: " + fmt.Sprintf(format, args...) + "."}}
@@ -94,7 +94,7 @@ func (r Range) check() error {
 	return nil
 }
 
-// felt by the clients whose answers ended lately.
+// felt returns the recent client latencies against the SLO.
 func (b *breadth) felt(now float64, slo policy.SLO) policy.Felt {
 	w, err := b.history.Window(now, feltSeconds, feltStale)
 	if err != nil {
@@ -114,7 +114,8 @@ func (b *breadth) felt(now float64, slo policy.SLO) policy.Felt {
 	return out
 }
 
-// widthOptions: all widths, in all modes if the mode is to be decided, else in that which serves; those that cannot be had with the reason.
+// widthOptions returns all widths, in all modes if the mode is decided too, otherwise in the active one. Impossible
+// ones are included with the reason.
 func (a *Adviser) widthOptions(now World) []policy.Option {
 	r := a.o.Width
 	widths := []int{}
@@ -122,7 +123,7 @@ func (a *Adviser) widthOptions(now World) []policy.Option {
 		widths = append(widths, ranks)
 	}
 	if now.Shape.Ranks < r.Min || now.Shape.Ranks > r.Max || (now.Shape.Ranks-r.Min)%r.Step != 0 {
-		widths = append(widths, now.Shape.Ranks) // that spec.replicas began with
+		widths = append(widths, now.Shape.Ranks) // initial spec.replicas outside the range
 	}
 	all := a.options(now, widths...)
 	if r.Modes {

@@ -14,7 +14,7 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// widened plays gateways to an adviser where the simulator asks a policy of the width.
+// widened feeds gateway reports to an adviser wherever the simulator calls a policy of the width.
 type widened struct {
 	told
 	serves       kernels.Shape
@@ -70,7 +70,8 @@ func (p *widened) Observe(s kernels.Shape, w costmodel.Work, seconds float64) {
 		PromptTokens: was.PromptTokens + uint64(w.Prefill), Before: was.Before + uint64(w.Prefill*w.Before)}
 }
 
-// A world whose load grows gets wider, as far as it may, over widths that can be repaired and have tables; when it falls, it gets narrower.
+// A world grows with its load, up to its limit, over widths that are repairable and have tables. It shrinks when the
+// load falls.
 func TestAWorldThatChoosesItsWidth(t *testing.T) {
 	v := view(t)
 	table, err := kernels.Open(model)

@@ -1,5 +1,5 @@
-// Package bound computes the fewest bytes that any plan to a shape can move. It shares
-// no code with pkg/planner, on purpose: the one proves the other. Pure.
+// Package bound computes the fewest bytes that any plan to a shape can move. It shares no code with pkg/planner, so
+// that each can verify the other. Pure.
 //
 // Experts, per layer: over all layouts in which consecutive ranks form groups of g, the
 // groups' expert counts differ by at most one, and positions in a group are free.
@@ -23,41 +23,41 @@ type Held struct {
 	Run  geometry.Run
 }
 
-// Memo remembers the bounds of layers that are held alike. Not for concurrent use.
+// Memo caches the bounds of layers with equal holdings. Not for concurrent use.
 type Memo struct {
 	v     *geometry.View
 	known map[string]uint64
-	// of the layer that is asked for
+	// Scratch space of the current layer.
 	key, whole []byte
 	keys       [][]byte // by expert
 	seats      []seat
 	classes    []class
 }
 
-// NewMemo for layers of one geometry.
+// NewMemo returns an empty Memo for layers of one geometry.
 func NewMemo(v *geometry.View) *Memo { return &Memo{v: v, known: map[string]uint64{}} }
 
-// class are the experts that are held alike and sharded alike.
+// class groups the experts with equal holders and equal sharding.
 type class struct {
 	count uint64
 	shift uint32 // expert modulo g
 	held  []seat // by index in target
 }
 
-// seat of a rank in the target, and a run that it holds.
+// seat is a rank's index in the target and a run that it holds.
 type seat struct {
 	at  int
 	run geometry.Run
 }
 
-// Layer is the bound of one layer: held[e] are the holders of expert e, target the ranks
-// of the wanted layout in order, g the size of an expert group (it divides len(target)).
+// Layer returns the bound of one layer. held[e] are the holders of expert e, target the ranks of the desired layout in
+// order, g the size of an expert group (it divides len(target)).
 func (m *Memo) Layer(held [][]Held, target []uint32, g uint32) uint64 {
 	index := make([]int, slices.Max(target)+1) // + 1
 	for i, rank := range target {
 		index[rank] = i + 1
 	}
-	// What each expert is held as: its seats and, for the memo and to tell who is alike, their bytes.
+	// For each expert: its seats, and their bytes as the key that groups equal experts and indexes the memo.
 	seats, order := make([][]seat, len(held)), make([]int, len(held))
 	all := m.seats[:0]
 	m.keys, m.key = m.keys[:0], m.key[:0]
@@ -103,9 +103,9 @@ func (m *Memo) Layer(held [][]Held, target []uint32, g uint32) uint64 {
 	return result
 }
 
-// solve the transportation problem of classes and groups. A group of which nobody holds anything of a class pays
-// for all of it, wherever its ranks sit: one way, through `none`, leads to all of these, so that there are as many
-// edges as holders, and not as classes times groups.
+// solve solves the transportation problem of classes and groups. A group without any holder of a class fetches all of
+// it, for any order of its ranks. One edge to `none` stands for all such groups, so the number of edges is that of
+// holders, not classes times groups.
 func (m *Memo) solve(classes []class, ranks, g int) uint64 {
 	groups := ranks / g
 	if groups == 1 {
@@ -116,7 +116,7 @@ func (m *Memo) solve(classes []class, ranks, g int) uint64 {
 		return assignment(g, cost)
 	}
 	experts := uint64(0)
-	// An edge or two for each class and group, and one for each holder, of which most classes have one.
+	// One or two edges for each class and group, and one for each holder; most classes have one holder.
 	f := newFlow(len(classes)+groups+4, 3*(len(classes)+groups)+1)
 	source, none, common, sink := len(classes)+groups, len(classes)+groups+1, len(classes)+groups+2, len(classes)+groups+3
 	one := make([]uint64, g*g)
@@ -128,7 +128,7 @@ func (m *Memo) solve(classes []class, ranks, g int) uint64 {
 			all += m.missing(nil, m.shard(c.shift, g, p))
 		}
 		f.edge(i, none, c.count, all)
-		for from := 0; from < len(c.held); { // a group's lie together; else it has two edges that cost the same
+		for from := 0; from < len(c.held); { // adjacent if from one group; otherwise two edges of equal cost
 			j := c.held[from].at / g
 			m.costs(c, j, g, func(i int, cost uint64) { one[i] = cost })
 			cost := one[0]
@@ -151,7 +151,8 @@ func (m *Memo) solve(classes []class, ranks, g int) uint64 {
 	return f.run(source, sink)
 }
 
-// costs tells what rank r of a group lacks of an expert of the class at position p, as set(r*g+p, bytes).
+// costs calls set(r*g+p, bytes) with the bytes that rank r of a group lacks to hold position p of an expert of the
+// class.
 func (m *Memo) costs(c class, group, g int, set func(int, uint64)) {
 	var runs []geometry.Run
 	for r := range g {
@@ -171,8 +172,8 @@ func (m *Memo) shard(shift uint32, g, p int) geometry.Run {
 	return geometry.ShardOf(m.v.Granules, uint32(g), shift, uint32(p))
 }
 
-// missing are the bytes that a rank that holds these runs of an expert lacks to hold `want` of it. The tail
-// comes along only where it holds nothing of the expert.
+// missing returns the bytes that a rank with these runs of an expert lacks to hold `want`. The tail counts only if the
+// rank holds nothing of the expert.
 func (m *Memo) missing(runs []geometry.Run, want geometry.Run) uint64 {
 	lacks := uint64(0)
 	for granule := want.Start; granule < want.End(); granule++ {
@@ -190,8 +191,8 @@ func (m *Memo) missing(runs []geometry.Run, want geometry.Run) uint64 {
 	return bytes
 }
 
-// Placed is the bound of a layer of g = 1 whose experts are asked for by name: placed[i] are those of rank target[i].
-// It is what those ranks lack of them; no layout that has them can do with less.
+// Placed returns the bound of a layer of g = 1 with a given placement: placed[i] are the experts of rank target[i]. It
+// sums the bytes that those ranks lack, which no layout with this placement can avoid.
 func Placed(v *geometry.View, held [][]Held, target []uint32, placed [][]uint32) uint64 {
 	total := uint64(0)
 	for i, rank := range target {
@@ -216,6 +217,6 @@ func Placed(v *geometry.View, held [][]Held, target []uint32, placed [][]uint32)
 	return total
 }
 
-// Dense is the bound of the dense weights: each rank that lacks them gets them once. On
-// a first start those are all ranks, and one copy of the bytes comes from the checkpoint.
+// Dense returns the bound of the dense weights: each rank that lacks them receives them once. On a first start these
+// are all ranks, and one copy of the bytes comes from the checkpoint.
 func Dense(v *geometry.View, lacking int) uint64 { return uint64(lacking) * v.Proto.DenseBytes }

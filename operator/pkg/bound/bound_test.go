@@ -18,7 +18,7 @@ func view(t *testing.T, granules, experts uint32, tail uint64) *geometry.View {
 	return v
 }
 
-// somebody: so many ranks for a target.
+// somebody returns n random ranks for a target.
 func somebody(r *rand.Rand, n int) (target []uint32) {
 	for i := range n {
 		target = append(target, uint32(i+r.IntN(2)*100))
@@ -26,14 +26,14 @@ func somebody(r *rand.Rand, n int) (target []uint32) {
 	return target
 }
 
-// somehow: the experts lie anywhere on ranks of the target, and at times on others.
+// somehow places the experts on random ranks of the target, and sometimes on others.
 func somehow(r *rand.Rand, v *geometry.View, target []uint32) [][]Held {
 	held := make([][]Held, v.Proto.Experts)
 	for e := range held {
 		for range r.IntN(4) {
 			start := uint32(r.IntN(int(v.Granules)))
 			rank := target[r.IntN(len(target))]
-			if r.IntN(3) == 0 { // of the target or not
+			if r.IntN(3) == 0 { // inside the target or not
 				rank = uint32(r.IntN(120)) + uint32(r.IntN(2)*1000)
 			}
 			held[e] = append(held[e], Held{Rank: rank, Run: geometry.Run{Start: start, Count: 1 + uint32(r.IntN(int(v.Granules-start)))}})
@@ -86,7 +86,7 @@ func permutations(n int) [][]int {
 	return out
 }
 
-// seated is the least that a group pays for experts that lie on its ranks in one order.
+// seated is the minimum cost of a group for these experts with one common order of its ranks.
 func (b brute) seated(group int, experts ...int) uint64 {
 	least := ^uint64(0)
 	for _, seats := range b.seatings {
@@ -101,7 +101,7 @@ func (b brute) seated(group int, experts ...int) uint64 {
 	return least
 }
 
-// best of all layouts, and what it were if each expert could have a seating of its own.
+// best returns the minimum over all layouts, and the minimum if each expert could have its own order.
 func (b brute) best() (together, alone uint64) {
 	groups, experts := len(b.target)/b.g, len(b.held)
 	together, alone = ^uint64(0), ^uint64(0)
@@ -165,7 +165,7 @@ func TestBoundIsWhatTryingEveryLayoutGives(t *testing.T) {
 	require.Positive(t, reached)
 }
 
-// A memo that has seen other layers says what a new one says.
+// A memo with other layers returns the same for a new one.
 func TestAMemoMixesNothingUp(t *testing.T) {
 	const seed = 3
 	t.Logf("seed %d", seed)
@@ -183,8 +183,8 @@ func TestAMemoMixesNothingUp(t *testing.T) {
 	}
 }
 
-// Layers whose experts are held alike are worked out once: whichever experts those are, as long as their shards are the same,
-// and whatever lies on ranks that go.
+// Layers with equal holdings are computed once. Different experts count as equal if their shards are, and holdings of
+// leaving ranks do not count.
 func TestAMemoRemembersLayersThatAreHeldAlike(t *testing.T) {
 	v, target := view(t, 2, 4, 3), []uint32{5, 6, 7, 8}
 	on := func(rank uint32) []Held { return []Held{{Rank: rank, Run: geometry.Run{Count: 1}}} }
@@ -192,7 +192,7 @@ func TestAMemoRemembersLayersThatAreHeldAlike(t *testing.T) {
 	first := memo.Layer([][]Held{on(5), on(6), on(7), on(8)}, target, 2)
 	require.Len(t, memo.known, 1)
 	for key := range memo.known {
-		memo.known[key] = first + 1000 // if it is asked
+		memo.known[key] = first + 1000 // to detect that it is used
 	}
 	require.Equal(t, first+1000, memo.Layer([][]Held{on(5), on(6), on(7), on(8)}, target, 2))
 	require.Equal(t, first+1000, memo.Layer([][]Held{on(7), on(8), on(5), on(6)}, target, 2))
@@ -202,7 +202,7 @@ func TestAMemoRemembersLayersThatAreHeldAlike(t *testing.T) {
 	require.Len(t, memo.known, 2)
 }
 
-// Experts that are asked for by name: each rank gets what it lacks of its own, whatever other ranks hold.
+// Experts with a given placement: each rank receives the bytes that it lacks, whatever other ranks hold.
 func TestPlacedIsWhatEachRankLacks(t *testing.T) {
 	const seed = 5
 	t.Logf("seed %d", seed)

@@ -2,19 +2,19 @@ package bound
 
 import "math"
 
-// flow is a min-cost max-flow network: primal-dual, shortest distances by Bellman-Ford
-// with a queue, then as much flow as goes along shortest paths at once.
+// flow is a min-cost max-flow network, solved by a primal-dual method: shortest distances by Bellman-Ford with a queue,
+// then all possible flow along shortest paths.
 type flow struct {
 	to, next []int
 	left     []uint64 // capacity left
 	cost     []int64
 	head     []int
 	dist     []int64
-	busy     []bool // in the queue, or on the way to the sink; nobody is between calls
+	busy     []bool // in the queue, or on the path to the sink; false for all nodes between calls
 	at       []int
 }
 
-// newFlow without an edge yet; about `edges` are to come.
+// newFlow returns a network without edges, with capacity for about `edges` of them.
 func newFlow(nodes, edges int) *flow {
 	f := &flow{head: make([]int, nodes), dist: make([]int64, nodes), busy: make([]bool, nodes), at: make([]int, nodes)}
 	f.to, f.next = make([]int, 0, 2*edges), make([]int, 0, 2*edges)

@@ -6,10 +6,9 @@ import (
 	"tangram.dev/operator/pkg/geometry"
 )
 
-// RepairBytes is the least that a repair must read from the checkpoint: every granule of every
-// expert that no survivor holds, wherever it lies, once. The tail comes along where nobody
-// holds anything of the expert. held[o][e] are the survivors' runs of expert e of the MoE
-// layer with ordinal o.
+// RepairBytes returns the minimum that a repair must read from the checkpoint: every granule of every expert that no
+// survivor holds, once, for any placement. The tail counts if no survivor holds anything of the expert. held[o][e] are
+// the survivors' runs of expert e of the MoE layer with ordinal o.
 func RepairBytes(v *geometry.View, held [][][]Held) uint64 {
 	total := uint64(0)
 	for _, experts := range held {

@@ -1,15 +1,15 @@
 // Package budget chooses the number of redundant experts per layer. Pure.
 //
-// Model, per rank and step: the MoE part waits for the busiest rank, so it takes its time
-// at even load over the balancedness; what is over a rank's KV blocks waits or is
-// recomputed, which costs a measured share of the throughput per block short. So
+// Model, per rank and step: the MoE part waits for the busiest rank, so it takes its time at even load divided by the
+// balancedness. Demand beyond a rank's KV blocks waits or is recomputed, which costs a measured share of the throughput
+// per missing block. So
 //
 //	step(R) = Other + MoE / balance(R)
 //	short(R) = max(0, demand - (blocks - taken(R)))
 //	throughput(R) ~ (1 - LossPerBlock * short(R)) / step(R)
 //
-// and the best R has the most throughput; of equals the fewest, as experts have to be
-// moved and memory has other uses. Replicas also save some all-to-all; that is left out.
+// The best R has the highest throughput. Of equals, the smallest wins, because experts must be moved and memory has
+// other uses. The model ignores that replicas also save some all-to-all traffic.
 package budget
 
 import (
@@ -19,8 +19,8 @@ import (
 	"text/tabwriter"
 )
 
-// Point of a measured curve: the balancedness (mean over max rank load, all layers) that a
-// placement with so many redundant experts per layer has on the forecast.
+// Point of a measured curve: the balancedness (mean over max rank load, all layers) of a placement with this number of
+// redundant experts per layer on the forecast.
 type Point struct {
 	Redundant int
 	Balance   float64 // above 0, at most 1
@@ -32,29 +32,29 @@ type Input struct {
 	Ranks, Layers            int     // layers with experts; redundant experts spread over the ranks
 	ExpertBytes, BlockBytes  int64   // one expert of one layer; one KV block of a rank, all its layers
 	KVBlocks                 int     // of a rank that holds no redundant expert
-	KVDemand                 int     // blocks of a rank that running and waiting requests want at present
-	LossPerBlock             float64 // share of throughput lost per block short, at the present pressure
+	KVDemand                 int     // blocks that the running and waiting requests of a rank currently need
+	LossPerBlock             float64 // share of throughput lost per missing block, at the current pressure
 	MoESeconds, OtherSeconds float64 // of a step: the MoE part at even load, and the rest
 }
 
-// Row of the table: what so many redundant experts would do.
+// Row of the table: the effect of a number of redundant experts.
 type Row struct {
 	Redundant   int     `json:"redundant"`
 	Balance     float64 `json:"balance"`
 	KVBlocks    int     `json:"kvBlocks"` // left to the rank with the most redundant experts
-	KVShort     int     `json:"kvShort"`  // blocks wanted and not there
+	KVShort     int     `json:"kvShort"`  // blocks needed but missing
 	StepSeconds float64 `json:"stepSeconds"`
-	Throughput  float64 `json:"throughput"` // over that with no redundant expert; 0: cannot run
+	Throughput  float64 `json:"throughput"` // relative to no redundant experts; 0: cannot run
 }
 
-// Choice and what it rests on.
+// Choice is the result and its rationale.
 type Choice struct {
 	Best int    `json:"best"` // redundant experts per layer
 	Rows []Row  `json:"rows"`
 	Why  string `json:"why"` // one sentence with the figures
 }
 
-// Choose the number of redundant experts among the points of the curve.
+// Choose selects the number of redundant experts among the points of the curve.
 func Choose(in Input) (*Choice, error) {
 	if err := in.check(); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func Choose(in Input) (*Choice, error) {
 }
 
 func (in *Input) row(p Point, base float64) Row {
-	// The rank with the most of them is the one that runs out of blocks.
+	// The rank with the most redundant experts runs out of blocks first.
 	onOne := (p.Redundant + in.Ranks - 1) / in.Ranks
 	taken := math.Ceil(float64(onOne) * float64(in.Layers) * float64(in.ExpertBytes) / float64(in.BlockBytes))
 	r := Row{Redundant: p.Redundant, Balance: p.Balance, StepSeconds: in.OtherSeconds + in.MoESeconds/p.Balance}
@@ -141,7 +141,7 @@ func (in *Input) check() error {
 	return nil
 }
 
-// String is the table and the reason, for a terminal.
+// String formats the table and the reason for a terminal.
 func (c *Choice) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// plain: a rank keeps 1000 blocks, and each redundant expert per rank takes 60 of them.
+// plain: a rank has 1000 blocks, and each redundant expert per rank takes 60 of them.
 func plain() Input {
 	return Input{Curve: []Point{{0, .6}, {8, .8}, {16, .9}, {32, .95}}, Ranks: 8, Layers: 6, ExpertBytes: 10 << 20, BlockBytes: 1 << 20,
 		KVBlocks: 1000, LossPerBlock: .001, MoESeconds: .010, OtherSeconds: .010}
@@ -50,8 +50,8 @@ func TestChoose(t *testing.T) {
 	require.Contains(t, c.Why, "16 would leave no KV blocks")
 }
 
-// Whatever the figures, the choice has the most throughput by the model's own words, and
-// more pressure never asks for more redundant experts.
+// For random inputs, the choice has the highest throughput of the model, and higher pressure never requires more
+// redundant experts.
 func TestMorePressureNeverMoreExperts(t *testing.T) {
 	random := rand.New(rand.NewPCG(8, 8))
 	for range 500 {

@@ -9,7 +9,8 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// The checker has an address rule of its own, from the words of architecture, section 8; it and pkg/layout put every piece at the same byte.
+// The checker has its own address rule, from the text of architecture, section 8. It and pkg/layout place every piece
+// at the same byte.
 func TestTheCheckerKnowsWherePiecesLie(t *testing.T) {
 	for _, tail := range []uint64{0, 40} {
 		w := &world{v: view(t, tail)}

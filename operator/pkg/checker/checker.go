@@ -1,7 +1,6 @@
-// Package checker plays a plan on a model of every rank's memory, granule by granule at
-// byte addresses, and objects to anything that architecture, section 8, does not allow.
-// It knows nothing of how pkg/planner works and shares no code with it: addresses,
-// pages, costs and completeness are computed anew from the messages. Pure.
+// Package checker replays a plan on a model of every rank's memory, granule by granule at byte addresses. It rejects
+// violations of docs/architecture.md, section 8. It shares no code with pkg/planner: it computes addresses, pages,
+// costs and completeness again from the messages. Pure.
 package checker
 
 import (
@@ -14,23 +13,22 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Case is a plan and the world it was made for.
+// Case is a plan and its world.
 type Case struct {
 	Geometry    *geometry.View
 	Revision    string
 	Before      *tangramv1.Layout               // nil: first start
 	Inventories map[string]*tangramv1.Inventory // by member id; absent: holds nothing
 	Limits      map[string]uint64               // pool bytes by member id; absent: none
-	Lost        map[string]bool                 // members of Before that no agent answers for, or that a repair removes
-	// Others are layouts by which pieces lie that Before does not name: staged for it, or not yet retired.
+	Lost        map[string]bool                 // members of Before without an answering agent, or removed by a repair
+	// Others are further layouts of pieces in the inventories: staged for them, or not yet retired.
 	Others []*tangramv1.Layout
 	Plan   *tangramv1.Plan
-	Target []string // ids that remain
+	Target []string // ids of the remaining members
 	Shape  layout.Shape
 }
 
-// ident is a granule of an expert; granule -1 is the expert's tail in the piece of the granules
-// start to end.
+// ident is a granule of an expert. Granule -1 is the expert's tail in the piece with granules start to end.
 type ident struct {
 	layer, expert uint32
 	granule       int64
@@ -46,21 +44,21 @@ type address struct {
 	offset uint64
 }
 
-// memory is what one rank holds, by address of the first byte.
+// memory is the content of one rank, by address of the first byte.
 type memory map[address]ident
 
 type player struct {
 	Case
 	now    *tangramv1.Layout
 	mem    map[string]memory
-	has    map[string]map[ident]bool // mem by content, made when asked for
+	has    map[string]map[ident]bool // mem by content, built on first use
 	dense  map[string]bool
 	totals tangramv1.Cost
-	// repaired: a flip of kind REPAIR was played.
+	// repaired: a flip of kind REPAIR was replayed.
 	repaired bool
 }
 
-// Check plays the plan. Nil: nothing to object to.
+// Check replays the plan. Nil: the plan is valid.
 func Check(c Case) error {
 	p := &player{Case: c, now: c.Before, mem: map[string]memory{}, dense: map[string]bool{}}
 	if err := p.load(); err != nil {
@@ -88,8 +86,8 @@ func Check(c Case) error {
 	return nil
 }
 
-// load puts the inventories where they lie. Pieces of Tensor banks lie where the layout
-// before says; whole experts lie by their slot.
+// load places the inventories. Pieces of Tensor banks are at the addresses of the layout before (or of Others); whole
+// experts are at their slot.
 func (p *player) load() error {
 	if p.now != nil {
 		hash, err := layout.Hash(p.now)
@@ -130,13 +128,13 @@ func (p *player) load() error {
 	return nil
 }
 
-// placed is a piece and where it lies.
+// placed is a piece and its address.
 type placed struct {
 	layer, bank, slot, expert, start, count uint32
 	offset                                  uint64
 }
 
-// pieces is the address rule, from the words of section 8.
+// pieces is the address rule, as section 8 words it.
 func (p *player) pieces(l *tangramv1.Layout, rank uint32) []placed {
 	var out []placed
 	g := p.Geometry.Proto
@@ -160,13 +158,13 @@ func (p *player) pieces(l *tangramv1.Layout, rank uint32) []placed {
 	return out
 }
 
-// shards walks the bank of a group of g > 1 from its first byte to its last, position by
-// position, and takes what is the rank's.
+// shards walks the bank of a group of g > 1 from its first byte to its last, position by position, and collects the
+// rank's pieces.
 func (p *player) shards(layer, bank uint32, group *tangramv1.ExpertGroup, rank uint32) []placed {
 	var out []placed
 	g := p.Geometry.Proto
 	total, size := int(g.MoeInner/g.GranuleRows), len(group.Ranks)
-	begun := make([]int, g.Experts) // granules of each expert that positions before had
+	begun := make([]int, g.Experts) // granules of each expert at earlier positions
 	at := uint64(0)
 	for position, holder := range group.Ranks {
 		at = (at + g.PageBytes - 1) / g.PageBytes * g.PageBytes
@@ -239,7 +237,7 @@ func (p *player) play(flip *tangramv1.Flip) error {
 	if err := p.kind(flip, base, next); err != nil {
 		return err
 	}
-	numbering := next // ranks of the parts
+	numbering := next // ranks as the parts number them
 	if flip.Kind == tangramv1.FlipKind_FLIP_KIND_LEAVE {
 		numbering = base
 	}

@@ -28,8 +28,8 @@ func (p *player) densePart(numbering *tangramv1.Layout, part *tangramv1.RankPart
 	return nil
 }
 
-// denseWays: each part of the dense weights comes, perhaps by other ranks that bring it too, from a rank that held it before. Where none
-// did, one rank reads it from the checkpoint.
+// denseWays: each part of the dense weights comes from a rank that held it before, perhaps through other receiving
+// ranks. If no rank held it, one rank reads it from the checkpoint.
 func (p *player) denseWays(flip *tangramv1.Flip, numbering *tangramv1.Layout, cost *tangramv1.Cost) error {
 	held := slices.ContainsFunc(numbering.Members, func(m *tangramv1.Member) bool { return p.dense[m.Id] })
 	from := map[uint32][]uint32{} // sources by rank
@@ -63,7 +63,7 @@ func (p *player) denseWays(flip *tangramv1.Flip, numbering *tangramv1.Layout, co
 	return nil
 }
 
-// denseWay follows part i from a rank to where it lies.
+// denseWay follows part i from a rank back to its source.
 func (p *player) denseWay(from map[uint32][]uint32, numbering *tangramv1.Layout, rank uint32, i int) error {
 	at := rank
 	for range numbering.Members {

@@ -6,7 +6,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// PiecesOf is the checker's own address rule, in the words of pkg/layout.
+// PiecesOf is the checker's own address rule, in the format of pkg/layout.
 func PiecesOf(l *tangramv1.Layout, v *geometry.View, rank uint32) []layout.Piece {
 	p := &player{Case: Case{Geometry: v}}
 	var out []layout.Piece

@@ -103,7 +103,7 @@ func TestMembersChangeByTheRules(t *testing.T) {
 		{"a leaver that owns", func(c *checker.Case) {
 			f := flip(c, leave)
 			c.Plan.Flips = []*tangramv1.Flip{f}
-			for _, l := range c.Before.Layers { // the layers go to others by the same flip
+			for _, l := range c.Before.Layers { // the same flip gives the layers to others
 				l = proto.CloneOf(l)
 				for i := len(l.Experts) - 1; i >= 2; i-- {
 					l.Experts[0].Slots = append(l.Experts[0].Slots, l.Experts[i].Slots...)
@@ -120,7 +120,7 @@ func TestMembersChangeByTheRules(t *testing.T) {
 	})
 }
 
-// More layers rewritten by one flip than there are spare banks.
+// One flip rewrites more layers than there are spare banks.
 func TestAWalkRewritesNoMoreThanTheSpareBanksAllow(t *testing.T) {
 	_, sound := grown(t, 0)
 	object(t, sound, []spoilt{{"two at once", func(c *checker.Case) {

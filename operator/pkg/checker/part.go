@@ -8,18 +8,18 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// brought is where a granule comes from: 0 checkpoint, n rank n-1, or the rank itself.
+// brought is the source of a granule: 0 checkpoint, n rank n-1, or the rank itself.
 type brought struct {
 	source uint32
 	local  bool
 }
 
-// part plays one rank's part and returns its memory after Retire.
+// part replays one rank's part and returns its memory after Retire.
 func (p *player) part(flip *tangramv1.Flip, next, numbering *tangramv1.Layout, part *tangramv1.RankPart,
 	cost *tangramv1.Cost) (memory, error) {
 	old := p.mem[part.Member]
 	holds := map[ident]bool{}
-	knows := map[[2]uint32]bool{} // layer, expert: holds something of it, so the tail too
+	knows := map[[2]uint32]bool{} // layer, expert: holds some granule of it, and so its tail
 	for _, i := range old {
 		holds[i] = true
 		knows[[2]uint32{i.layer, i.expert}] = true
@@ -93,7 +93,7 @@ func (p *player) part(flip *tangramv1.Flip, next, numbering *tangramv1.Layout, p
 	return want, p.room(old, want, denseAfter, part)
 }
 
-// inOnePiece: an agent copies a run from one piece, so its granules must follow one another in memory.
+// inOnePiece: an agent copies a run from one piece, so its granules must be contiguous in memory.
 func (p *player) inOnePiece(m memory, layer, expert, start, count uint32) bool {
 	unit := p.Geometry.Proto.GranuleBytes
 	for at, id := range m {
@@ -113,7 +113,7 @@ func (p *player) inOnePiece(m memory, layer, expert, start, count uint32) bool {
 
 func (p *player) source(flip *tangramv1.Flip, numbering *tangramv1.Layout, part *tangramv1.RankPart, source uint32, id ident) error {
 	if source == 0 || flip.Kind == tangramv1.FlipKind_FLIP_KIND_FIRST {
-		return nil // onceFromCheckpoint follows pulls of a first start to their end
+		return nil // onceFromCheckpoint follows fetches of a first start to their source
 	}
 	if int(source) > len(numbering.Members) || source == part.Rank+1 {
 		return fmt.Errorf("%v from source %d of %d ranks", id, source, len(numbering.Members))
@@ -139,7 +139,7 @@ func (p *player) holds(member string) map[ident]bool {
 	return p.has[member]
 }
 
-// cover: what stays in place and what comes are together exactly what the target names.
+// cover: the pieces in place and the fetched ones are together exactly those of the target.
 func (p *player) cover(old, want memory, comes map[ident]brought, knows map[[2]uint32]bool, cost *tangramv1.Cost) error {
 	needed := 0
 	for at, id := range want {
@@ -149,7 +149,7 @@ func (p *player) cover(old, want memory, comes map[ident]brought, knows map[[2]u
 			}
 			continue
 		}
-		if id.granule < 0 { // comes along with the piece
+		if id.granule < 0 { // fetched along with the piece
 			size := p.size(id)
 			switch {
 			case knows[[2]uint32{id.layer, id.expert}]:
@@ -208,7 +208,7 @@ func order(a, b interval) int {
 	return 1
 }
 
-// noOverlap: nothing that comes lies over anything that is there, live or not.
+// noOverlap: no fetched piece overlaps a resident one, live or not.
 func (p *player) noOverlap(old, want memory) error {
 	all := append(p.intervals(old, nil), p.intervals(want, old)...)
 	slices.SortFunc(all, order)
@@ -255,8 +255,8 @@ func (p *player) room(old, want memory, denseAfter bool, part *tangramv1.RankPar
 	return nil
 }
 
-// onceFromCheckpoint: on a first start each byte of the experts is read once, and every pull ends at
-// the rank that reads.
+// onceFromCheckpoint: on a first start each byte of the experts is read once, and every chain of fetches starts at the
+// rank that reads it.
 func (p *player) onceFromCheckpoint(flip *tangramv1.Flip, next *tangramv1.Layout) error {
 	type key struct {
 		rank uint32
@@ -312,7 +312,7 @@ func (p *player) complete(l *tangramv1.Layout) error {
 		for _, group := range layer.Experts {
 			alive := !slices.ContainsFunc(group.Ranks, func(r uint32) bool { return p.Lost[l.Members[r].Id] })
 			if !alive {
-				// A lost member's pieces are made good by the flip that takes the layer from it.
+				// The flip that takes the layer from a lost member replaces its pieces.
 				for _, entry := range group.Slots {
 					if entry != 0 {
 						whole[entry-1] = true
@@ -347,7 +347,7 @@ func (p *player) complete(l *tangramv1.Layout) error {
 	return nil
 }
 
-// wanted (rank, expert) of a layer whose experts are placed; nil: they are not.
+// wanted returns (rank, expert) pairs of a layer with a placement; nil: it has none.
 func (p *player) wanted(layer uint32) map[[2]uint32]bool {
 	at := slices.Index(p.Geometry.Proto.MoeLayers, layer)
 	if at < 0 || p.Shape.Placement == nil || p.Shape.Placement[at] == nil {
@@ -362,7 +362,7 @@ func (p *player) wanted(layer uint32) map[[2]uint32]bool {
 	return out
 }
 
-// final: the last layout has the wanted members and shape.
+// final: the last layout has the desired members and shape.
 func (p *player) final() error {
 	ids := map[string]bool{}
 	for _, m := range p.now.Members {
@@ -371,7 +371,7 @@ func (p *player) final() error {
 	if len(ids) != len(p.Target) || slices.ContainsFunc(p.Target, func(id string) bool { return !ids[id] }) {
 		return fmt.Errorf("members %v, wanted %v", p.now.Members, p.Target)
 	}
-	if p.repaired { // a repair has no wanted shape
+	if p.repaired { // a repair has no desired shape
 		return nil
 	}
 	for rank, m := range p.now.Members {

@@ -10,7 +10,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// fetching is the first part of a walk that brings experts from elsewhere.
+// fetching is the first part of a walk that fetches experts from other ranks.
 func fetching(c *checker.Case) *tangramv1.RankPart {
 	for _, f := range c.Plan.Flips {
 		for _, part := range f.Parts {
@@ -33,7 +33,7 @@ func copying(c *checker.Case) *tangramv1.RankPart {
 	return nil
 }
 
-// again adds a run of granules of the expert that the i-th fetch brings.
+// again adds a run of granules of the expert of the i-th fetch.
 func again(f *tangramv1.Fetches, i int, start, count, source uint32) {
 	f.Layer, f.Expert, f.Source = append(f.Layer, f.Layer[i]), append(f.Expert, f.Expert[i]), append(f.Source, source)
 	f.GranuleStart, f.GranuleCount = append(f.GranuleStart, start), append(f.GranuleCount, count)
@@ -112,7 +112,7 @@ func TestWhatIsDeclaredIsWhatMoves(t *testing.T) {
 			{"local bytes", func(c *checker.Case) { c.Plan.Cost.LocalBytes++ }, "the plan declares", false},
 			{"checkpoint bytes", func(c *checker.Case) { c.Plan.Cost.CheckpointBytes++ }, "the plan declares", false},
 		})
-		// A pool that has exactly the peak is no objection.
+		// A pool of exactly the peak is accepted.
 		exact := sound
 		exact.Limits = map[string]uint64{}
 		for _, f := range sound.Plan.Flips {
@@ -151,7 +151,7 @@ func TestDenseWeightsComeFromWhoHasThem(t *testing.T) {
 	})
 }
 
-// On a first start each byte is read once, and every pull ends at the rank that reads.
+// On a first start each byte is read once, and every chain of fetches starts at the rank that reads it.
 func TestAFirstStartReadsOnce(t *testing.T) {
 	for _, tail := range []uint64{0, 40} {
 		w := &world{v: view(t, tail)}

@@ -7,8 +7,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// repair: the one flip that goes on without the lost members. The survivors keep their order and
-// what they have where it is; only what was served by the lost alone is given away, evenly.
+// repair checks the one flip without the lost members. The survivors keep their order and their pieces in place. Only
+// pieces that lost members alone served are reassigned, evenly.
 func (p *player) repair(flip *tangramv1.Flip, base, next *tangramv1.Layout) error {
 	p.repaired = true
 	if len(p.Plan.Flips) != 1 {
@@ -60,7 +60,7 @@ func (p *player) repair(flip *tangramv1.Flip, base, next *tangramv1.Layout) erro
 	return nil
 }
 
-// keptInPlace: each survivor's pieces are its pieces still, at the same bytes.
+// keptInPlace: each survivor keeps its pieces, at the same bytes.
 func (p *player) keptInPlace(base, next *tangramv1.Layout, stay []uint32) error {
 	for after, before := range stay {
 		has := map[placed]bool{}
@@ -76,8 +76,8 @@ func (p *player) keptInPlace(base, next *tangramv1.Layout, stay []uint32) error 
 	return nil
 }
 
-// wholeTaken: who takes experts has not more of them than another survivor could have had, unless it held
-// something of them already.
+// wholeTaken: a rank that takes experts does not have more than another possible taker, unless it already held part of
+// them.
 func (p *player) wholeTaken(before, after *tangramv1.LayerLayout, stay []uint32) error {
 	had, has := make([]map[uint32]bool, len(stay)), make([]map[uint32]bool, len(stay))
 	served := map[uint32]bool{}
@@ -119,7 +119,7 @@ func (p *player) wholeTaken(before, after *tangramv1.LayerLayout, stay []uint32)
 	return nil
 }
 
-// heldAny: some survivor holds something of an expert.
+// heldAny reports whether some survivor holds part of an expert.
 func (p *player) heldAny(layer, expert uint32) bool {
 	for id := range p.Inventories {
 		for i := range p.holds(id) {
@@ -131,8 +131,8 @@ func (p *player) heldAny(layer, expert uint32) bool {
 	return false
 }
 
-// positionsTaken: groups keep slots and survivors; a lost position goes to a survivor of the
-// group, or if there is none to a rank that was in no group.
+// positionsTaken: groups keep slots and survivors. A lost position goes to a survivor of the group or, if there is
+// none, to a rank that was in no group.
 func (p *player) positionsTaken(before, after *tangramv1.LayerLayout, stay []uint32) error {
 	if len(after.Experts) != len(before.Experts) {
 		return fmt.Errorf("%d expert groups, there were %d", len(after.Experts), len(before.Experts))

@@ -91,7 +91,7 @@ func TestARepairSharesEvenly(t *testing.T) {
 	})
 }
 
-// contains: a survivor serves an expert already.
+// contains reports whether a survivor already serves an expert.
 func contains(groups []*tangramv1.ExpertGroup, members []*tangramv1.Member, lost map[string]bool, entry uint32) bool {
 	for _, g := range groups {
 		for _, e := range g.Slots {

@@ -11,12 +11,12 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// placed is whole experts on 4 ranks, in both layers the same.
+// placed is a placement of whole experts on 4 ranks, the same in both layers.
 func placed(ranks ...[]uint32) layout.Shape {
 	return layout.Shape{Mode: layout.Expert, Placement: [][][]uint32{ranks, ranks}}
 }
 
-// A sound plan to one place is none to another.
+// A sound plan to one placement is rejected for another.
 func TestExpertsAreWhereTheyAreWanted(t *testing.T) {
 	even := [][]uint32{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9, 10}}
 	uneven := placed([]uint32{0, 1, 2, 3, 4}, []uint32{5, 6}, []uint32{7, 8}, []uint32{9, 10})
@@ -45,7 +45,7 @@ func TestExpertsAreWhereTheyAreWanted(t *testing.T) {
 			object(t, sound, []spoilt{{"asked for otherwise", func(s *checker.Case) { s.Shape = c.asked }, c.says, false}})
 		})
 	}
-	// One layer placed, the other not.
+	// One layer with a placement, the other without.
 	w := &world{v: view(t, 0)}
 	w.to(t, 4, expertShape)
 	w.to(t, 4, layout.Shape{Mode: layout.Expert, Placement: [][][]uint32{uneven.Placement[0], nil}})
@@ -70,7 +70,7 @@ func TestAttentionGroupsHaveTheWantedSize(t *testing.T) {
 	}, "wanted groups of 2", true}})
 }
 
-// switched: the same 4 ranks, from whole experts to shares of each.
+// switched: the same 4 ranks, from whole experts to shards of each.
 func switched(t *testing.T) checker.Case {
 	t.Helper()
 	w := &world{v: view(t, 0)}
@@ -78,7 +78,7 @@ func switched(t *testing.T) checker.Case {
 	return w.to(t, 4, tensorShape)
 }
 
-// extra adds a piece to what a member holds.
+// extra adds a piece to a member's inventory.
 func extra(c *checker.Case, member string, layer, bank, slot, expert, start, count uint32) {
 	inventories := map[string]*tangramv1.Inventory{}
 	for id, inv := range c.Inventories {
@@ -90,7 +90,7 @@ func extra(c *checker.Case, member string, layer, bank, slot, expert, start, cou
 	i.Expert, i.GranuleStart, i.GranuleCount = append(i.Expert, expert), append(i.GranuleStart, start), append(i.GranuleCount, count)
 }
 
-// What an agent holds beside the layout is not written over, before it is dropped.
+// A plan must not overwrite an agent's extra pieces before they are dropped.
 func TestNothingIsWrittenOverWhatLies(t *testing.T) {
 	sound := switched(t)
 	object(t, sound, []spoilt{
@@ -104,7 +104,7 @@ func TestNothingIsWrittenOverWhatLies(t *testing.T) {
 	})
 }
 
-// An agent copies a run from one piece.
+// An agent copies a run from a single piece.
 func TestACopyIsOfOnePiece(t *testing.T) {
 	sound := switched(t)
 	var run struct{ layer, expert, start uint32 }
@@ -115,7 +115,7 @@ func TestACopyIsOfOnePiece(t *testing.T) {
 				run.layer, run.expert, run.start = part.Copies.Layer[i], part.Copies.Expert[i], part.Copies.GranuleStart[i]
 			}
 		}
-		extra(c, part.Member, 1, 0, 40, 0, 0, 0) // nothing: from here on the inventories are the case's own
+		extra(c, part.Member, 1, 0, 40, 0, 0, 0) // empty: copies the case's inventories, which are changed below
 		inv := c.Inventories[part.Member]
 		for i := range inv.Layer {
 			if inv.Layer[i] == run.layer && inv.Expert[i] == run.expert && inv.GranuleCount[i] == 6 {
@@ -126,7 +126,7 @@ func TestACopyIsOfOnePiece(t *testing.T) {
 	}, "lie in no one place", false}})
 }
 
-// Whoever holds the least that a flip needs has exactly what is declared: one byte less is objected to, of whatever part.
+// Declared peak and steady bytes must be exact: one byte off, for any part, is rejected.
 func TestEveryPeakAndSteadyIsJudged(t *testing.T) {
 	w, up := grown(t, 40)
 	for _, sound := range []checker.Case{up, w.to(t, 2, expertShape), shrunk(t)} {
@@ -145,7 +145,8 @@ func TestEveryPeakAndSteadyIsJudged(t *testing.T) {
 	}
 }
 
-// Sound plans of all kinds, with and without tails: members lost, inventories that lack or have more, repairs of both modes.
+// Sound plans of all kinds, with and without tails, are accepted: lost members, incomplete or extra inventories,
+// repairs of both modes.
 func TestSoundPlansAreNotObjectedTo(t *testing.T) {
 	for _, tail := range []uint64{0, 40} {
 		w := &world{v: view(t, tail)}
@@ -157,7 +158,7 @@ func TestSoundPlansAreNotObjectedTo(t *testing.T) {
 		w.repair(t, 3)
 		w.repair(t, 1)
 		if tail > 0 {
-			continue // what an agent holds beside the layout has a tail, too: the planner counts it as fetched, the checker as copied
+			continue // an extra piece has a tail too: the planner counts it as fetched, the checker as copied
 		}
 		w.spoil = func(inv *tangramv1.Inventory) { // half of the pieces, and the dense weights, are not verified
 			n := len(inv.Layer) / 2

@@ -19,7 +19,8 @@ var (
 	tensorShape = layout.Shape{Mode: layout.Tensor}
 )
 
-// view of 3 layers, of which the first has no experts. With a tail, 5 granules and it are no whole number of pages.
+// view of 3 layers, of which the first has no experts. With a tail, 5 granules and the tail are not a whole number of
+// pages.
 func view(t *testing.T, tail uint64) *geometry.View {
 	t.Helper()
 	v, err := geometry.New(&tangramv1.Geometry{Model: "test", Layers: 3, MoeLayers: []uint32{1, 2}, Hidden: 16, MoeInner: 48, Experts: 11,
@@ -30,13 +31,13 @@ func view(t *testing.T, tail uint64) *geometry.View {
 	return v
 }
 
-// world makes sound plans, and the cases that the checker judges.
+// world makes sound plans, and their cases for the checker.
 type world struct {
 	v     *geometry.View
 	now   *tangramv1.Layout
 	names int
 	limit map[string]uint64
-	spoil func(*tangramv1.Inventory) // what agents hold, before it is planned
+	spoil func(*tangramv1.Inventory) // changes inventories before planning
 	last  checker.Case
 }
 
@@ -53,7 +54,7 @@ func (w *world) inventories(lost map[string]bool) map[string]*tangramv1.Inventor
 	return out
 }
 
-// to takes the world to n ranks of a shape; lost members are no part of it.
+// to takes the world to n ranks of a shape, without the lost members.
 func (w *world) to(t *testing.T, n int, s layout.Shape, lost ...string) checker.Case {
 	t.Helper()
 	c := checker.Case{Geometry: w.v, Revision: "r1", Before: w.now, Limits: w.limit, Shape: s, Lost: map[string]bool{}}
@@ -86,7 +87,7 @@ func (w *world) to(t *testing.T, n int, s layout.Shape, lost ...string) checker.
 	return c
 }
 
-// repair goes on without the lost ranks.
+// repair continues without the lost ranks.
 func (w *world) repair(t *testing.T, lost ...int) checker.Case {
 	t.Helper()
 	c := checker.Case{Geometry: w.v, Revision: "r1", Before: w.now, Lost: map[string]bool{}}
@@ -109,7 +110,7 @@ func (w *world) repair(t *testing.T, lost ...int) checker.Case {
 	return c
 }
 
-// sealed: hashes and, from flip i on, epochs are what the deltas give, so that the rule itself has to object.
+// sealed recomputes hashes and, from flip i on, epochs from the deltas, so that only the rule under test can reject.
 func sealed(t *testing.T, c *checker.Case) {
 	t.Helper()
 	now := c.Before
@@ -129,7 +130,7 @@ func sealed(t *testing.T, c *checker.Case) {
 	}
 }
 
-// spoilt is a way of being wrong, and what the checker says of it.
+// spoilt is one kind of fault, and the checker's error.
 type spoilt struct {
 	name  string
 	spoil func(c *checker.Case)

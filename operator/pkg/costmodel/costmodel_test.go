@@ -35,7 +35,7 @@ func prior(t testing.TB, engine string, s kernels.Shape) *kernels.Step {
 	return out
 }
 
-// The prior is another engine's table than the truth, steps carry 10 % noise.
+// The prior is another engine's table than the truth, and steps have 10 % noise.
 func TestLearnsAnotherEngine(t *testing.T) {
 	for _, s := range []kernels.Shape{kernels.Expert(8), kernels.Tensor(8)} {
 		m := New(Options{}, prior(t, "sglang", s))
@@ -152,8 +152,9 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// A width that was not measured has the correction of the nearest that was: 4 of 1 and 8 is as near to both, and takes the wider one's. Steps with prompts do
-// not lend to those without, nor one mode to the other; what is measured itself borrows nothing.
+// An unmeasured width gets the correction of the nearest measured one: 4 is equally near to 1 and 8, and takes the
+// wider one's. Steps with prompts do not lend to those without, nor one mode to another. A measured width borrows
+// nothing.
 func TestBorrowed(t *testing.T) {
 	var priors []*kernels.Step
 	for _, ranks := range []int{2, 4, 8} {
@@ -192,7 +193,8 @@ func TestBorrowed(t *testing.T) {
 	require.ErrorContains(t, err, "invalid step")
 }
 
-// Beyond the tables a prior is the less sure the further it lies out, and what one width measured is known of a near one, not of one that is far; what was measured itself is known.
+// Beyond the tables, a prior is less certain the further out it is. Measurements of one width apply to a near one, not
+// to a far one; a measured width is known.
 func TestWiderThanTheTables(t *testing.T) {
 	table, err := kernels.Open("Qwen3-235B-A22B")
 	require.NoError(t, err)

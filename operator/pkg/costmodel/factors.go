@@ -2,12 +2,12 @@ package costmodel
 
 import "math"
 
-// The correction is a factor on the prior, piecewise linear over the logarithm of a step's tokens, with a knot every two
-// octaves: kernels change where sizes cross tiles, and each engine's do so elsewhere.
+// The correction is a factor on the prior, piecewise linear over the logarithm of a step's tokens, with a knot every
+// two octaves: kernels change where sizes cross tiles, at sizes that differ by engine.
 const (
 	knots        = 9 // 1, 4, 16, ... 65,536 tokens
 	octavesApart = 2
-	reach        = 2.0 // knots over which what is measured at one tells of another, before either is measured
+	reach        = 2.0 // prior correlation length of the knots, in knots
 )
 
 // factors by recursive least squares: theta are the knots' values, p their covariance.
@@ -15,13 +15,14 @@ type factors struct {
 	theta    [knots]float64
 	p        [knots][knots]float64
 	noise    float64 // variance of one relative measurement
-	forget   float64 // how much a measured knot's deviation grows with each observation
-	deviance float64 // of the prior: no knot becomes less known than that
-	// surprises in a row, above 0 those of longer steps than thought possible, below 0 of shorter ones
+	forget   float64 // growth of a measured knot's deviation with each observation
+	deviance float64 // of the prior; upper limit of a knot's deviation
+	// consecutive surprises: above 0 steps longer than expected, below 0 shorter
 	surprises int
 }
 
-// A row of so many surprises is no outlier but a change of the world: what was known of these sizes is not any more.
+// This many surprises in a row are a change of the world, not outliers: earlier measurements of these sizes no longer
+// hold.
 const changed = 5
 
 func newFactors(o Options) *factors {
@@ -35,7 +36,7 @@ func newFactors(o Options) *factors {
 	return f
 }
 
-// between which knots a step lies, and how far it is to the upper.
+// between returns the lower of the two knots around a step, and the fraction of the distance to the upper.
 func between(tokens int) (int, float64) {
 	x := min(max(math.Log2(float64(max(tokens, 1)))/octavesApart, 0), knots-1)
 	i := min(int(x), knots-2)
@@ -44,16 +45,16 @@ func between(tokens int) (int, float64) {
 
 func (f *factors) at(tokens int) (factor, deviation float64) { return f.place(between(tokens)) }
 
-// place between two knots.
+// place interpolates between two knots.
 func (f *factors) place(i int, upper float64) (factor, deviation float64) {
 	lower := 1 - upper
 	factor = lower*f.theta[i] + upper*f.theta[i+1]
 	variance := lower*lower*f.p[i][i] + 2*lower*upper*f.p[i][i+1] + upper*upper*f.p[i+1][i+1]
-	return max(factor, .05), math.Sqrt(max(variance, 0)) // a step that takes no time is none
+	return max(factor, .05), math.Sqrt(max(variance, 0)) // a step cannot take no time
 }
 
-// observe a measured ratio to the prior. Least squares with forgetting (Haykin, Adaptive Filter Theory, ch. 10), of the
-// knots beside the step alone: what is not measured does not grow less known by waiting.
+// observe a measured ratio to the prior. Least squares with forgetting (Haykin, Adaptive Filter Theory, ch. 10), only
+// for the knots around the step: other knots do not become less certain with time.
 func (f *factors) observe(tokens int, ratio float64) {
 	i, upper := between(tokens)
 	lower := 1 - upper

@@ -8,16 +8,16 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// Memory of a rank and what is kept of it, in bytes.
+// Memory of a rank and its other uses, in bytes.
 type Memory struct {
 	RankBytes         uint64
-	DenseBytes        uint64 // that each rank holds, without experts; 0: projections of attention, from the geometry, which the ranks of an attention group share
+	DenseBytes        uint64 // on each rank, without experts; 0: attention projections, split over an attention group
 	SpareBanks        int    // docs/architecture.md, 4.2
-	Redundant         int    // expert slots of each layer beyond one for each expert, where ranks hold whole experts; rounded up to as many on each rank
+	Redundant         int    // expert slots per layer beyond one per expert (g = 1), rounded up to equal ranks
 	GraphBytes        uint64 // captured graphs, all shapes
 	CommunicatorBytes uint64
 	ActivationBytes   uint64
-	NoRepairHeadroom  bool // give up the room in which a lost rank's experts would be repaired
+	NoRepairHeadroom  bool // do not reserve room to repair a lost rank's experts
 }
 
 // Item of a budget.
@@ -30,11 +30,11 @@ type Item struct {
 type Budget struct {
 	Items       []Item
 	TokenBytes  uint64 // of KV, on each rank of the group that holds the token
-	GroupTokens int    // that the ranks of one attention group can hold
+	GroupTokens int    // capacity of one attention group
 	WorldTokens int    // GroupTokens of all groups
 }
 
-// Budget of each rank in a shape. Fails, naming the items, if nothing is left for KV.
+// Budget returns the budget of each rank in a shape. It fails, with the items in the error, if nothing is left for KV.
 func (m Memory) Budget(v *geometry.View, s kernels.Shape) (Budget, error) {
 	if err := s.Check(); err != nil {
 		return Budget{}, err
@@ -45,7 +45,8 @@ func (m Memory) Budget(v *geometry.View, s kernels.Shape) (Budget, error) {
 	ranks, t := uint64(s.Ranks), uint64(s.AttentionGroup)
 	dense := m.DenseBytes
 	if dense == 0 {
-		// Queries and output are hidden x heads x head size, keys and values hidden x KV heads x head size; two bytes each.
+		// Queries and output are hidden x heads x head size, keys and values hidden x KV heads x head size; two bytes
+		// each.
 		dense = up(uint64(g.Layers)*4*uint64(g.Hidden)*uint64(g.HeadDim)*uint64(g.QueryHeads+g.KvHeads), t)
 	}
 	b := Budget{Items: []Item{
@@ -83,8 +84,8 @@ func (m Memory) Budget(v *geometry.View, s kernels.Shape) (Budget, error) {
 	return b, nil
 }
 
-// TokenBytes of the KV of one token on each rank of the group that holds it. More ranks than KV heads hold copies of a head; an MLA latent is
-// one head, and every rank of the group holds it whole.
+// TokenBytes returns the KV bytes of one token on each rank of the group that holds it. With more ranks than KV heads,
+// heads are replicated. An MLA latent is one head, and every rank of the group holds it whole.
 func TokenBytes(v *geometry.View, s kernels.Shape) uint64 {
 	g := v.Proto
 	return g.KvHeadTokenBytes * max(1, up(uint64(g.KvHeads), uint64(s.AttentionGroup))) * uint64(g.Layers)

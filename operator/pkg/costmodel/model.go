@@ -1,5 +1,6 @@
-// Package costmodel says what a step, a transition and a token's KV cost a world: seconds of a step from a prior that what is
-// measured corrects, seconds of a transition from planned bytes, tokens that fit from an itemised budget. Pure: no I/O, no clock, no globals.
+// Package costmodel estimates the cost of a step, a transition and a token's KV: seconds of a step from a prior that
+// measurements correct, seconds of a transition from planned bytes, KV tokens from an itemized budget. Pure: no I/O, no
+// clock, no globals.
 package costmodel
 
 import (
@@ -11,12 +12,12 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// Work of one step, of all ranks together, taken as spread evenly.
+// Work of one step, of all ranks together, assumed to be spread evenly.
 type Work struct {
 	Decode  int // requests that get one token
-	Context int // tokens of context of a decoding request, in the mean
+	Context int // mean tokens of context of a decoding request
 	Prefill int // prompt tokens
-	Before  int // tokens that the prompts have cached before their chunks, in the mean
+	Before  int // mean number of cached tokens before the prompts' chunks
 }
 
 // Estimate of seconds. Deviation is one standard deviation.
@@ -24,11 +25,11 @@ type Estimate struct{ Seconds, Deviation float64 }
 
 // Options of a model; zero fields take the defaults.
 type Options struct {
-	PriorDeviation float64 // of the prior's relative error; default 0.4: engines differ by that much (kernels/data)
-	Memory         float64 // observations after which a measured factor counts 1/e; default 2000
-	BeyondTables   float64 // relative deviation that is added for each doubling of the ranks beyond what was measured; default 0.35
-	KnownBelow     float64 // relative deviation above which the answer is "not known yet"; default 0.25
-	Noise          float64 // relative deviation of one measured step to start with; default 0.1
+	PriorDeviation float64 // of the prior's relative error; default 0.4: the difference between engines (kernels/data)
+	Memory         float64 // observations after which the weight of a measured factor is 1/e; default 2000
+	BeyondTables   float64 // relative deviation added per doubling beyond the measured ranks; default 0.35
+	KnownBelow     float64 // above this relative deviation a step is "not known yet"; default 0.25
+	Noise          float64 // initial relative deviation of one measured step; default 0.1
 	Scale          float64 // of all priors: this machine's seconds over theirs; default 1
 }
 
@@ -53,12 +54,12 @@ type Model struct {
 	shapes  map[kernels.Shape]*known
 }
 
-// known of a shape.
+// known is the knowledge of one shape.
 type known struct {
 	shape   kernels.Shape
 	prior   *kernels.Step
-	decode  *factors // of steps that only decode: they run other kernels than
-	prefill *factors // those with prompt tokens
+	decode  *factors // of steps that only decode; other steps run other kernels
+	prefill *factors // of steps with prompt tokens
 	near    []*known // the other widths of the same mode, the nearest first
 }
 
@@ -69,14 +70,14 @@ func (k *known) factors(w Work) *factors {
 	return k.decode
 }
 
-// New model of the shapes of the priors.
+// New returns a model of the shapes of the priors.
 func New(o Options, priors ...*kernels.Step) *Model {
 	m := &Model{options: o.filled(), shapes: map[kernels.Shape]*known{}}
 	m.Add(priors...)
 	return m
 }
 
-// Add shapes. What was measured of a shape that is there stays.
+// Add adds shapes. Measurements of a known shape stay.
 func (m *Model) Add(priors ...*kernels.Step) {
 	for _, p := range priors {
 		if m.shapes[p.Shape()] == nil {
@@ -92,7 +93,7 @@ func (m *Model) Add(priors ...*kernels.Step) {
 				k.near = append(k.near, other)
 			}
 		}
-		// The nearer by ratio; of two as near the wider one.
+		// Nearest by ratio; of equals, the wider.
 		apart := func(o *known) float64 {
 			return math.Abs(math.Log(float64(o.shape.Ranks)/float64(k.shape.Ranks))) - 1e-6*float64(o.shape.Ranks)
 		}
@@ -100,7 +101,7 @@ func (m *Model) Add(priors ...*kernels.Step) {
 	}
 }
 
-// Prior seconds of a step in this shape, scaled and uncorrected.
+// Prior returns the seconds of a step in this shape, scaled and uncorrected.
 func (m *Model) Prior(s kernels.Shape, w Work) (float64, error) {
 	k := m.shapes[s]
 	if k == nil {
@@ -121,11 +122,11 @@ func (m *Model) priorOf(k *known, w Work) (float64, error) {
 	if l.Prefill > 0 {
 		l.Chunks = p.Chunk(w.Before, w.Before+l.Prefill)
 	}
-	// The experts see the tokens of all; groups beyond the busiest only add theirs.
+	// The experts process the tokens of all groups; groups other than the busiest only add their tokens.
 	return m.options.Scale * p.Even(l, w.Decode+w.Prefill), nil
 }
 
-// Observe a measured step. What is no time, or no step, is refused and changes nothing.
+// Observe a measured step. It rejects an invalid time or step without any change.
 func (m *Model) Observe(s kernels.Shape, w Work, seconds float64) error {
 	if !(seconds > 0) || math.IsInf(seconds, 0) {
 		return fmt.Errorf("costmodel: invalid step time of %v s", seconds)
@@ -138,8 +139,8 @@ func (m *Model) Observe(s kernels.Shape, w Work, seconds float64) error {
 	return nil
 }
 
-// Step is what a step lasts. Known is false while the uncertainty is above what Options allow: the estimate is then the
-// best guess there is, and nobody should stake much on it.
+// Step estimates the seconds of a step. Known is false while the uncertainty exceeds the limit in Options: the estimate
+// is then only the best guess.
 func (m *Model) Step(s kernels.Shape, w Work) (e Estimate, known bool, err error) {
 	prior, err := m.Prior(s, w)
 	if err != nil {
@@ -149,7 +150,7 @@ func (m *Model) Step(s kernels.Shape, w Work) (e Estimate, known bool, err error
 	return Estimate{prior * factor, prior * deviation}, deviation <= m.options.KnownBelow*factor, nil
 }
 
-// Beyond how many doublings of the ranks a shape lies from what was measured; 0: within, or it has no prior.
+// Beyond returns by how many doublings of the ranks a shape exceeds the measured widths; 0: within, or it has no prior.
 func (m *Model) Beyond(s kernels.Shape) float64 {
 	if k := m.shapes[s]; k != nil {
 		return k.prior.Beyond()
@@ -157,8 +158,9 @@ func (m *Model) Beyond(s kernels.Shape) float64 {
 	return 0
 }
 
-// Borrowed is Step for a shape that may not have been measured: one that was not known has the correction of the nearest width of the
-// same mode that is, as what the prior has wrong is mostly the engine's kernels. None is known: the best guess.
+// Borrowed is Step for a shape that may lack measurements. An unknown shape gets the correction of the nearest known
+// width of the same mode, because the prior's error is mostly the engine's kernels. If no width is known, it is the
+// best guess.
 func (m *Model) Borrowed(s kernels.Shape, w Work) (e Estimate, known bool, err error) {
 	k := m.shapes[s]
 	if k == nil {
@@ -173,7 +175,7 @@ func (m *Model) Borrowed(s kernels.Shape, w Work) (e Estimate, known bool, err e
 	if uncertain > m.options.KnownBelow*own {
 		for _, other := range k.near {
 			factor, deviation := other.factors(w).place(i, upper)
-			// Of kernels that were measured what the prior has wrong is the engine's; of a width that was extrapolated it may be the width.
+			// For measured kernels the prior's error is the engine's; for an extrapolated width it may be the width's.
 			deviation = math.Hypot(deviation, m.options.BeyondTables*math.Abs(k.prior.Beyond()-other.prior.Beyond())*factor)
 			if deviation <= m.options.KnownBelow*factor {
 				own, uncertain = factor, deviation

@@ -1,6 +1,6 @@
-// Package fleet decides, for one world, which pods to make, which may go, and which members
-// the next transition shall lead to. It is level-based: it looks at what is so, never at what
-// was decided before, so that it may be asked at any time and by anybody.
+// Package fleet decides, for one world, which pods to create, which to delete, and which members the next transition
+// should lead to. It is level-based: it uses only the current state, never earlier decisions, so any process may call
+// it at any time.
 package fleet
 
 import (
@@ -8,44 +8,43 @@ import (
 	"slices"
 )
 
-// Pod of ranks, as the cluster and its agent tell it.
+// Pod of ranks, as the cluster and its agent report it.
 type Pod struct {
 	Name    string
 	UID     string
 	Ordinal int
-	// Deleting: somebody deleted it; it serves on until it has left or its grace period ends.
+	// Deleting: it was deleted, and serves until it has left or its grace period ends.
 	Deleting bool
-	// Ended: the pod did, or one of its containers does not run and does not come back in place.
+	// Ended: the pod ended, or one of its containers stopped and does not restart in place.
 	Ended bool
-	// Replaceable: another may be tried in place of one that ended.
+	// Replaceable: another pod may replace it once it has ended.
 	Replaceable bool
 	// NodeGoing: its node is cordoned or not ready.
 	NodeGoing bool
 	// DeletionCost: pods with a lower one leave first.
 	DeletionCost int
-	// Members: ids of its ranks, by device, once its agent answers and all their engines are
-	// attached; nil before, and while one of them was left out of the world and is not released yet.
+	// Members: ids of its ranks, by device, if its agent answers and all their engines are attached; nil before, and
+	// while a rank that was removed from the world is not released yet.
 	Members []string
 }
 
-// World is what is so, and what is wanted.
+// World is the current and the desired state.
 type World struct {
 	Wanted  int // pods
-	Standby int // pods beyond these that are kept ready to join
+	Standby int // extra pods that are kept ready to join
 	Pods    []Pod
-	// Layout: pod UIDs of the members of the layout in force, by rank; empty: none.
+	// Layout: pod UIDs of the members of the active layout, by rank; empty: none.
 	Layout []string
-	// InForce: ids of those members, by rank. A rank that a repair has left out is in its pod under
-	// another id from then on.
+	// InForce: ids of those members, by rank. A rank that a repair removes gets another id in its pod.
 	InForce []string
-	// Broken: members of the layout in force are lost or stand still; nothing but a repair changes that. What that means
-	// is defined in one place, driver.Look.
+	// Broken: members of the active layout are lost or stopped, and only a repair changes that. driver.Look is the
+	// single definition.
 	Broken bool
-	// ShapeReached: the layout in force has the wanted mode, groups and places of experts.
+	// ShapeReached: the active layout has the desired mode, groups and places of experts.
 	ShapeReached bool
-	// Unfinished: somebody began an attempt and nobody is at work on it. Whoever leads the world ends it first.
+	// Unfinished: an attempt was started and no process works on it. The world's next leader ends it first.
 	Unfinished bool
-	// Busy: a transition runs. Only what cannot harm it is decided.
+	// Busy: a transition runs. Only decisions that cannot harm it are made.
 	Busy bool
 }
 
@@ -56,39 +55,39 @@ type Deletion struct {
 	Now       bool // without a grace period: there is nothing left to drain
 }
 
-// Decision is what to do next. All of it may be done, in any order.
+// Decision is the next actions. The order does not matter.
 type Decision struct {
 	Create  []int // ordinals
-	StandBy []int // ordinals to create that are not waited for
+	StandBy []int // ordinals of standby pods to create, without waiting for them
 	Delete  []Deletion
-	// Target: ids of the members that the world shall have; nil: stay as it is.
+	// Target: ids of the members that the world should have; nil: no change.
 	Target []string
-	// Standing by are these pods (UIDs), ready or not. They are as wanted.
+	// Standing: UIDs of the standby pods, ready or not, up to the desired number.
 	Standing []string
-	// Waiting for these pods, by name, before the wanted width can be reached.
+	// Waiting: names of the pods without which the desired width cannot be reached.
 	Waiting []string
-	// Repair before anything else: the layout in force cannot go on as it is.
+	// Repair first: the active layout cannot continue as it is.
 	Repair bool
-	// Lost: pods (by UID) of the layout in force that are gone or have ended. Their members may not be missed yet by those who
-	// were asked last: the repair looks again, and does nothing where nothing is broken.
+	// Lost: pods (by UID) of the active layout that are gone or have ended. The last observation may still list their
+	// members. The repair observes again, and does nothing if nothing is broken.
 	Lost []string
 }
 
-// Settled says that nothing is to be done or waited for.
+// Settled reports that there is nothing to do or to wait for.
 func (d *Decision) Settled() bool {
 	return len(d.Create)+len(d.StandBy)+len(d.Delete)+len(d.Target)+len(d.Waiting) == 0 && !d.Repair
 }
 
-// Decide what to do next.
+// Decide returns the next actions.
 func Decide(w World) Decision {
 	f := sortOut(w)
 	if w.Broken || len(f.lost) > 0 {
-		// Who survives is not known yet, so that no pod may be given up; what is lost is replaced after it.
+		// The survivors are not known yet, so no pod may be deleted. Lost pods are replaced after the repair.
 		return Decision{Repair: true, Lost: f.lost}
 	}
 	var d Decision
 	f.replaceEnded(&d)
-	// Members that nobody deletes, the first to leave last.
+	// Members that are not being deleted, the first to leave last.
 	slices.SortFunc(f.staying, leaveLater)
 	keep := f.staying[:min(len(f.staying), w.Wanted)]
 	need := w.Wanted - len(keep)
@@ -105,7 +104,7 @@ func Decide(w World) Decision {
 	for _, p := range rest[:standing] {
 		d.Standing = append(d.Standing, p.UID)
 	}
-	if !w.Busy { // a running transition may still bring these in
+	if !w.Busy { // a running transition may still join these
 		for _, p := range rest[standing:] {
 			d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "none of its ranks is in the active layout, and fewer pods are desired"})
 		}
@@ -124,15 +123,15 @@ func Decide(w World) Decision {
 	case complete:
 		f.lead(&d, append(slices.Clone(keep), spare...))
 	case len(f.leaving) > 0 && len(keep) > 0:
-		f.lead(&d, keep) // in time, and narrower for a while
+		f.lead(&d, keep) // before their grace period ends; the world is smaller for a while
 	}
 	return d
 }
 
-// Ready to join.
+// Ready reports whether the pod can join.
 func (p *Pod) Ready() bool { return p.Members != nil && !p.Ended && !p.Deleting }
 
-// joinSooner orders pods of no layout: who is ready comes first.
+// joinSooner orders pods in no layout: ready pods come first.
 func joinSooner(a, b Pod) int {
 	later := func(p Pod) int {
 		switch {
@@ -146,13 +145,13 @@ func joinSooner(a, b Pod) int {
 	return cmp.Or(cmp.Compare(later(a), later(b)), cmp.Compare(a.Ordinal, b.Ordinal))
 }
 
-// sorted is a world's pods by what they are.
+// sorted is a world's pods by state.
 type sorted struct {
 	w        World
 	staying  []Pod // in the layout
-	leaving  []Pod // in the layout, and being deleted by somebody
-	spare    []Pod // in no layout: about to join, standing by, or left over
-	ended    []Pod // in no layout, and of no use any more
+	leaving  []Pod // in the layout, and being deleted
+	spare    []Pod // in no layout: about to join, standing by, or surplus
+	ended    []Pod // in no layout, and of no further use
 	lost     []string
 	ordinals map[int]bool // taken
 }
@@ -170,7 +169,7 @@ func sortOut(w World) *sorted {
 			f.leaving = append(f.leaving, p)
 		case inLayout:
 			f.staying = append(f.staying, p)
-		case p.Deleting: // on its way out; it only holds its ordinal
+		case p.Deleting: // terminating; it only occupies its ordinal
 		case p.Ended && p.Replaceable:
 			f.ended = append(f.ended, p)
 		default:
@@ -202,7 +201,7 @@ func (f *sorted) replaceEnded(d *Decision) {
 	}
 }
 
-// freeOrdinal is the lowest one, and takes it.
+// freeOrdinal takes the lowest free ordinal.
 func (f *sorted) freeOrdinal() int {
 	o := 0
 	for f.ordinals[o] {
@@ -212,11 +211,11 @@ func (f *sorted) freeOrdinal() int {
 	return o
 }
 
-// lead to a layout of exactly these pods, if the world is not there.
+// lead to a layout of exactly these pods, unless it is already active.
 func (f *sorted) lead(d *Decision, pods []Pod) {
 	var target []string
 	for _, p := range pods {
-		if len(p.Members) == 0 { // a member whose agent or engine does not answer now
+		if len(p.Members) == 0 { // a member whose agent or engine does not answer
 			d.Waiting = append(d.Waiting, p.Name)
 		}
 		target = append(target, p.Members...)

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cluster plays the world around Decide: pods start and end, transitions take their time.
+// cluster simulates the world around Decide: pods start and end, transitions take time.
 type cluster struct {
 	World
 	ranks    int
 	uids     int
 	goal     []string       // of the running transition: pods
-	lives    map[string]int // by place (pod and device): its rank was so often left out
-	out      []string       // pods with a rank that died and was not left out yet
+	lives    map[string]int // by place (pod and device): how often its rank was removed
+	out      []string       // pods with a dead rank that is not removed yet
 	restarts int
 }
 
@@ -60,7 +60,7 @@ func (c *cluster) remove(uid string) {
 	c.Pods = slices.DeleteFunc(c.Pods, func(p Pod) bool { return p.UID == uid })
 }
 
-// do what was decided, and check that it may be done.
+// do carries out a decision, and checks that it is allowed.
 func (c *cluster) do(t *testing.T, d Decision) {
 	if d.Repair {
 		require.Empty(t, d.Create)
@@ -103,7 +103,7 @@ func (c *cluster) do(t *testing.T, d Decision) {
 	}
 }
 
-// repair leaves out who died; without a survivor the world is given up.
+// repair removes dead members; without a survivor the world restarts.
 func (c *cluster) repair() {
 	var survivors []string
 	for _, id := range c.InForce {
@@ -123,14 +123,14 @@ func (c *cluster) repair() {
 			c.lives[id[:strings.LastIndexByte(id, '/')]]++
 		}
 	}
-	for i := range c.Pods { // they wait for their new names
+	for i := range c.Pods { // until they report their new names
 		c.Pods[i].Members = nil
 	}
 	c.enter(survivors)
 	c.Broken, c.out = false, nil
 }
 
-// die: the pod ends, is gone, or one of its engines is. Whatever is under way with it fails.
+// die: the pod ends or disappears, or one of its engines dies. A transition in progress with it fails.
 func (c *cluster) die(p *Pod, how int) {
 	in := slices.Contains(c.Layout, p.UID)
 	if in || slices.Contains(c.goal, p.UID) {
@@ -163,7 +163,7 @@ func (c *cluster) finish() {
 	c.end()
 }
 
-// end the pods that somebody deleted and that have left: their preStop hooks do.
+// end deletes terminating pods that have left, as their preStop hooks do.
 func (c *cluster) end() {
 	for _, p := range slices.Clone(c.Pods) {
 		if p.Deleting && !slices.Contains(c.Layout, p.UID) {
@@ -178,7 +178,7 @@ func (c *cluster) start(i int) {
 	}
 }
 
-// settle does all that is to be done; everything starts and every transition succeeds.
+// settle carries out all decisions; all pods start and every transition succeeds.
 func (c *cluster) settle(t *testing.T) {
 	for range 50 {
 		for i := range c.Pods {
@@ -281,13 +281,13 @@ func TestSwitchOfModeKeepsMembers(t *testing.T) {
 	c := settled(t, 2, 2)
 	c.ShapeReached = false
 	require.Len(t, Decide(c.World).Target, 4)
-	c.Pods[0].Members = nil // its engine is away for a moment
+	c.Pods[0].Members = nil // its engine is briefly detached
 	d := Decide(c.World)
 	require.Nil(t, d.Target)
 	require.Equal(t, []string{"w-0"}, d.Waiting)
 }
 
-// What was left unfinished is ended by leading the world where it is.
+// An unfinished attempt ends by a transition to the current members.
 func TestWhatIsUnfinishedIsEnded(t *testing.T) {
 	c := settled(t, 2, 1)
 	require.Empty(t, Decide(c.World).Target)
@@ -316,7 +316,7 @@ func TestLostMemberIsRepairedThenReplaced(t *testing.T) {
 			require.Len(t, c.InForce, 6)
 			require.Zero(t, c.restarts)
 			require.NotContains(t, c.InForce, lost+"/0/1")
-			if how == 2 { // the pod stays, and the rank has another name
+			if how == 2 { // the pod stays, and the rank has a new id
 				require.Contains(t, c.InForce, lost+"/0/2")
 				require.Contains(t, c.InForce, lost+"/1/1")
 			}
@@ -335,7 +335,7 @@ func TestAllMembersLostStartAnew(t *testing.T) {
 	require.Equal(t, 1, c.restarts)
 }
 
-// A container of it comes back in place, or its engine does: its agent answers, and it is led on.
+// A container restarts in place, or its engine returns: its agent answers, and the pod remains a member.
 func TestEndedPodWhoseRanksAnswerIsNotLost(t *testing.T) {
 	c := settled(t, 2, 1)
 	c.Pods[0].Ended = true
@@ -357,8 +357,8 @@ func TestBusyDeletesNothingOfIt(t *testing.T) {
 	require.Nil(t, d.Target)
 }
 
-// Whatever happens in between, in the end there are as many pods as wanted in the layout, and as many beside it as shall stand by; the world never
-// starts again while somebody survives.
+// For random histories, the layout finally has the desired number of pods, with the desired standby pods, and the world
+// never restarts while a member survives.
 func TestRandomHistoriesConverge(t *testing.T) {
 	deaths := 0
 	for seed := range uint64(3000) {

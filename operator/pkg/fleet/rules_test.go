@@ -10,7 +10,7 @@ func pod(name string, ordinal int, members ...string) Pod {
 	return Pod{Name: name, UID: "u-" + name, Ordinal: ordinal, Members: members}
 }
 
-// serving is a world of one pod that is as wanted.
+// serving is a settled world of one pod.
 func serving() World {
 	return World{Wanted: 1, Pods: []Pod{pod("a", 0, "u-a/0/1")}, Layout: []string{"u-a"}, InForce: []string{"u-a/0/1"}, ShapeReached: true}
 }
@@ -33,7 +33,7 @@ func TestSparePodsOfLowOrdinalsJoin(t *testing.T) {
 	require.Equal(t, "d", d.Delete[0].Name)
 }
 
-// Who stands by joins first, whatever its ordinal, and another one is made; nobody waits for that one.
+// Standby pods join first, whatever their ordinal. A replacement is created, and the world does not wait for it.
 func TestWhoStandsByJoinsFirst(t *testing.T) {
 	w := serving()
 	w.Standby = 2
@@ -50,7 +50,7 @@ func TestWhoStandsByJoinsFirst(t *testing.T) {
 	require.Equal(t, []string{"u-a/0/1", "u-b/0/1"}, Decide(w).Target, "rather than one whose node goes")
 }
 
-// Who leaves stands by, as far as that is wanted.
+// Leaving pods become standby, up to the desired number.
 func TestWhoLeavesStandsBy(t *testing.T) {
 	c := settled(t, 3, 2)
 	c.Wanted, c.Standby = 1, 1
@@ -69,7 +69,7 @@ func TestWhoLeavesStandsBy(t *testing.T) {
 	require.Equal(t, []string{"w-0", "w-1"}, names(c))
 }
 
-// A pod that died is replaced by one that stands by.
+// A standby pod replaces a dead pod.
 func TestALostPodIsReplacedByWhoStandsBy(t *testing.T) {
 	c := settled(t, 2, 1)
 	c.Standby = 1
@@ -86,12 +86,12 @@ func TestALostPodIsReplacedByWhoStandsBy(t *testing.T) {
 	require.Len(t, c.Pods, 3)
 }
 
-// Pods that are there already, ready or not, count: no more are made than are missing.
+// Existing pods count, ready or not: only missing ones are created.
 func TestAsManyAreMadeAsAreMissing(t *testing.T) {
 	w := serving()
 	w.Wanted = 4
 	dead := pod("c", 2, "u-c/0/1")
-	dead.Ended = true // its agent answered last, but it is of no use, and none is tried in its place
+	dead.Ended = true // its agent answered last, but it is useless, and must not be replaced
 	w.Pods = append(w.Pods, pod("b", 1), dead)
 	d := Decide(w)
 	require.Equal(t, []int{3}, d.Create)
@@ -100,7 +100,7 @@ func TestAsManyAreMadeAsAreMissing(t *testing.T) {
 	require.Empty(t, d.Delete)
 }
 
-// What is lost is told by its UID, also where nobody calls the world broken yet.
+// Lost pods are reported by UID, even if the world is not marked broken yet.
 func TestLostPodsAreRepairedBeforeTheyAreMissed(t *testing.T) {
 	w := serving()
 	w.Pods = nil
@@ -110,7 +110,7 @@ func TestLostPodsAreRepairedBeforeTheyAreMissed(t *testing.T) {
 	require.Equal(t, Decision{Repair: true, Lost: []string{"u-a"}}, Decide(w))
 }
 
-// A pod of no layout that somebody deletes does not join, and nobody hurries for its sake.
+// A pod outside the layout that is being deleted does not join, and the world does not hurry for it.
 func TestASpareThatIsDeletedIsReplaced(t *testing.T) {
 	w := serving()
 	w.Wanted = 2
@@ -124,7 +124,7 @@ func TestASpareThatIsDeletedIsReplaced(t *testing.T) {
 	}
 }
 
-// Who stays waits for the whole width, also where the shape is another one.
+// Members wait for the whole width, even if the shape differs.
 func TestNothingChangesUntilAllAreReady(t *testing.T) {
 	w := serving()
 	w.Wanted, w.ShapeReached = 2, false

@@ -9,27 +9,27 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// kind is how a family says which layers have experts, and what a head is.
+// kind is how a family specifies which layers have experts, and the size of a head.
 type kind int
 
 const (
 	allLayers    kind = iota // experts in every layer
-	bySteps                  // every decoder_sparse_step-th, but for mlp_only_layers
-	behind                   // from first_k_dense_replace on, every moe_layer_freq-th
-	listedLayers             // moe_layers, or every interleave_moe_layer_step-th
+	bySteps                  // every decoder_sparse_step-th layer, except those in mlp_only_layers
+	behind                   // every moe_layer_freq-th layer from first_k_dense_replace on
+	listedLayers             // the layers in moe_layers, or every interleave_moe_layer_step-th layer
 
-	told    // head_dim
-	divided // head_dim, or hidden_size over the heads
+	told    // head_dim is required
+	divided // head_dim, or hidden_size / num_attention_heads
 	latent  // kv_lora_rank and qk_rope_head_dim
 )
 
-// family of models: names of fields in config.json, as in agent/loader/config.cc and styles.cc.
+// family describes a model family: the field names of its config.json, as in agent/loader/config.cc and styles.cc.
 type family struct {
 	model, inside, inner, experts string
 	moe, heads                    kind
-	dense                         uint32 // first_k_dense_replace where it is missing, as in transformers
-	fp8                           bool   // also with block FP8
-	bias                          bool   // of gate and up in the granules, of down in the tail
+	dense                         uint32 // first_k_dense_replace if it is missing, as in transformers
+	fp8                           bool   // block FP8 is also supported
+	bias                          bool   // bias: of gate and up in the granules, of down in the tail
 }
 
 const (
@@ -37,7 +37,7 @@ const (
 	plainInner  = "intermediate_size"
 	scaleBlock  = 128
 	mostLayers  = 4096
-	scaleBytes  = 4 // F32; the agent takes the type of the tensors
+	scaleBytes  = 4 // F32; the agent uses the type of the tensors
 	lfsPointer  = "version https://git-lfs.github.com/spec/"
 	kvPageFloat = 4 // bytes of a number in the KV pages of the reference engine
 )
@@ -53,7 +53,7 @@ var families = []family{
 	{model: "llama4", inside: "text_config", inner: plainInner, experts: "num_local_experts", moe: listedLayers, heads: told},
 }
 
-// ConfigFamilies are the values of model_type that FromConfig takes.
+// ConfigFamilies returns the values of model_type that FromConfig accepts.
 func ConfigFamilies() []string {
 	var out []string
 	for _, f := range families {
@@ -62,9 +62,10 @@ func ConfigFamilies() []string {
 	return out
 }
 
-// FromConfig reads the text of a config.json, called `file` in errors, as the agent does (agent/loader/config.h), with the rows of a
-// granule (0: DefaultGranuleRows). The agent takes the types of weights and scales, and the dense weights, from the tensors, which are not looked at here: the
-// type is the one that the file declares, scales of FP8 are F32, and dense_bytes stays 0.
+// FromConfig reads the text of a config.json as the agent does (agent/loader/config.h). Errors call it `file`.
+// granuleRows are the rows of a granule (0: DefaultGranuleRows). The agent takes the types of weights and scales, and
+// the dense weights, from the tensors. FromConfig does not read tensors: the type is the declared one, FP8 scales are
+// F32, and dense_bytes stays 0.
 func FromConfig(text []byte, file string, granuleRows uint32) (*tangramv1.Geometry, error) {
 	g, err := fromConfig(text, granuleRows)
 	if err != nil {
@@ -187,7 +188,7 @@ func (f *fields) moeLayers(of family, g *tangramv1.Geometry) {
 	}
 }
 
-// weights are the type of the experts and the bytes of a granule.
+// weights sets the type of the experts and the bytes of a granule.
 func (f *fields) weights(outer *fields, of family, g *tangramv1.Geometry) error {
 	fp8 := outer.blockFP8() || f.blockFP8()
 	if err := cmp.Or(outer.err, f.err); err != nil {
@@ -227,7 +228,8 @@ func (f *fields) weights(outer *fields, of family, g *tangramv1.Geometry) error 
 	return nil
 }
 
-// blockFP8 says whether quantization_config declares weights in FP8, scaled by blocks of 128 x 128; refuses any other quantisation.
+// blockFP8 reports whether quantization_config declares FP8 weights scaled by blocks of 128 x 128. It rejects any other
+// quantization.
 func (f *fields) blockFP8() bool {
 	_ = f.text("dtype", "torch_dtype")
 	if f.find("compression_config") != "" {

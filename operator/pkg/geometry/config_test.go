@@ -10,7 +10,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// configFacts are what tests/golden/config.json says of a config.json.
+// configFacts are the expected values in tests/golden/config.json for a config.json.
 type configFacts struct {
 	Layers, Hidden, Experts uint32
 	MoeLayers               []uint32 `json:"moe_layers"`
@@ -97,7 +97,7 @@ func TestFromConfig_WhenTheTextIsNoConfig(t *testing.T) {
 	}
 }
 
-// Of what the agent takes from the tensors, the file says what it can.
+// The declared type is used, which the agent takes from the tensors.
 func TestFromConfig_WhenTheTypeOfTheWeightsIsNotKnown(t *testing.T) {
 	const config = `{"model_type":"mixtral","num_hidden_layers":3,"hidden_size":256,"intermediate_size":384,"num_local_experts":6,"num_experts_per_tok":2,
 		"num_attention_heads":8,"num_key_value_heads":2`
@@ -122,7 +122,7 @@ func TestFromConfig_WhenGranulesCutABlock(t *testing.T) {
 	}
 }
 
-// The figures of the table of public models.
+// The values equal those in the table of public models.
 func TestFromConfig_OfPublicModels(t *testing.T) {
 	for name, config := range map[string]string{
 		"DeepSeek-V3/R1/V3.1": `{"model_type":"deepseek_v3","num_hidden_layers":61,"hidden_size":7168,"moe_intermediate_size":2048,"n_routed_experts":256,"num_experts_per_tok":8,
@@ -146,7 +146,7 @@ func TestFromConfig_OfPublicModels(t *testing.T) {
 	}
 }
 
-// What is read is a geometry, or refused as one.
+// A result is either a valid geometry or an error.
 func FuzzFromConfig(f *testing.F) {
 	texts, _ := configCases(f)
 	for _, text := range texts {

@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// headerBytes is the most that the header of a safetensors file may have, as in the agent.
+// headerBytes is the maximum size of the header of a safetensors file, as in the agent.
 const headerBytes = 100 << 20
 
-// DenseBytes of a checkpoint: the weights outside routed experts, which each rank holds whole. It reads the headers of the folder's safetensors files, not their
-// tensors. The error names the file.
+// DenseBytes returns the bytes of a checkpoint's weights outside routed experts, which each rank holds whole. It reads
+// the headers of the folder's safetensors files, not their tensors. The error names the file.
 func DenseBytes(folder string) (uint64, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.safetensors"))
 	if err != nil || len(files) == 0 {
@@ -31,13 +31,13 @@ func DenseBytes(folder string) (uint64, error) {
 	return sum, nil
 }
 
-// denseOf a file: 8 bytes with the size of a JSON header, which names each tensor and its range.
+// denseOf reads one file: 8 bytes with the size of a JSON header, which names each tensor and its range.
 func denseOf(file string) (uint64, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // opened for reading only
 	info, err := f.Stat()
 	if err != nil {
 		return 0, err

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// checkpointOf files with such headers, each followed by so many bytes.
+// checkpointOf writes files with these headers, each followed by `body` bytes.
 func checkpointOf(t testing.TB, body int, headers ...string) string {
 	folder := t.TempDir()
 	for i, h := range headers {
@@ -43,7 +43,7 @@ func TestDenseBytes_WhenFilesAreWrong(t *testing.T) {
 	require.ErrorContains(t, err, "x.safetensors: not a safetensors file")
 }
 
-// No header ends a reader in anything but bytes or an error.
+// For any header, the result is bytes or an error.
 func FuzzDenseBytes(f *testing.F) {
 	f.Add([]byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"))
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -8,18 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// mostNumber is the most that a field may say.
+// mostNumber is the maximum value of a field.
 const mostNumber = 1 << 24
 
-// fields reads an object of JSON. A null is as if it were not there, two names of one fact must agree, and the first error stays,
-// so that a reader is a list of fields. Twin of agent/base/fields.h; the messages are the same.
+// fields reads a JSON object. A null counts as missing, and two names of one fact must agree. The first error is kept,
+// so a reader is a plain list of fields. Twin of agent/base/fields.h; the messages are the same.
 type fields struct {
 	object map[string]json.RawMessage
 	prefix string // before each name in a message
 	err    error
 }
 
-// fieldsOf the object; false if it is none.
+// fieldsOf parses an object; false: the text is not an object.
 func fieldsOf(text []byte, prefix string) (*fields, bool) {
 	f := &fields{prefix: prefix}
 	return f, json.Unmarshal(text, &f.object) == nil && f.object != nil
@@ -37,7 +37,7 @@ func (f *fields) refuse(name, wanted string) {
 	f.fail("%s%s is %s, want %s", f.prefix, name, shown(f.object[name]), wanted)
 }
 
-// find the first of the names that has a value; "": none has. Refuses two names with two values.
+// find returns the first of the names that has a value; "": none has. It rejects two names with different values.
 func (f *fields) find(names ...string) string {
 	found := ""
 	for _, name := range names {
@@ -53,7 +53,7 @@ func (f *fields) find(names ...string) string {
 	return found
 }
 
-// positive is 1 to most; 1 where that is refused or missing.
+// positive returns a number from 1 to most; 1 if the field is rejected or missing.
 func (f *fields) positive(most uint32, names ...string) uint32 {
 	name := f.find(names...)
 	if name == "" {
@@ -63,7 +63,7 @@ func (f *fields) positive(most uint32, names ...string) uint32 {
 	return f.whole(name, 1, most)
 }
 
-// positiveOr is `otherwise` where the field is missing.
+// positiveOr returns `otherwise` if the field is missing.
 func (f *fields) positiveOr(name string, otherwise uint32) uint32 {
 	if f.find(name) == "" {
 		return otherwise
@@ -71,7 +71,7 @@ func (f *fields) positiveOr(name string, otherwise uint32) uint32 {
 	return f.whole(name, 1, mostNumber)
 }
 
-// count is 0 to mostNumber, `otherwise` where the field is missing.
+// count returns a number from 0 to mostNumber; `otherwise` if the field is missing.
 func (f *fields) count(name string, otherwise uint32) uint32 {
 	if f.find(name) == "" {
 		return otherwise
@@ -99,7 +99,7 @@ func (f *fields) text(names ...string) string {
 	return out
 }
 
-// inside is the object of that name; nil where it is missing or refused.
+// inside returns the object of that name; nil if it is missing or rejected.
 func (f *fields) inside(name string) *fields {
 	if f.find(name) == "" {
 		return nil
@@ -112,7 +112,7 @@ func (f *fields) inside(name string) *fields {
 	return in
 }
 
-// layers are numbers of layers; false: the field is missing.
+// layers returns the layer numbers in a list; false: the field is missing.
 func (f *fields) layers(name string) (map[uint64]bool, bool) {
 	if f.find(name) == "" {
 		return nil, false
@@ -138,7 +138,7 @@ func compact(value json.RawMessage) string {
 	return b.String()
 }
 
-// shown is a value in a message: its first 64 bytes.
+// shown formats a value for a message: its first 64 bytes.
 func shown(value json.RawMessage) string {
 	text := compact(value)
 	if len(text) <= 64 {

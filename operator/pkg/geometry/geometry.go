@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// PieceAlignment is where every Tensor piece and every dense tensor starts, in bytes.
+	// PieceAlignment is the alignment of every Tensor piece and every dense tensor, in bytes.
 	PieceAlignment = 256
-	// SpareSlots are the slots of a bank beyond one per expert.
+	// SpareSlots is the number of slots of a bank beyond one per expert.
 	SpareSlots = 32
-	// DenseParts is the number of parts the dense weights are brought in.
+	// DenseParts is the number of parts in which the dense weights are fetched.
 	DenseParts = 16
 )
 
-// Run is a run of granules of one expert.
+// Run is a range of consecutive granules of one expert.
 type Run struct{ Start, Count uint32 }
 
 // End is the first granule after the run.
 func (r Run) End() uint32 { return r.Start + r.Count }
 
-// Overlap is the part of r that lies in o; Count 0 if none.
+// Overlap returns the common part of r and o; Count 0 if there is none.
 func (r Run) Overlap(o Run) Run {
 	start, end := max(r.Start, o.Start), min(r.End(), o.End())
 	if end <= start {
@@ -35,16 +35,16 @@ func (r Run) Overlap(o Run) Run {
 	return Run{start, end - start}
 }
 
-// ShardOf is the shard rule: which of an expert's `granules` position `position` of a
-// group of `group` ranks holds. Sizes differ by at most one; the longer runs rotate
-// with the expert, so no rank gets the extra granule of every expert.
+// ShardOf is the shard rule: the granules of an expert that position `position` of a group of `group` ranks holds.
+// Sizes differ by at most one. The longer runs rotate with the expert, so no rank gets the extra granule of every
+// expert.
 func ShardOf(granules, group, expert, position uint32) Run {
 	base, extra, shift := granules/group, granules%group, expert%group
 	run := Run{Start: position * base, Count: base}
 	if (position+group-shift)%group < extra {
 		run.Count++
 	}
-	// Longer runs before the position: those of positions from the shift on, and those that wrap around.
+	// The number of longer runs before the position: at positions from the shift on, and at positions that wrap around.
 	if position > shift {
 		run.Start += min(position-shift, extra)
 	}
@@ -54,12 +54,12 @@ func ShardOf(granules, group, expert, position uint32) Run {
 	return run
 }
 
-// RoundUp is the next multiple of unit.
+// RoundUp rounds value up to a multiple of unit.
 func RoundUp(value, unit uint64) uint64 { return (value + unit - 1) / unit * unit }
 
-// View is a checked geometry with the numbers that follow from it. Immutable.
+// View is a checked geometry with derived numbers. Immutable.
 type View struct {
-	Proto       *tangramv1.Geometry // not to be changed
+	Proto       *tangramv1.Geometry // read only
 	Granules    uint32              // per expert
 	ExpertBytes uint64              // of a whole expert, tail included
 	ExpertPitch uint64              // from slot to slot in a bank of whole experts
@@ -70,7 +70,7 @@ type View struct {
 	ordinals []int32
 }
 
-// Far above any model there is; keeps products below 2^63 and loops short.
+// most is far above any real model. It keeps products below 2^63 and loops short.
 const most = 1 << 20
 
 // New checks a geometry. The error names the field and its value.
@@ -135,7 +135,7 @@ func New(g *tangramv1.Geometry) (*View, error) {
 	return v, nil
 }
 
-// checkSections: those of a slab that is row-major are what a granule is made of; another slab has none.
+// checkSections: sections of a row-major slab add up to a granule; other slab formats have none.
 func checkSections(g *tangramv1.Geometry) error {
 	if g.SlabFormat != tangramv1.SlabFormat_SLAB_FORMAT_ROW_MAJOR {
 		if len(g.Sections) > 0 {
@@ -157,15 +157,15 @@ func checkSections(g *tangramv1.Geometry) error {
 	return nil
 }
 
-// PieceBytes is the size of a piece of `count` granules, tail included.
+// PieceBytes returns the size of a piece of `count` granules, tail included.
 func (v *View) PieceBytes(count uint32) uint64 {
 	return uint64(count)*v.Proto.GranuleBytes + v.Proto.ExpertTailBytes
 }
 
-// MoELayers is the number of layers with routed experts.
+// MoELayers returns the number of layers with routed experts.
 func (v *View) MoELayers() int { return len(v.Proto.MoeLayers) }
 
-// Ordinal is the MoE ordinal of a model layer, or -1.
+// Ordinal returns the MoE ordinal of a model layer, or -1.
 func (v *View) Ordinal(layer uint32) int {
 	if layer >= uint32(len(v.ordinals)) {
 		return -1
@@ -173,7 +173,7 @@ func (v *View) Ordinal(layer uint32) int {
 	return int(v.ordinals[layer])
 }
 
-// KVHeads are the KV heads [first, last) that query heads [from, to) read.
+// KVHeads returns the KV heads [first, last) that query heads [from, to) read.
 func (v *View) KVHeads(from, to uint32) (first, last uint32) {
 	perKV := v.Proto.QueryHeads / v.Proto.KvHeads
 	return from / perKV, (to + perKV - 1) / perKV

@@ -7,9 +7,9 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// PublicNamed is the geometry of a public model (Public), named loosely: in any case, with the name of an organisation before it
-// ("Qwen/Qwen3-30B-A3B"), by one version of several ("DeepSeek-V3" of "DeepSeek-V3/R1/V3.1"), or by a beginning that no other model has.
-// The error lists the names.
+// PublicNamed returns the geometry of a public model (Public) by an approximate name. Case does not matter, and an
+// organization may precede it ("Qwen/Qwen3-30B-A3B"). One of several versions ("DeepSeek-V3" of "DeepSeek-V3/R1/V3.1")
+// or a unique prefix is enough. The error lists the names.
 func PublicNamed(name string) (*tangramv1.Geometry, error) {
 	all, err := Public()
 	if err != nil {
@@ -49,8 +49,8 @@ func PublicNamed(name string) (*tangramv1.Geometry, error) {
 	return nil, fmt.Errorf("%q may be %s", name, strings.Join(begin, " or "))
 }
 
-// versions that a name of the table stands for, and the name itself: of "GLM-4.5/4.6" "GLM-4.5" and "GLM-4.6", of "DeepSeek-V3/R1"
-// "DeepSeek-V3" and "DeepSeek-R1".
+// versions returns a name of the table and the versions that it stands for: for "GLM-4.5/4.6" "GLM-4.5" and "GLM-4.6",
+// for "DeepSeek-V3/R1" "DeepSeek-V3" and "DeepSeek-R1".
 func versions(model string) []string {
 	parts := strings.Split(model, "/")
 	out := []string{model, parts[0]}

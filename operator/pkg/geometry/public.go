@@ -76,7 +76,7 @@ func Public() ([]*tangramv1.Geometry, error) {
 				g.Model, native, granules)
 		}
 		g.Dtype = nativeType(dtype)
-		// The last layers, as in the models that start with dense ones.
+		// The last layers have the experts, as in the models that start with dense ones.
 		stride := uint32(1)
 		if moe*2 == g.Layers {
 			stride = 2 // every other layer

@@ -6,8 +6,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// DefaultGranuleRows are the rows of a granule where nobody says them: the most of at most 128 that give an expert 8 granules or more, so
-// that 8 ranks can share it; else the most that divide it.
+// DefaultGranuleRows returns the rows of a granule if none are given: the largest number up to 128 that gives an expert
+// at least 8 granules, so that 8 ranks can share it. Otherwise it is the largest number that divides the rows.
 func DefaultGranuleRows(inner, block uint32) uint32 {
 	if rows := RowsFor(inner, block, 8, 128); rows > 0 {
 		return rows
@@ -15,8 +15,8 @@ func DefaultGranuleRows(inner, block uint32) uint32 {
 	return max(RowsFor(inner, block, 1, 128), 1)
 }
 
-// RowsFor are the most rows of a granule, up to `most`, that divide an expert of `inner` rows into at least so many granules, as
-// multiples of `block` and, if that can be, of 16; 0: there are none.
+// RowsFor returns the largest number of rows of a granule, up to `most`, that cuts `inner` rows into at least
+// `granules` granules. It is a multiple of `block` and, if possible, of 16; 0: no number fits.
 func RowsFor(inner, block, granules, most uint32) uint32 {
 	for _, unit := range []uint32{16, 8, 4, 2, 1} {
 		for rows := min(most, inner); rows > 0; rows-- {
@@ -28,7 +28,7 @@ func RowsFor(inner, block, granules, most uint32) uint32 {
 	return 0
 }
 
-// BlockRows are the rows of a block of the type's scales, which no granule may cut; 1: it has none.
+// BlockRows returns the rows of a scale block of the type, which no granule may cut; 1: the type has no blocks.
 func BlockRows(dtype tangramv1.DType) uint32 {
 	switch dtype {
 	case tangramv1.DType_DTYPE_FP8_E4M3_BLOCK128:
@@ -39,7 +39,7 @@ func BlockRows(dtype tangramv1.DType) uint32 {
 	return 1
 }
 
-// Recut gives a geometry granules of so many rows; 0: DefaultGranuleRows.
+// Recut gives a geometry granules of `rows` rows; 0: DefaultGranuleRows.
 func Recut(g *tangramv1.Geometry, rows uint32) error {
 	block := BlockRows(g.Dtype)
 	if rows == 0 {

@@ -11,12 +11,13 @@ import (
 	"tangram.dev/operator/pkg/geometry"
 )
 
-// Format of a compiled table. Another number whenever a reader of the one before would understand something else.
+// compiledFormat is the format of a compiled table. It changes whenever an older reader would misread a file.
 const compiledFormat = "tangram-pace-1"
 
-// Compiled is one engine's table for one model and one routing, looked up on the grid of steps: a file that programs read which
-// have no tables (e2e/engine/pace, in C++). What it says of a step is what Step says, of figures rounded to five digits, which is
-// what was measured. Microseconds of one layer; a grid is by tokens, point i at 2^(i/8) (1 + (i mod 8)/8), straight in between.
+// Compiled is one engine's table for one model and one routing, evaluated on the grid of steps: a file for programs
+// without tables (e2e/engine/pace, in C++). Its steps equal those of Step for figures rounded to five digits, the
+// precision of the measurements. Microseconds of one layer. A grid is by tokens: point i at 2^(i/8) (1 + (i mod 8)/8),
+// linear in between.
 type Compiled struct {
 	Format    string          `json:"format"`
 	Model     string          `json:"model"`
@@ -28,17 +29,17 @@ type Compiled struct {
 	Shapes    []CompiledShape `json:"shapes"`
 }
 
-// CompiledGroup is what ranks that share heads do: by tokens of the group, but Context: of one prompt.
+// CompiledGroup is the work of ranks that share heads: by tokens of the group, except Context: of one prompt.
 type CompiledGroup struct {
 	Ranks   int     `json:"ranks"`
 	Dense   figures `json:"dense"`
 	Context figures `json:"context"`
-	// Of one token for each of so many requests (one grid for each point of the grid of requests) over their mean context. Beyond
-	// the last point of either, in proportion.
+	// Generation of one token for each request, over their mean context; one grid per point of the grid of requests.
+	// Beyond the last point of either, times are proportional.
 	Generation []figures `json:"generation"`
 }
 
-// CompiledShape is what all ranks do together, by tokens of all.
+// CompiledShape is the work of all ranks together, by tokens of all.
 type CompiledShape struct {
 	Ranks          int     `json:"ranks"`
 	ExpertGroup    int     `json:"expert_group"`
@@ -47,13 +48,13 @@ type CompiledShape struct {
 	Around         figures `json:"around"`
 }
 
-// Shape that it is of.
+// Shape returns its shape.
 func (c *CompiledShape) Shape() Shape { return Shape{c.Ranks, c.ExpertGroup, c.AttentionGroup} }
 
 // figures are written with five digits.
 type figures []float64
 
-// MarshalJSON with as few letters as say it.
+// MarshalJSON writes the shortest form.
 func (f figures) MarshalJSON() ([]byte, error) {
 	out := []byte{'['}
 	for i, v := range f {
@@ -65,7 +66,7 @@ func (f figures) MarshalJSON() ([]byte, error) {
 	return append(out, ']'), nil
 }
 
-// What of the generation grid is written: what was measured, and no further.
+// The written part of the generation grid: the measured range only.
 const (
 	mostContext     = 1 << 17
 	requestPoints   = 9*perOctave + 1  // to mostRequests
@@ -73,9 +74,9 @@ const (
 	mostCompileable = 256
 )
 
-// Compile all shapes of up to so many ranks that were measured, and for the widths between those the four shapes whose groups are
-// one rank or all: they lie between their neighbours, straight in logarithms, as times go with powers of sizes. The error says
-// what is missing.
+// Compile compiles all measured shapes of up to `ranks` ranks. For widths in between it adds the four shapes whose
+// groups are one rank or all, interpolated linearly in logarithms, because times follow powers of sizes. The error
+// names missing data.
 func Compile(t *Table, v *geometry.View, engine, routing string, ranks int) (*Compiled, error) {
 	if ranks < 1 || ranks > mostCompileable {
 		return nil, fmt.Errorf("kernels: %d ranks: 1 to %d", ranks, mostCompileable)
@@ -117,7 +118,7 @@ func (c *Compiled) add(s *Step) {
 		MoE: rounded(s.moe), Around: rounded(s.all)})
 }
 
-// rounded to what is written, in microseconds.
+// rounded converts to microseconds with the written precision.
 func rounded(g grid) figures {
 	out := make(figures, len(g))
 	for i, v := range g {
@@ -126,12 +127,12 @@ func rounded(g grid) figures {
 	return out
 }
 
-// WriteJSON of the file.
+// WriteJSON writes the file.
 func (c *Compiled) WriteJSON(w io.Writer) error {
 	return json.NewEncoder(w).Encode(c)
 }
 
-// ReadCompiled table. The error says what is wrong, and where.
+// ReadCompiled reads a compiled table. The error names the fault and its place.
 func ReadCompiled(r io.Reader) (*Compiled, error) {
 	c := &Compiled{}
 	in := json.NewDecoder(r)
@@ -205,7 +206,7 @@ func (c *Compiled) group(ranks int) *CompiledGroup {
 	return nil
 }
 
-// Step of a shape that is in the table.
+// Step returns the step of a shape in the table.
 func (c *Compiled) Step(shape Shape) (*Step, error) {
 	for i := range c.Shapes {
 		s := &c.Shapes[i]
@@ -228,7 +229,7 @@ func (c *Compiled) Step(shape Shape) (*Step, error) {
 	return nil, fmt.Errorf("kernels: %v is not in the compiled table of %s", shape, c.Model)
 }
 
-// seconds on the whole grid: beyond the last point in proportion.
+// seconds expands to the whole grid: proportional beyond the last point.
 func (f figures) seconds() grid {
 	out := make(grid, gridSize)
 	for i := range out {

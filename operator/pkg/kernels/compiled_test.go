@@ -26,7 +26,7 @@ func compile(t *testing.T, model, engine, routing string, ranks int) *Compiled {
 	return c
 }
 
-// again is what a reader of the file has.
+// again returns the table as a reader of the file has it.
 func again(t *testing.T, c *Compiled) *Compiled {
 	t.Helper()
 	var text bytes.Buffer
@@ -36,7 +36,7 @@ func again(t *testing.T, c *Compiled) *Compiled {
 	return out
 }
 
-// drawn loads of a shape's groups, from one request to beyond what was measured.
+// drawn returns random loads of a shape's groups, from one request to beyond the measured sizes.
 func drawn(r *rand.Rand, st *Step) []Load {
 	loads := make([]Load, st.Shape().Groups())
 	size := 1 + r.IntN(1<<r.IntN(14))
@@ -55,7 +55,7 @@ func drawn(r *rand.Rand, st *Step) []Load {
 	return loads
 }
 
-// A compiled table, written and read, says what the table it was made of says.
+// A compiled table, written and read, gives the same seconds as its source table.
 func TestCompiledSaysWhatTheTableSays(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for model, ranks := range map[string]int{"qwen3-30b-a3b": 4, "qwen3-235b-a22b": 8} {
@@ -63,7 +63,7 @@ func TestCompiledSaysWhatTheTableSays(t *testing.T) {
 		for i := range c.Shapes {
 			shape := c.Shapes[i].Shape()
 			if shape.Ranks&(shape.Ranks-1) != 0 {
-				continue // between widths that were measured
+				continue // between measured widths
 			}
 			compiled, err := c.Step(shape)
 			require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestCompiledSaysWhatTheTableSays(t *testing.T) {
 	}
 }
 
-// A width that was not measured lies between its neighbours, in all that it does.
+// All parts of an unmeasured width are between those of its neighbors.
 func TestWidthsBetween(t *testing.T) {
 	c := compile(t, "Qwen3-30B-A3B", "vllm", "balanced", 8)
 	at := func(s Shape) *Step {
@@ -87,7 +87,7 @@ func TestWidthsBetween(t *testing.T) {
 	for _, of := range []func(int) Shape{Expert, Tensor} {
 		four, six, eight := at(of(4)), at(of(6)), at(of(8))
 		for _, n := range []int{1, 24, 240, 2400} {
-			// Each group as full as in a world of six.
+			// Each group as full as in a world of six ranks.
 			low, mid, high := four.moe.at(n), six.moe.at(n), eight.moe.at(n)
 			require.LessOrEqual(t, min(low, high)*.999, mid, "%v %d", six.Shape(), n)
 			require.GreaterOrEqual(t, max(low, high)*1.001, mid, "%v %d", six.Shape(), n)
@@ -143,7 +143,7 @@ type goldenLoad struct {
 // Go and C++ must give the same seconds for the same table.
 func TestGoldenPace(t *testing.T) {
 	c := compile(t, "Qwen3-30B-A3B", "vllm", "power_law_1.2", 3)
-	for i := range c.Attention { // a short one: both extend what is left
+	for i := range c.Attention { // short grids: both readers extrapolate
 		g := &c.Attention[i]
 		g.Generation = g.Generation[:17]
 		for j := range g.Generation {

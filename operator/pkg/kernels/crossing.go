@@ -8,10 +8,11 @@ type Parts struct {
 	Around    float64 `json:"around"` // the collectives around the experts
 }
 
-// Sum is the whole step.
+// Sum returns the whole step.
 func (p Parts) Sum() float64 { return p.Dense + p.Attention + p.Experts + p.Around }
 
-// Decode are the parts of a step in which so many requests, spread evenly, with so many tokens of context each get a token.
+// Decode returns the parts of a step that decodes `requests` requests, spread evenly, with `context` tokens of context
+// each.
 func (s *Step) Decode(requests, context int) Parts {
 	if requests <= 0 {
 		return Parts{}
@@ -20,14 +21,14 @@ func (s *Step) Decode(requests, context int) Parts {
 	return Parts{s.layers * s.dense.at(busiest), s.layers * s.decode(busiest, context), s.layers * s.moe.at(requests), s.layers * s.all.at(requests)}
 }
 
-// Crossing of two shapes by the number of requests that decode.
+// Crossing of two shapes by the number of decoding requests.
 type Crossing struct {
-	Below int `json:"below"` // with so many requests and with any fewer the first's step is the shorter; 0: with one it is not
-	Above int `json:"above"` // with so many and with any more, up to where was looked, the second's is; 0: with the most it is not
+	Below int `json:"below"` // up to this number the first shape's step is never longer; 0: it is with one request
+	Above int `json:"above"` // from this number to the maximum the second's step is shorter; 0: not at the maximum
 }
 
-// Cross looks where the steps of two shapes cross, with 1 to `most` requests of so many tokens of context. As kernels have tiles and the busiest group
-// counts, there may be numbers between at which now the one, now the other is shorter.
+// Cross finds where the steps of two shapes cross, for 1 to `most` requests of `context` tokens of context. Because of
+// tiles and the busiest group, the shorter one may alternate in between.
 func Cross(few, many *Step, context, most int) Crossing {
 	var c Crossing
 	shorter := func(n int) bool { return few.Decode(n, context).Sum() <= many.Decode(n, context).Sum() }

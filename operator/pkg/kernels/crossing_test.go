@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The parts are the whole step, of any number of requests; below a crossing the one is shorter, above it the other.
+// The parts add up to the whole step, for any number of requests. Below a crossing one shape is shorter, above it the
+// other.
 func TestCross(t *testing.T) {
 	const context, most = 8192, 512
 	crossed := 0

@@ -13,7 +13,7 @@ type point struct{ x, us float64 }
 // curve of measured points, ascending in x.
 type curve []point
 
-// ready sorts the points and refuses two of one size.
+// ready sorts the points and rejects duplicate sizes.
 func (c curve) ready() error {
 	slices.SortFunc(c, func(a, b point) int { return cmp.Compare(a.x, b.x) })
 	for i := range c {
@@ -24,8 +24,9 @@ func (c curve) ready() error {
 	return nil
 }
 
-// at x: between two points straight in the logarithms of both axes, as times go with powers of sizes; below the first point
-// the first time (a launch has a floor), above the last in proportion (what is measured last is bound by bandwidth or FLOPs).
+// at interpolates linearly in the logarithms of both axes, because times follow powers of sizes. Below the first point
+// it is the first time (a launch has a minimum); above the last, proportional (the last sizes are bound by bandwidth or
+// FLOPs).
 func (c curve) at(x float64) float64 {
 	last := c[len(c)-1]
 	switch {
@@ -39,8 +40,8 @@ func (c curve) at(x float64) float64 {
 	return math.Exp(math.Log(a.us) + math.Log(b.us/a.us)*math.Log(x/a.x)/math.Log(b.x/a.x))
 }
 
-// The grid on which a compiled step looks times up: perOctave points in each power of two, evenly spaced in it, so that
-// an index is found with shifts.
+// The grid of a compiled step: perOctave points in each power of two, evenly spaced in it, so that shifts find an
+// index.
 const (
 	octaveBits = 3
 	perOctave  = 1 << octaveBits
@@ -64,7 +65,7 @@ func sizeAt(i int) float64 {
 	return math.Ldexp(1+float64(i%perOctave)/perOctave, i/perOctave)
 }
 
-// at n: 0 for nothing to do.
+// at returns the seconds at n; 0 if there is no work.
 func (g grid) at(n int) float64 {
 	if n <= 0 {
 		return 0
@@ -73,7 +74,8 @@ func (g grid) at(n int) float64 {
 	return g[i] + (g[i+1]-g[i])*rest
 }
 
-// place of n on the grid: the point at or below, and how far it is to the next. What lies beyond the grid has its last place.
+// place of n on the grid: the point at or below, and the fraction of the distance to the next. Beyond the grid: its
+// last place.
 func place(n int) (int, float64) {
 	octave := bits.Len(uint(n)) - 1
 	if octave >= octaves {

@@ -33,7 +33,7 @@ func step(t testing.TB, model, engine, routing string, s Shape) *Step {
 	return out
 }
 
-// spread of so many requests with this context over the groups of a shape.
+// spread distributes requests with this context over the groups of a shape.
 func spread(s Shape, requests, context int) []Load {
 	loads := make([]Load, s.Groups())
 	for i := range requests {
@@ -70,7 +70,7 @@ func TestAllShapesOfAllTables(t *testing.T) {
 	}
 }
 
-// The points of the table itself come back from the compiled grid.
+// The compiled grid returns the points of the table.
 func TestGridKeepsMeasuredPoints(t *testing.T) {
 	table, err := Open("qwen3-235b-a22b")
 	require.NoError(t, err)

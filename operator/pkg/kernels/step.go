@@ -9,7 +9,7 @@ import (
 	"tangram.dev/operator/pkg/geometry"
 )
 
-// Shape of a world whose layers are all alike: docs/architecture.md, section 2. Both groups divide Ranks.
+// Shape of a world in which all layers are alike: docs/architecture.md, section 2. Both groups divide Ranks.
 type Shape struct {
 	Ranks          int // P
 	ExpertGroup    int // g: ranks that share an expert; 1 is mode ExpertParallel, P is mode TensorParallel
@@ -22,19 +22,21 @@ func Expert(ranks int) Shape { return Shape{ranks, 1, 1} }
 // Tensor is the shape of mode Tensor.
 func Tensor(ranks int) Shape { return Shape{ranks, ranks, ranks} }
 
-// TensorByData is the shape of mode TensorParallel where the engines keep all heads of a request on one rank: experts are split, attention is not.
+// TensorByData is the shape of mode TensorParallel for engines that keep all heads of a request on one rank: only
+// experts are split.
 func TensorByData(ranks int) Shape { return Shape{ranks, ranks, 1} }
 
-// Groups of ranks that hold the same requests: P / t.
+// Groups returns the number of groups of ranks that hold the same requests: P / t.
 func (s Shape) Groups() int { return s.Ranks / s.AttentionGroup }
 
-// AllRanks is a group of as many ranks as the world has, in a Kind.
+// AllRanks, in a Kind, is a group of all ranks of the world.
 const AllRanks = 0
 
-// Kind is what worlds of several widths have in common: their mode, or the groups of a hybrid; a group that is all ranks is AllRanks.
+// Kind is the common part of shapes of several widths: their mode, or the groups of a hybrid; a group of all ranks is
+// AllRanks.
 type Kind struct{ ExpertGroup, AttentionGroup int }
 
-// Kind of a shape. One rank alone is of mode TensorParallel's, as it has all of everything.
+// Kind of a shape. One rank alone has the kind of mode TensorParallel, because it holds all of everything.
 func (s Shape) Kind() Kind {
 	group := func(n int) int {
 		if n == s.Ranks {
@@ -45,7 +47,7 @@ func (s Shape) Kind() Kind {
 	return Kind{group(s.ExpertGroup), group(s.AttentionGroup)}
 }
 
-// On so many ranks. It may be no shape: Check says whether the groups divide them.
+// On returns the shape on `ranks` ranks. It may be invalid: Check verifies that the groups divide them.
 func (k Kind) On(ranks int) Shape {
 	group := func(n int) int {
 		if n == AllRanks {
@@ -77,17 +79,17 @@ func (s Shape) String() string {
 // Load of one attention group in a step.
 type Load struct {
 	Decode  int     // requests that get one token
-	Context int     // tokens of context of these, added up
+	Context int     // sum of their tokens of context
 	Prefill int     // prompt tokens
 	Chunks  float64 // seconds of attention of the prompts' chunks: the sum of Step.Chunk
 }
 
-// Step adds up the kernels of one step in one shape: projections and attention of the busiest group, collectives, fused MoE.
-// Not in it, since no table has it: sampling, the head, norms, the host. Immutable; for concurrent use.
+// Step adds up the kernels of one step in one shape: projections and attention of the busiest group, collectives, fused
+// MoE. It omits sampling, the head, norms and the host, which no table has. Immutable; safe for concurrent use.
 type Step struct {
 	shape      Shape
 	layers     float64
-	beyond     float64 // doublings of the ranks beyond what was measured; 0: within
+	beyond     float64 // doublings of the ranks beyond the measured widths; 0: within
 	moe        grid    // seconds of a layer by tokens of all ranks
 	all        grid    // of the collective around the experts, by tokens of all ranks
 	dense      grid    // projections and the all-reduce of attention, by tokens of a group
@@ -95,8 +97,8 @@ type Step struct {
 	generation []grid  // by place of requests, over the mean context; one grid per point of the grid of requests
 }
 
-// NewStep compiles the table for one engine's MoE kernel, routing ("balanced", "power_law_1.2", ...) and shape. The error says
-// which kernel was not measured.
+// NewStep compiles the table for one engine's MoE kernel, routing ("balanced", "power_law_1.2", ...) and shape. The
+// error names the kernel that was not measured.
 func NewStep(t *Table, v *geometry.View, engine, routing string, shape Shape) (*Step, error) {
 	if err := shape.Check(); err != nil {
 		return nil, err
@@ -123,24 +125,26 @@ func NewStep(t *Table, v *geometry.View, engine, routing string, shape Shape) (*
 	return s, nil
 }
 
-// Beyond how many doublings of the ranks from the widest world that was measured it was extrapolated; 0: not at all.
+// Beyond returns by how many doublings of the ranks the step was extrapolated from the widest measured world; 0: not at
+// all.
 func (s *Step) Beyond() float64 { return s.beyond }
 
-// Shape that it is of.
+// Shape returns the shape of the step.
 func (s *Step) Shape() Shape { return s.shape }
 
-// Chunk is the seconds of attention, over all layers, of a prompt's tokens from..to-1, when the ones before are cached.
+// Chunk returns the seconds of attention, over all layers, of a prompt's tokens from..to-1, with the earlier ones
+// cached.
 func (s *Step) Chunk(from, to int) float64 {
-	// Causal attention of the rest is that of the whole less that of the start, but never less than the rest alone.
+	// Causal attention of the chunk is that of the whole minus that of the start, but at least that of the chunk alone.
 	return s.layers * max(s.context.at(to)-s.context.at(from), s.context.at(to-from))
 }
 
-// Seconds of a step. The groups wait for the busiest; the experts see the tokens of all.
+// Seconds of a step. The groups wait for the busiest; the experts process the tokens of all.
 func (s *Step) Seconds(loads []Load) float64 { return s.Skewed(loads, 1) }
 
-// Skewed is Seconds where the busiest rank has so many times the mean of what the ranks' experts are asked for, beyond the skew of
-// the table's routing: its experts take as long as in a world of so many times the tokens. Where all ranks share each expert there
-// is no busiest one.
+// Skewed is Seconds with an imbalance: the busiest rank's experts get `imbalance` times the mean, beyond the skew of
+// the table's routing. They take as long as in a world with that many times the tokens. If all ranks share each expert,
+// no rank is busiest.
 func (s *Step) Skewed(loads []Load, imbalance float64) float64 {
 	slowest, tokens := 0.0, 0
 	for i := range loads {
@@ -169,14 +173,14 @@ func (s *Step) decode(requests, context int) float64 {
 	return low + (high-low)*rest
 }
 
-// parts of a step, looked up in the table.
+// parts builds the parts of a step from the table.
 type parts struct {
 	t     *Table
 	v     *geometry.View
 	shape Shape
 }
 
-// mostRequests: the generation table is clipped above this (data/README.md).
+// mostRequests is the limit of the generation table (data/README.md).
 const mostRequests = 512
 
 func (p parts) attention(s *Step) error {
@@ -188,7 +192,7 @@ func (p parts) attention(s *Step) error {
 	}
 	last := context[len(context)-1]
 	s.context = gridOf(func(x float64) float64 {
-		if x > last.x { // the part that grows with the square rules there
+		if x > last.x { // the quadratic part dominates there
 			return last.us * 1e-6 * (x / last.x) * (x / last.x)
 		}
 		return context.at(x) * 1e-6
@@ -209,7 +213,7 @@ func (p parts) attention(s *Step) error {
 		across = across[:0]
 		for _, n := range requests {
 			m := measured[n]
-			// Beyond what was measured for so many requests the last size tells by how much a token costs.
+			// Beyond the measured sizes for a number of requests, the last size gives the cost of a token.
 			across = append(across, point{float64(n), m.at(size)})
 		}
 		for i := range s.generation {
@@ -219,7 +223,7 @@ func (p parts) attention(s *Step) error {
 	return nil
 }
 
-// dense are the projections before and after attention and, where its heads are split, the all-reduce after it.
+// dense returns the projections before and after attention and, if its heads are split, the all-reduce after it.
 func (p parts) dense() (grid, error) {
 	g := p.v.Proto
 	group := p.shape.AttentionGroup
@@ -232,7 +236,7 @@ func (p parts) dense() (grid, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Queries, keys and values are one matrix; only the queries' width was measured: in proportion.
+	// Queries, keys and values are one matrix; only the queries' width was measured, so scale it in proportion.
 	wider := 1 + 2*float64(max(1, int(g.KvHeads)/group)*int(g.HeadDim))/float64(heads)
 	reduce := func(float64) float64 { return 0 }
 	if group > 1 {
@@ -243,7 +247,7 @@ func (p parts) dense() (grid, error) {
 	return gridOf(func(x float64) float64 { return (in.at(x)*wider+out.at(x))*1e-6 + reduce(x) }), nil
 }
 
-// reduce is an all-reduce of the hidden states of x tokens, by whichever kernel is faster.
+// reduce returns an all-reduce of the hidden states of x tokens, by the faster kernel.
 func (p parts) reduce(ranks int) (func(x float64) float64, error) {
 	custom, err := p.t.curve(key{op: opReduce, i: ranks})
 	if err != nil {
@@ -257,10 +261,11 @@ func (p parts) reduce(ranks int) (func(x float64) float64, error) {
 	return func(x float64) float64 { return math.Min(custom.at(x*bytes), nccl.at(x*bytes)) * 1e-6 }, nil
 }
 
-// MeasuredRanks at most. DeepEP was measured on a whole node only; fewer ranks of it are taken to cost the same per token of a rank.
+// MeasuredRanks is the largest measured width. DeepEP was measured on a whole node only; for fewer ranks the same cost
+// per token of a rank is assumed.
 const MeasuredRanks = 8
 
-// around are the collectives before and after the experts, by tokens of all ranks.
+// around returns the collectives before and after the experts, by tokens of all ranks.
 func (p parts) around() (grid, error) {
 	ranks := p.shape.Ranks
 	switch {
@@ -298,12 +303,13 @@ func (p parts) around() (grid, error) {
 	return gridOf(func(x float64) float64 { return (gather.at(x*bytes) + scatter.at(x*bytes)) * 1e-6 }), nil
 }
 
-// Even is Seconds of groups that all have this load, with so many tokens in all (the groups' last ones may have a little less).
+// Even is Seconds for groups with equal load and this number of tokens in total (the last groups may have a little
+// less).
 func (s *Step) Even(l Load, tokens int) float64 {
 	return s.own(&l) + s.layers*(s.moe.at(tokens)+s.all.at(tokens))
 }
 
-// own seconds of a group: what no other group takes part in.
+// own returns the seconds of a group's work without any other group.
 func (s *Step) own(l *Load) float64 {
 	seconds := s.dense.at(l.Decode+l.Prefill)*s.layers + l.Chunks
 	if l.Decode > 0 {

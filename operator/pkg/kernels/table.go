@@ -1,5 +1,5 @@
-// Package kernels holds measured times of the kernels that a decoder layer of a Mixture-of-Experts model runs, and adds
-// them up to the time of a step. Pure: the tables are embedded and opened by a function; no I/O, no clock, no globals that change.
+// Package kernels has measured times of the kernels of a Mixture-of-Experts decoder layer, and adds them up to the time
+// of a step. Pure: the tables are embedded and opened by a function; no I/O, no clock, no mutable globals.
 package kernels
 
 import (
@@ -20,7 +20,7 @@ import (
 //go:embed data/*.csv.gz
 var files embed.FS
 
-// Kernels of a table. What i, j, x and y of a row mean depends on the kernel.
+// Kernels of a table. The meaning of i, j, x and y of a row depends on the kernel.
 const (
 	opMoE        = "moe"           // i x j: tensor x expert ranks; x: tokens of all ranks
 	opGeneration = "generation"    // i, j: query and KV heads of a rank; x: requests; y: tokens of context
@@ -46,11 +46,11 @@ type Table struct {
 	surface map[key]map[int]curve // generation: by requests, over context
 }
 
-// Models that have an embedded table, by the names that Open takes.
+// Models returns the models with an embedded table, by the names that Open accepts.
 func Models() []string {
 	entries, err := files.ReadDir("data")
 	if err != nil {
-		return nil // the folder is embedded; there is nothing that could fail
+		return nil // cannot happen: the folder is embedded
 	}
 	var out []string
 	for _, e := range entries {
@@ -137,10 +137,10 @@ func (k key) String() string {
 	return strings.TrimRight(fmt.Sprintf("%s %dx%d %s %s", k.op, k.i, k.j, k.engine, k.routing), " ")
 }
 
-// Engines whose MoE kernels were measured.
+// Engines returns the engines whose MoE kernels were measured.
 func (t *Table) Engines() []string { return t.distinct(func(k key) string { return k.engine }) }
 
-// Routings (how skewed the tokens are over the experts) that were measured.
+// Routings returns the measured routings (skew of tokens over experts).
 func (t *Table) Routings() []string { return t.distinct(func(k key) string { return k.routing }) }
 
 func (t *Table) distinct(of func(key) string) []string {
@@ -154,7 +154,7 @@ func (t *Table) distinct(of func(key) string) []string {
 	return out
 }
 
-// curve of a kernel, or why there is none.
+// curve returns the curve of a kernel, or an error that lists the measured ones.
 func (t *Table) curve(k key) (curve, error) {
 	if c, ok := t.curves[k]; ok {
 		return c, nil

@@ -8,11 +8,12 @@ import (
 	"tangram.dev/operator/pkg/geometry"
 )
 
-// families of shapes whose groups are one rank or all: what a width that was not measured has.
+// families of shapes whose groups are one rank or all: the shapes of widths without measurements.
 var families = []func(int) Shape{Expert, Tensor, func(p int) Shape { return Shape{p, p, 1} }, func(p int) Shape { return Shape{p, 1, p} }}
 
-// At is NewStep for any width up to what was measured, which are powers of two: one between lies between its neighbours of the same
-// family, straight in logarithms, as times go with powers of sizes. The error says which kernel was not measured.
+// At is NewStep for any width up to MeasuredRanks. Measured widths are powers of two; others are interpolated within
+// the same family, linearly in logarithms, because times follow powers of sizes. The error names the kernel that was
+// not measured.
 func At(t *Table, v *geometry.View, engine, routing string, shape Shape) (*Step, error) {
 	if err := shape.Check(); err != nil {
 		return nil, err
@@ -38,11 +39,12 @@ func At(t *Table, v *geometry.View, engine, routing string, shape Shape) (*Step,
 	return nil, fmt.Errorf("kernels: %v was not measured, nor shapes that it lies between", shape)
 }
 
-// mostGuessed ranks: three doublings of what was measured.
+// mostGuessed ranks: three doublings of the measured widths.
 const mostGuessed = 8 * MeasuredRanks
 
-// Guess is At, and for worlds that are wider than any that was measured what the two widest of the same kind extrapolate to, straight in logarithms: where to begin until
-// such a world has measured itself, and no more. It says by how much it lies beyond (Step.Beyond): collectives that leave a node are in no table.
+// Guess is At, and extrapolates the two widest measured worlds of the same kind to wider ones, linearly in logarithms.
+// It is only a starting point until such a world has measured itself. Step.Beyond is the distance: no table has
+// collectives that leave a node.
 func Guess(t *Table, v *geometry.View, engine, routing string, shape Shape) (*Step, error) {
 	if shape.Ranks <= MeasuredRanks {
 		return At(t, v, engine, routing, shape)
@@ -67,7 +69,7 @@ func Guess(t *Table, v *geometry.View, engine, routing string, shape Shape) (*St
 	return out, nil
 }
 
-// between two widths, or beyond the second.
+// between interpolates two widths, or extrapolates beyond the second.
 func between(a, b *Step, s Shape) *Step {
 	share := math.Log(float64(s.Ranks)/float64(a.shape.Ranks)) / math.Log(float64(b.shape.Ranks)/float64(a.shape.Ranks))
 	mix := func(x, y grid) grid {

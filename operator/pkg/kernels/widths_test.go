@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the extrapolation is worth where it can be looked at: eight ranks as two and four extrapolate to, beside eight as they were measured. The root mean square of the
-// logarithm of the ratio is below the deviation that the cost model adds for each doubling (costmodel.Options.BeyondTables), which has to do for collectives between nodes, too.
+// Accuracy of the extrapolation where it can be checked: eight ranks extrapolated from two and four, against eight as
+// measured. The root mean square of the log ratio is below the deviation that the cost model adds per doubling
+// (costmodel.Options.BeyondTables), which must also cover collectives between nodes.
 func TestExtrapolationWhereItWasMeasured(t *testing.T) {
 	for _, model := range Models() {
 		table, err := Open(model)

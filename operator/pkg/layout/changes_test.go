@@ -9,7 +9,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Whatever differs is in the delta, and nothing else is.
+// A delta has all differences, and nothing else.
 func TestADeltaHasWhatDiffers(t *testing.T) {
 	v := testView(t, 12, 4)
 	stages := []*tangramv1.PipelineStage{{}}
@@ -38,7 +38,7 @@ func TestADeltaHasWhatDiffers(t *testing.T) {
 	}
 }
 
-// Stages come whole, if one of them differs or there are more or fewer.
+// Stages are replaced whole if one of them or their number differs.
 func TestADeltaHasAllStagesOrNone(t *testing.T) {
 	v := testView(t, 12, 4)
 	stages := func(counts ...uint32) (out []*tangramv1.PipelineStage) {
@@ -97,7 +97,7 @@ func TestApplyDeltaRefusesWhatIsNotThere(t *testing.T) {
 	require.ErrorContains(t, err, "leaving rank 2 still owns experts")
 }
 
-// Ranks in layers that stay get their new numbers, everywhere; what a rank holds is the same.
+// Ranks in unchanged layers get their new numbers, everywhere; their pieces are the same.
 func TestRanksAreRenumberedEverywhere(t *testing.T) {
 	v := testView(t, 12, 4)
 	l := sound(v)
@@ -123,7 +123,7 @@ func TestRanksAreRenumberedEverywhere(t *testing.T) {
 	require.Same(t, l.Layers[0], same.Layers[0], "a layer that stays is shared")
 }
 
-// A layer is renumbered if any of its ranks is, wherever it stands in it.
+// A layer is renumbered if any of its ranks is, at any position.
 func TestOneRankThatChangesItsNumberIsEnough(t *testing.T) {
 	for _, to := range [][]uint32{{1, 2, 4}, {1, 4, 3}, {4, 2, 3}} { // rank + 1 stays
 		l := &tangramv1.Layout{Members: make([]*tangramv1.Member, 3), Layers: []*tangramv1.LayerLayout{

@@ -9,9 +9,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// ApplyDelta is base with the delta applied and the epoch set; base is not changed, and
-// layers that stay are shared with it. Layers that the delta names are replaced whole and not
-// renumbered. It does not validate the result.
+// ApplyDelta returns base with the delta applied and the epoch set. It does not change base and shares unchanged layers
+// with it. Layers in the delta are replaced whole and not renumbered. It does not validate the result.
 func ApplyDelta(base *tangramv1.Layout, d *tangramv1.LayoutDelta, epoch uint64) (*tangramv1.Layout, error) {
 	out := &tangramv1.Layout{
 		World: base.World, Epoch: epoch, Revision: base.Revision, GeometryFingerprint: base.GeometryFingerprint,
@@ -22,7 +21,7 @@ func ApplyDelta(base *tangramv1.Layout, d *tangramv1.LayoutDelta, epoch uint64) 
 		if len(d.Renumber) != len(base.Members) {
 			return nil, fmt.Errorf("layout: renumber has %d entries for %d members", len(d.Renumber), len(base.Members))
 		}
-		replaced := make(map[uint32]bool, len(d.Layers)) // whole; what they were does not matter
+		replaced := make(map[uint32]bool, len(d.Layers)) // replaced whole; their old content does not matter
 		for _, layer := range d.Layers {
 			replaced[layer.GetLayer()] = true
 		}
@@ -58,7 +57,7 @@ func ApplyDelta(base *tangramv1.Layout, d *tangramv1.LayoutDelta, epoch uint64) 
 	return out, nil
 }
 
-// renumber returns the layer itself if no rank of it changes its number.
+// renumber returns the layer itself if none of its ranks changes its number.
 func renumber(layer *tangramv1.LayerLayout, to []uint32) (*tangramv1.LayerLayout, error) {
 	changed := false
 	look := func(what string, ranks []uint32) error {
@@ -102,9 +101,8 @@ func renumber(layer *tangramv1.LayerLayout, to []uint32) (*tangramv1.LayerLayout
 	return out, nil
 }
 
-// Diff is a delta that takes a to b, two layouts of the same world, geometry and
-// revision whose ranks mean the same members (no renumbering: members of a are a prefix
-// of b's, or equal).
+// Diff returns a delta from a to b. Both are layouts of the same world, geometry and revision, whose ranks are the same
+// members (no renumbering: members of a are a prefix of b's, or equal).
 func Diff(a, b *tangramv1.Layout) (*tangramv1.LayoutDelta, error) {
 	if len(a.Layers) != len(b.Layers) {
 		return nil, fmt.Errorf("layout: diff of %d and %d layers", len(a.Layers), len(b.Layers))

@@ -21,17 +21,17 @@ func Hash(l *tangramv1.Layout) ([]byte, error) {
 	return sum[:], nil
 }
 
-// Bank of a MoE layer of a valid layout.
+// Bank returns the bank of a MoE layer of a valid layout.
 func Bank(layer *tangramv1.LayerLayout, v *geometry.View) uint32 {
 	return uint32(int64(v.Ordinal(layer.Layer)) + int64(layer.BankOffset))
 }
 
-// RankOf is the rank of a member, or -1.
+// RankOf returns the rank of a member, or -1.
 func RankOf(l *tangramv1.Layout, member string) int {
 	return slices.IndexFunc(l.GetMembers(), func(m *tangramv1.Member) bool { return m.Id == member })
 }
 
-// Pages is the number of distinct pages that the pieces touch, over all banks.
+// Pages returns the number of distinct pages that the pieces touch, over all banks.
 func Pages(pieces []Piece, v *geometry.View) uint64 {
 	sorted := slices.Clone(pieces)
 	slices.SortFunc(sorted, func(a, b Piece) int {
@@ -58,12 +58,12 @@ func Pages(pieces []Piece, v *geometry.View) uint64 {
 	return pages
 }
 
-// HoldsDense says whether the rank holds the dense weights.
+// HoldsDense reports whether the rank holds the dense weights.
 func HoldsDense(l *tangramv1.Layout, rank uint32) bool {
 	return slices.Contains(l.Dense.GetRanks(), rank)
 }
 
-// SteadyBytes is the memory behind a rank's pieces and dense weights, in whole pages.
+// SteadyBytes returns the memory for a rank's pieces and dense weights, in whole pages.
 func SteadyBytes(l *tangramv1.Layout, v *geometry.View, rank uint32) uint64 {
 	pages := Pages(Pieces(l, v, rank), v)
 	if HoldsDense(l, rank) {
@@ -72,12 +72,12 @@ func SteadyBytes(l *tangramv1.Layout, v *geometry.View, rank uint32) uint64 {
 	return pages * v.Proto.PageBytes
 }
 
-// KVHeadsOf are the KV heads [first, last) that position p of the group holds.
+// KVHeadsOf returns the KV heads [first, last) that position p of the group holds.
 func KVHeadsOf(g *tangramv1.AttentionGroup, p int, v *geometry.View) (first, last uint32) {
 	return v.KVHeads(g.QueryHeadBounds[p], g.QueryHeadBounds[p+1])
 }
 
-// InventoryOf is what a rank holds that has exactly what a valid layout gives it.
+// InventoryOf returns the inventory of a rank that holds exactly its pieces of a valid layout.
 func InventoryOf(l *tangramv1.Layout, v *geometry.View, rank uint32) *tangramv1.Inventory {
 	out := &tangramv1.Inventory{Dense: HoldsDense(l, rank), Revision: l.Revision}
 	for _, p := range Pieces(l, v, rank) {

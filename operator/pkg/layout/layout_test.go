@@ -137,7 +137,7 @@ func TestLeaveRenumbersAndRefusesOwners(t *testing.T) {
 	require.True(t, proto.Equal(before, l), "the base is not changed")
 }
 
-// Pages are counted one by one here.
+// Compares with a count page by page.
 func TestPagesAreCountedOnce(t *testing.T) {
 	const seed = 9
 	t.Logf("seed %d", seed)
@@ -159,7 +159,7 @@ func TestPagesAreCountedOnce(t *testing.T) {
 	}
 }
 
-// What a rank holds, said in four ways.
+// Four functions agree on a rank's pieces.
 func TestWhatARankHolds(t *testing.T) {
 	v := testView(t, 12, 4) // 6 granules of 600 bytes to an expert
 	l := sound(v)
@@ -191,7 +191,7 @@ func TestWhatARankHolds(t *testing.T) {
 	require.Equal(t, [2]uint32{1, 4}, [2]uint32{first, last})
 }
 
-// A repair's delta: a member goes without having left; the layers it was in come whole.
+// A repair's delta: a member is removed without having left; its layers are replaced whole.
 func TestLayersThatTheDeltaReplacesAreNotRenumbered(t *testing.T) {
 	v := testView(t, 12, 4)
 	l := sound(v)
@@ -229,7 +229,7 @@ func FuzzValidate(f *testing.F) {
 		if proto.Unmarshal(wire, l) != nil || Validate(l, v) != nil {
 			return
 		}
-		for rank := range l.Members { // what Validate lets through must be safe to use
+		for rank := range l.Members { // what Validate accepts must be safe to use
 			for _, p := range Pieces(l, v, uint32(rank)) {
 				require.LessOrEqual(t, p.Offset+p.Bytes, v.BankPitch)
 			}

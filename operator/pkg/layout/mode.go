@@ -7,25 +7,25 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Mixed is what ModeOf says of a layout that is in no mode: in the middle of a chain, or with
-// layers of their own shape.
+// Mixed is ModeOf's result for a layout that is in no mode: in the middle of a chain, or with different layers.
 const Mixed = "Mixed"
 
-// Is says whether a layout is wholly in a mode: every layer is shared out as the mode says,
-// and over all members; in TensorParallel attention may be by data, if it is in all layers. (A world of one rank is in both modes; one in the middle of a chain
-// may be in none, and so is one after a repair in TensorParallel, where a rank stands at two positions.)
-// Where experts are, and whether some have copies, does not matter.
+// Is reports whether a layout is wholly in a mode: every layer is sharded as the mode says, over all members. In
+// TensorParallel, attention may be by data if it is so in all layers. A world of one rank is in both modes. A layout in
+// the middle of a chain may be in none, and so is one after a repair in TensorParallel, in which one rank has two
+// positions. Places and replicas of experts do not matter.
 func Is(l *tangramv1.Layout, m Mode) bool {
 	experts := func(layer *tangramv1.LayerLayout) bool { return len(layer.Experts) > 0 }
 	return has(l, Shape{Mode: m}, true) ||
 		m == Tensor && slices.ContainsFunc(l.GetLayers(), experts) && has(l, Shape{Mode: m, AttentionByData: true}, true)
 }
 
-// Has says whether a layout has a shape, on all of its ranks; a nil one has none. Where the shape names no places each expert
-// has one copy, anywhere.
+// Has reports whether a layout has a shape, on all of its ranks; nil has none. Without a placement in the shape, each
+// expert has one copy, anywhere.
 func Has(l *tangramv1.Layout, s Shape) bool { return has(l, s, false) }
 
-// Follows says whether a layout has a shape but for where whole experts are and how many copies there are: what a rebalance leaves as it is.
+// Follows reports whether a layout has a shape, except for places and replicas of whole experts: the part that a
+// rebalance leaves unchanged.
 func Follows(l *tangramv1.Layout, s Shape) bool {
 	if len(s.Layers) == 0 {
 		return Is(l, s.Mode)
@@ -71,9 +71,9 @@ func has(l *tangramv1.Layout, s Shape, copies bool) bool {
 	return true
 }
 
-// ModeOf names the mode that users see: "Expert", "Tensor", or Mixed. A Tensor layout in which
-// ranks stand at several positions is Tensor too. A world of one rank is Expert, unless its
-// experts are still in shards. Empty: no layout.
+// ModeOf names the mode that users see: "ExpertParallel", "TensorParallel", or Mixed. A Tensor layout in which ranks
+// have several positions is Tensor too. A world of one rank is Expert, unless its experts are still in shards. Empty:
+// no layout.
 func ModeOf(l *tangramv1.Layout) string {
 	switch {
 	case len(l.GetMembers()) == 0:
@@ -86,8 +86,8 @@ func ModeOf(l *tangramv1.Layout) string {
 	return Mixed
 }
 
-// shared: every layer has one group of experts over all members, and one of heads; or every layer has each request's heads on one
-// of them.
+// shared reports whether every layer has one expert group over all members, and one attention group; or every layer has
+// each request's heads on one of them.
 func shared(l *tangramv1.Layout) bool {
 	ranks, whole := uint32(len(l.Members)), 0
 	for _, layer := range l.Layers {
@@ -103,7 +103,7 @@ func shared(l *tangramv1.Layout) bool {
 	return whole == 0 || whole == len(l.Layers)
 }
 
-// distinct is the number of different ranks in the groups.
+// distinct returns the number of different ranks in the groups.
 func distinct[G interface{ GetRanks() []uint32 }](groups []G) uint32 {
 	seen := map[uint32]bool{}
 	for _, g := range groups {

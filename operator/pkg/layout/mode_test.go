@@ -84,7 +84,7 @@ func TestHasAShape(t *testing.T) {
 	require.False(t, Has(l, Shape{Mode: Expert, Layers: own, Placement: [][][]uint32{{{0, 1}, {2}}, {{0}, {1, 2}}}}), "experts that are shared have none")
 }
 
-// Each thing that a layout of a shape has, taken away.
+// Each property of a layout of a shape, removed in turn.
 func TestHasLooksAtEveryLayer(t *testing.T) {
 	fresh := func() *tangramv1.Layout {
 		l := &tangramv1.Layout{Members: make([]*tangramv1.Member, 2)}
@@ -119,7 +119,7 @@ func TestHasLooksAtEveryLayer(t *testing.T) {
 	require.False(t, Has(l, there), "a copy where no places are named")
 }
 
-// Tensor of users: every layer is shared by all. Else a layout in no mode is Mixed.
+// The users' Tensor: all ranks share every layer. Otherwise a layout in no mode is Mixed.
 func TestWhatSharesEverythingIsTensor(t *testing.T) {
 	all := []uint32{0, 1, 0} // a rank at two positions: not Is(Tensor)
 	fresh := func() *tangramv1.Layout {

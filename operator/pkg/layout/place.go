@@ -5,7 +5,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Piece is a piece and its place on one rank.
+// Piece is a piece and its address on one rank.
 type Piece struct {
 	Layer  uint32 // model layer
 	Bank   uint32
@@ -16,7 +16,7 @@ type Piece struct {
 	Bytes  uint64 // granules and tail
 }
 
-// Pieces that a rank holds under a valid layout, ordered by layer, group, position, slot.
+// Pieces returns the pieces of a rank under a valid layout, ordered by layer, group, position, slot.
 func Pieces(l *tangramv1.Layout, v *geometry.View, rank uint32) []Piece {
 	var out []Piece
 	for _, layer := range l.Layers {
@@ -25,7 +25,7 @@ func Pieces(l *tangramv1.Layout, v *geometry.View, rank uint32) []Piece {
 	return out
 }
 
-// LayerPieces is Pieces of one layer: at g > 1 those of every position of the rank.
+// LayerPieces returns Pieces of one layer; at g > 1, those of every position of the rank.
 func LayerPieces(layer *tangramv1.LayerLayout, v *geometry.View, rank uint32) []Piece {
 	var out []Piece
 	for _, group := range layer.Experts {
@@ -38,8 +38,8 @@ func LayerPieces(layer *tangramv1.LayerLayout, v *geometry.View, rank uint32) []
 	return out
 }
 
-// PositionPieces are the pieces of one position of a group of the layer, ordered by slot:
-// the same on every rank that stands there.
+// PositionPieces returns the pieces of one position of a group of the layer, ordered by slot. They are the same for
+// every rank at that position.
 func PositionPieces(layer *tangramv1.LayerLayout, group *tangramv1.ExpertGroup, v *geometry.View, position uint32) []Piece {
 	size, bank := uint32(len(group.Ranks)), Bank(layer, v)
 	next := PositionBase(group, v, position) // of the next filled slot, if g > 1
@@ -62,9 +62,9 @@ func PositionPieces(layer *tangramv1.LayerLayout, group *tangramv1.ExpertGroup, 
 	return out
 }
 
-// PositionBase is where the shards of a position begin in the bank of a group of g > 1, whoever
-// stands there: behind those of all positions before it, each in pages of its own. For
-// position g it is the size of the whole group.
+// PositionBase returns the offset at which the shards of a position begin in the bank of a group of g > 1, for any rank
+// at that position. They follow those of all positions before it, each in pages of its own. For position g it is the
+// size of the whole group.
 func PositionBase(group *tangramv1.ExpertGroup, v *geometry.View, position uint32) uint64 {
 	size := uint32(len(group.Ranks))
 	if size == 1 {

@@ -10,7 +10,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// In the words of the rule: positions follow one another in whole pages, slots in 256 bytes.
+// Directly from the rule: positions follow one another in whole pages, slots in 256 bytes.
 func TestPositionsLieOneAfterTheOtherWhoeverHoldsThem(t *testing.T) {
 	const seed = 5
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -93,7 +93,8 @@ func TestARankMayStandAtSeveralPositionsOfOneGroupOnly(t *testing.T) {
 }
 
 func TestShardsThatOverflowTheirBankAreRefused(t *testing.T) {
-	// A granule of 1 byte takes 256: a position of up to 16 experts has a page, and a bank has 32 slots of 256 bytes to spare.
+	// A granule of 1 byte occupies 256: a position of up to 16 experts has a page, and a bank has 32 spare slots of 256
+	// bytes.
 	with := func(experts, positions uint32) (*tangramv1.Layout, *geometry.View) {
 		v, err := geometry.New(&tangramv1.Geometry{Layers: 1, MoeLayers: []uint32{0}, Hidden: 1, MoeInner: 24, GranuleRows: 1,
 			Experts: experts, GranuleBytes: 1, QueryHeads: 24, KvHeads: 1, PageBytes: 4096})

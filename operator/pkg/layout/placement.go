@@ -8,7 +8,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// PlacementOf a layout, as Shape.Placement has it; nil for a layer whose experts are shared by ranks.
+// PlacementOf returns the placement of a layout as in Shape.Placement; nil for a layer whose experts are shared by
+// ranks.
 func PlacementOf(l *tangramv1.Layout) [][][]uint32 {
 	var out [][][]uint32
 	for _, layer := range l.GetLayers() {
@@ -33,7 +34,7 @@ func PlacementOf(l *tangramv1.Layout) [][][]uint32 {
 	return out
 }
 
-// PlacementOf a MoE layer by its ordinal: [rank] experts; nil: as it comes.
+// PlacementOf returns the experts of a MoE layer by [rank], for the layer's ordinal; nil: no placement is set.
 func (s Shape) PlacementOf(ordinal int) [][]uint32 {
 	if ordinal < 0 || s.Placement == nil {
 		return nil
@@ -41,7 +42,7 @@ func (s Shape) PlacementOf(ordinal int) [][]uint32 {
 	return s.Placement[ordinal]
 }
 
-// Replicates says whether the placement gives an expert to several ranks.
+// Replicates reports whether the placement gives an expert to several ranks.
 func (s Shape) Replicates() bool {
 	return slices.ContainsFunc(s.Placement, func(ranks [][]uint32) bool {
 		seen := map[uint32]bool{}

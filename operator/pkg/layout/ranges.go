@@ -10,22 +10,22 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// AllRanks is a group of as many ranks as the world has.
+// AllRanks is a group of all ranks of the world.
 const AllRanks = 0
 
-// ToTheEnd is the last layer of a Range that goes on to the last one of the model.
+// ToTheEnd as the last layer of a Range is the last layer of the model.
 const ToTheEnd = -1
 
-// Range of layers of one sharding, as people write it.
+// Range is a range of layers with one sharding, as users write it.
 type Range struct {
 	First, Last                 int // model layers; Last may be ToTheEnd
 	ExpertGroup, AttentionGroup uint32
 }
 
-// Ranges of a world in mode Hybrid, each layer in one at most. Layers of no range are as in mode Expert.
+// Ranges of a world in mode Hybrid; each layer is in at most one. Layers outside all ranges are as in mode Expert.
 type Ranges []Range
 
-// end of a range, exclusive, in a model of so many layers.
+// end returns the exclusive end of a range in a model with this number of layers.
 func (r Range) end(layers int) int {
 	if r.Last == ToTheEnd {
 		return layers
@@ -50,7 +50,7 @@ func (r Range) String() string {
 	return fmt.Sprintf("%s=%s/%s", where, group(r.ExpertGroup), group(r.AttentionGroup))
 }
 
-// String in few words: LAYERS=g/t for each range, or how many there are.
+// String formats LAYERS=g/t for each range, or the number of ranges if there are many.
 func (r Ranges) String() string {
 	const most = 4
 	if len(r) > most {
@@ -63,7 +63,7 @@ func (r Ranges) String() string {
 	return strings.Join(words, " ")
 }
 
-// Shape on so many ranks of a model of so many layers, valid or not: Shape.Resolve judges it.
+// Shape returns the shape for this number of ranks and layers, valid or not: Shape.Resolve validates it.
 func (r Ranges) Shape(layers, ranks int) Shape {
 	s := Shape{Mode: Hybrid, Layers: map[uint32]LayerShape{}}
 	for l := range layers {
@@ -77,7 +77,7 @@ func (r Ranges) Shape(layers, ranks int) Shape {
 	return s
 }
 
-// Divide says which groups do not divide so many ranks, and which sizes would. It needs no model.
+// Divide rejects groups that do not divide the number of ranks, and suggests sizes that do. It needs no model.
 func (r Ranges) Divide(ranks int) error {
 	for _, x := range r {
 		for _, g := range []struct {
@@ -93,7 +93,7 @@ func (r Ranges) Divide(ranks int) error {
 	return nil
 }
 
-// layers of a range in words.
+// layers formats the layers of a range.
 func (r Range) layers() string {
 	switch r.Last {
 	case ToTheEnd:
@@ -104,7 +104,7 @@ func (r Range) layers() string {
 	return fmt.Sprintf("layers %d to %d", r.First, r.Last)
 }
 
-// multiples of a group next to a width that it does not divide, in words.
+// multiples formats the numbers of ranks around a given one that a group divides.
 func multiples(ranks, group int) string {
 	above := (ranks/group + 1) * group
 	if below := above - group; below > 0 {
@@ -113,7 +113,8 @@ func multiples(ranks, group int) string {
 	return fmt.Sprintf("%d ranks would", above)
 }
 
-// On gives the shape on so many ranks of a model, or says which range does not fit it and what would.
+// On returns the shape for this number of ranks of a model. The error names the range that does not fit it and sizes
+// that do.
 func (r Ranges) On(v *geometry.View, ranks int) (Shape, error) {
 	layers := int(v.Proto.Layers)
 	for _, x := range r {
@@ -129,8 +130,9 @@ func (r Ranges) On(v *geometry.View, ranks int) (Shape, error) {
 	return s, err
 }
 
-// Fitted is On for a width that nobody asked for, as when a pod leaves in a hurry: a group that does not fit becomes the largest smaller
-// one that does. Where not even groups of one do, the layer takes the smallest groups that fit; if none do, they stay as they are, for the planner to refuse.
+// Fitted is On for a number of ranks that the user did not request, as when a pod must leave early: a group that does
+// not fit becomes the largest smaller one that does. If not even a group of one fits, it becomes the smallest group
+// that does. If none fits, it stays, and the planner rejects it.
 func (r Ranges) Fitted(v *geometry.View, ranks int) Shape {
 	s := r.Shape(int(v.Proto.Layers), ranks)
 	sizes := Divisors(uint32(ranks))
@@ -142,7 +144,7 @@ func (r Ranges) Fitted(v *geometry.View, ranks int) Shape {
 			return shape.check(v, l, uint32(ranks), false) == nil
 		}
 		nearest := func(group uint32, with func(uint32) LayerShape) uint32 {
-			at, _ := slices.BinarySearch(sizes, group+1) // those before are no larger
+			at, _ := slices.BinarySearch(sizes, group+1) // the sizes before are no larger
 			for _, n := range slices.Concat(reversed(sizes[:at]), sizes[at:]) {
 				if fits(with(n)) {
 					return n
@@ -164,7 +166,8 @@ func reversed(in []uint32) []uint32 {
 	return out
 }
 
-// RangesOf a layout: neighbours of the same sharding are one range. A layer without experts goes with whatever is beside it.
+// RangesOf returns the ranges of a layout: adjacent layers of the same sharding are one range. A layer without experts
+// joins its neighbor's range.
 func RangesOf(l *tangramv1.Layout) Ranges {
 	var out Ranges
 	open := false // the experts of the last range are not known yet

@@ -69,7 +69,8 @@ func randomRanges(r *rand.Rand, layers, ranks int) Ranges {
 	return out
 }
 
-// Whatever fits is itself on the wanted width, and on any other width something that fits, with no group larger than what was asked for unless nothing smaller does.
+// A fitting shape is unchanged at its width. At any other width it becomes one that fits, without larger groups than
+// requested unless no smaller ones fit.
 func TestFittedRanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(20261127, 1))
 	for range 2000 {
@@ -81,7 +82,7 @@ func TestFittedRanges(t *testing.T) {
 		if err == nil {
 			require.Equal(t, exact, fitted, "%v on %d", ranges, ranks)
 		}
-		for other := range min(int(v.Proto.Experts), 6) { // as many ranks as have an expert each fit in some way
+		for other := range min(int(v.Proto.Experts), 6) { // every number of ranks with an expert each fits in some way
 			n := other + 1
 			s := ranges.Fitted(v, n)
 			shapes, err := s.Resolve(v, uint32(n))
@@ -101,7 +102,7 @@ func TestFittedRanges(t *testing.T) {
 	require.Equal(t, LayerShape{2, 1}, four[1], "4 ranks cannot have an expert each")
 }
 
-// A layout's ranges are its layers, each once, neighbours together.
+// A layout's ranges cover each layer once, with equal neighbors merged.
 func TestRangesOfALayout(t *testing.T) {
 	layer := func(g, a uint32, bare bool) *tangramv1.LayerLayout {
 		l := &tangramv1.LayerLayout{ExpertGroupSize: g, AttentionGroupSize: a}

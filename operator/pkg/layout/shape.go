@@ -8,16 +8,16 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Mode is what users say about a whole world.
+// Mode is the parallelism mode that users set for a whole world.
 type Mode int
 
 const (
 	// Expert spreads whole experts over ranks; a request's KV is on one rank (g = 1, t = 1).
 	Expert Mode = iota + 1
-	// Tensor gives every rank a shard of every expert and of the heads (g = P, t = P). With engines that keep all heads of a
-	// request on one rank the experts alone are cut (Shape.AttentionByData).
+	// Tensor gives every rank a shard of every expert and of the heads (g = P, t = P). Engines that keep all heads of a
+	// request on one rank split only the experts (Shape.AttentionByData).
 	Tensor
-	// Hybrid is whatever Shape.Layers says; a layer that is not named there is as in Expert.
+	// Hybrid follows Shape.Layers; a layer that it does not name is as in Expert.
 	Hybrid
 )
 
@@ -43,23 +43,22 @@ func ParseMode(s string) (Mode, error) {
 	return 0, fmt.Errorf("unknown mode %q: use ExpertParallel, TensorParallel or Hybrid", s)
 }
 
-// LayerShape is the sharding of one layer: g ranks share an expert, t ranks share a
-// request's heads. Both divide the number of ranks; groups are consecutive ranks.
-// 0 means: as the mode says.
+// LayerShape is the sharding of one layer: g ranks share an expert, t ranks share a request's heads. Both divide the
+// number of ranks; groups are consecutive ranks. 0: as the mode says.
 type LayerShape struct{ ExpertGroup, AttentionGroup uint32 }
 
-// Shape is the wanted sharding of a world.
+// Shape is the desired sharding of a world.
 type Shape struct {
 	Mode   Mode
 	Layers map[uint32]LayerShape // by model layer; layers not named follow Mode
-	// AttentionByData: layers that follow Mode keep a request's heads on one rank (t = 1), in TensorParallel too.
+	// AttentionByData: layers that follow Mode keep a request's heads on one rank (t = 1), also in TensorParallel.
 	AttentionByData bool
-	// Placement of whole experts, in layers of g = 1: [MoE ordinal][rank] experts, ascending, each once on a rank and
-	// on one rank at least. nil, or a nil layer: one copy of each, shared out so that as little as possible moves.
+	// Placement of whole experts, in layers of g = 1: [MoE ordinal][rank] experts, ascending, each at most once on a
+	// rank and on at least one rank. nil, or a nil layer: one copy of each, assigned so that the fewest bytes move.
 	Placement [][][]uint32
 }
 
-// Shares says whether ranks share experts in some layer, each a slice, in a world of more than one.
+// Shares reports whether ranks share experts (hold shards of them) in some layer, in a world of more than one rank.
 func (s Shape) Shares() bool {
 	if s.Mode == Tensor {
 		return true
@@ -72,8 +71,8 @@ func (s Shape) Shares() bool {
 	return false
 }
 
-// Resolve gives the shape of every model layer on `ranks` ranks, or says which number
-// does not fit and what would.
+// Resolve returns the shape of every model layer on `ranks` ranks. The error names the number that does not fit and
+// values that do.
 func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 	if ranks == 0 {
 		return nil, fmt.Errorf("shape: 0 ranks; a world needs at least 1 rank")
@@ -116,7 +115,7 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 	return out, nil
 }
 
-// check a shape of a layer that has no zeros left, but for the expert group of a layer without experts.
+// check validates the shape of a layer. It has no zeros, except the expert group of a layer without experts.
 func (s LayerShape) check(v *geometry.View, layer, ranks uint32, placed bool) error {
 	g, t := s.ExpertGroup, s.AttentionGroup
 	if v.Ordinal(layer) >= 0 {
@@ -155,7 +154,7 @@ func (s LayerShape) check(v *geometry.View, layer, ranks uint32, placed bool) er
 	return nil
 }
 
-// wayOut of a group of more ranks than an expert has granules.
+// wayOut suggests a remedy if a group has more ranks than an expert has granules.
 func wayOut(v *geometry.View, ranks uint32) string {
 	block := geometry.BlockRows(v.Proto.Dtype)
 	rows := geometry.RowsFor(v.Proto.MoeInner, block, ranks, v.Proto.GranuleRows)
@@ -165,7 +164,7 @@ func wayOut(v *geometry.View, ranks uint32) string {
 	return fmt.Sprintf("set granuleRows to %d or less (spec.model.granuleRows, --granule-rows), or use smaller groups", rows)
 }
 
-// Divisors of n, ascending.
+// Divisors returns the divisors of n, ascending.
 func Divisors(n uint32) []uint32 {
 	var out []uint32
 	for d := uint32(1); d <= n; d++ {
@@ -176,10 +175,9 @@ func Divisors(n uint32) []uint32 {
 	return out
 }
 
-// HeadBounds splits the query heads over t ranks: position p computes [b[p], b[p+1]).
-// With at least as many ranks as KV heads, ranks are shared out over KV heads as evenly
-// as possible and each KV head's query heads over its ranks, so that a rank reads one KV
-// head. Otherwise the split is contiguous and even.
+// HeadBounds splits the query heads over t ranks: position p computes [b[p], b[p+1]). With at least as many ranks as KV
+// heads, ranks are distributed evenly over KV heads, and each KV head's query heads over its ranks, so that a rank
+// reads one KV head. Otherwise the split is contiguous and even.
 func HeadBounds(v *geometry.View, t uint32) ([]uint32, error) {
 	heads, kv := v.Proto.QueryHeads, v.Proto.KvHeads
 	if t == 0 {

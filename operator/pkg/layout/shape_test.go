@@ -22,7 +22,7 @@ func denseFirst(t *testing.T, evenOnly bool) *geometry.View {
 
 type layers = map[uint32]LayerShape
 
-// A mode is a shape of every layer; what a layer has of its own comes before it.
+// A mode is a shape of every layer; a layer's own shape overrides it.
 func TestResolveGivesEachLayerItsShape(t *testing.T) {
 	v, even := denseFirst(t, false), denseFirst(t, true)
 	for _, c := range []struct {
@@ -72,8 +72,8 @@ func TestResolveSaysWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-// Where all ranks share every expert it is known what a bank must hold: 16 experts in 3 shards of a page each fill one of 3 pages, and
-// 17 need 6 of 4. Two groups of 3 ranks have fewer experts each.
+// If all ranks share every expert, the required bank size is known: 16 experts in 3 shards of a page each fill one of 3
+// pages, and 17 need 6 of 4. Two groups of 3 ranks have fewer experts each.
 func TestShardsOfAllRanksFitTheirBank(t *testing.T) {
 	resolve := func(experts, ranks, group uint32) error {
 		v, err := geometry.New(&tangramv1.Geometry{Layers: 1, MoeLayers: []uint32{0}, Hidden: 1, MoeInner: 24, GranuleRows: 1,
@@ -87,7 +87,7 @@ func TestShardsOfAllRanksFitTheirBank(t *testing.T) {
 	require.NoError(t, resolve(17, 6, 3))
 }
 
-// The whole text of each objection, which users see.
+// The whole text of each error, which users see.
 func TestPlacementsThatCannotBe(t *testing.T) {
 	v := denseFirst(t, false)
 	first := testView(t, 12, 4) // whose layers all have experts
@@ -96,7 +96,7 @@ func TestPlacementsThatCannotBe(t *testing.T) {
 		v      *geometry.View
 		mode   Mode
 		placed [][][]uint32
-		says   string // empty: it can be
+		says   string // error text; empty: valid
 	}{
 		{v, Expert, [][][]uint32{good, nil}, ""},
 		{v, Expert, [][][]uint32{nil, {{0, 1, 2}, {0, 1, 2}}}, ""},

@@ -1,6 +1,5 @@
-// Package layout holds the rules over tangramv1.Layout: validity, deltas, hashes, and
-// where each piece of a rank lies. Go twin of agent/layout/layout.h; tests/golden holds
-// both to the same answers. Pure: no I/O, no clock.
+// Package layout has the rules of tangramv1.Layout: validity, deltas, hashes, and the address of each piece of a rank.
+// Go twin of agent/layout/layout.h; tests/golden checks that both agree. Pure: no I/O, no clock.
 package layout
 
 import (
@@ -11,12 +10,11 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// maxSpareBanks bounds what a layout off the wire can make a reader allocate.
+// maxSpareBanks limits the memory that a received layout can make a reader allocate.
 const maxSpareBanks = 4096
 
-// Validate refuses a layout that does not give every expert a complete set of owners,
-// every layer its heads, and every MoE layer a bank of its own. Safe on messages off
-// the wire. The error names layer, group and numbers.
+// Validate rejects a layout that does not give every expert a complete set of owners, every layer its heads, and every
+// MoE layer its own bank. Safe for messages off the wire. The error names layer, group and numbers.
 func Validate(l *tangramv1.Layout, v *geometry.View) error {
 	if len(l.GetMembers()) == 0 {
 		return fmt.Errorf("layout: no members")
@@ -73,7 +71,7 @@ func Validate(l *tangramv1.Layout, v *geometry.View) error {
 	return nil
 }
 
-// checker reuses its marks from layer to layer.
+// checker reuses its arrays from layer to layer.
 type checker struct {
 	v       *geometry.View
 	members int
@@ -93,8 +91,7 @@ func (c *checker) layer(layer *tangramv1.LayerLayout) error {
 	return c.attention(layer)
 }
 
-// place puts the ranks of one group of a layer. `repeats`: a rank may stand at several of its
-// positions.
+// place records the ranks of one group of a layer. `repeats`: a rank may have several of its positions.
 func (c *checker) place(ranks []uint32, size uint32, group int, repeats bool) error {
 	if len(ranks) == 0 || uint32(len(ranks)) != size {
 		return fmt.Errorf("%d ranks, but the group size of the layer is %d", len(ranks), size)

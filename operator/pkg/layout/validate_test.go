@@ -10,7 +10,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Each bound of Validate from both sides: the last that is valid, and the first that is not. Empty: valid.
+// Each bound of Validate from both sides: the last valid value, and the first invalid one. Empty: valid.
 func TestValidateBounds(t *testing.T) {
 	v := testView(t, 12, 4) // 6 granules, 3 experts
 	whole := func(l *tangramv1.Layout, ranks ...uint32) {
@@ -72,7 +72,7 @@ func TestValidateBounds(t *testing.T) {
 	}
 }
 
-// An engine that takes even shards only gets no others; a layer without experts has no groups of them.
+// Engines with even shards only reject others; a layer without experts has no expert groups.
 func TestValidateKnowsTheModel(t *testing.T) {
 	g := proto.CloneOf(testView(t, 12, 4).Proto)
 	g.EvenShardsOnly = true
@@ -95,7 +95,7 @@ func TestValidateKnowsTheModel(t *testing.T) {
 	require.NoError(t, err)
 	l := sound(first)
 	require.ErrorContains(t, Validate(l, first), "it has expert groups, but no experts in this model")
-	l.Layers[0].Experts, l.Layers[0].BankOffset = nil, -7 // of which nobody asks
+	l.Layers[0].Experts, l.Layers[0].BankOffset = nil, -7 // unused without experts
 	require.NoError(t, Validate(l, first))
 }
 

@@ -107,8 +107,8 @@ func (j *jsonReader) ascendLayer() (id int, ranks [][]int32, err error) {
 	return id, ranks, nil
 }
 
-// whole gives the placement back if each layer holds each expert of the model; the largest expert of any
-// layer is the last where the options do not say.
+// whole returns the placement if each layer holds each expert of the model. Without Options.Experts, the highest expert
+// of any layer is the last.
 func (o Options) whole(format string, p Placement) (Placement, error) {
 	if o.Layers > 0 && len(p) != o.Layers {
 		return nil, fmt.Errorf("%s: %d layers; the model has %d MoE layers", format, len(p), o.Layers)
@@ -150,7 +150,7 @@ func (o Options) whole(format string, p Placement) (Placement, error) {
 	return p, nil
 }
 
-// AscendScrape is what vllm-ascend's metrics said at one time.
+// AscendScrape is vllm-ascend's metrics at one time.
 type AscendScrape struct {
 	Placement Placement
 	Tokens    [][][]float64 // since the start of the engine, [layer][rank][slot]
@@ -159,11 +159,11 @@ type AscendScrape struct {
 const (
 	ascendHeat  = "vllm:phy_expert_heat_total" // counter: rank, layer, phy_expert_id (slot)
 	ascendHeat0 = "vllm:phy_expert_heat"       // the same before the client added _total
-	ascendMap   = "vllm:phy2log"               // gauge, 1 if now: the same and log_expert_id
+	ascendMap   = "vllm:phy2log"               // gauge, 1 if current: the same and log_expert_id
 )
 
-// ReadAscendMetrics reads the text of vllm-ascend's /metrics, which is where that engine
-// leaves its loads: by slot, and beside it which expert the slot holds.
+// ReadAscendMetrics reads the text of vllm-ascend's /metrics, in which that engine reports loads by slot, and the
+// expert of each slot.
 func ReadAscendMetrics(r io.Reader, o Options) (*AscendScrape, error) {
 	const format = "Ascend metrics"
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -181,7 +181,7 @@ func ReadAscendMetrics(r io.Reader, o Options) (*AscendScrape, error) {
 	}
 	where, err := slotsOf(families[ascendMap], ascendMap, func(m *dto.Metric) (float64, bool, error) {
 		if value(m) != 1 {
-			return 0, false, nil // an expert that the slot held before
+			return 0, false, nil // an earlier expert of the slot
 		}
 		e, err := index(m, "log_expert_id")
 		return float64(e), true, err
@@ -247,7 +247,7 @@ func index(m *dto.Metric, label string) (int, error) {
 	return 0, fmt.Errorf("label %s is missing", label)
 }
 
-// slotsOf a family by [layer][rank][slot], without holes.
+// slotsOf arranges a family by [layer][rank][slot], and rejects holes.
 func slotsOf(family *dto.MetricFamily, name string, of func(*dto.Metric) (float64, bool, error)) ([][][]float64, error) {
 	if family == nil {
 		return nil, fmt.Errorf("metric %s is missing; is dynamic EPLB on in the engine?", name)
@@ -280,8 +280,8 @@ func slotsOf(family *dto.MetricFamily, name string, of func(*dto.Metric) (float6
 		ranks[at[0]] = max(ranks[at[0]], at[1]+1)
 		slots[[2]int{at[0], at[1]}] = max(slots[[2]int{at[0], at[1]}], at[2]+1)
 	}
-	// Sizes come from labels, which may say anything: a hole is found after as many steps
-	// as there are samples, before anything is allocated for what lies behind it.
+	// Sizes come from labels and may be arbitrarily large. A hole is found within as many steps as there are samples,
+	// before anything behind it is allocated.
 	var out [][][]float64
 	for l := range size[0] {
 		if ranks[l] == 0 {
@@ -307,8 +307,8 @@ func slotsOf(family *dto.MetricFamily, name string, of func(*dto.Metric) (float6
 	return out, nil
 }
 
-// Since an earlier scrape of the same engine: tokens by [layer][expert]. Between the two
-// no slot may have changed its expert, or nobody could say whose tokens they were.
+// Since returns the tokens since an earlier scrape of the same engine, by [layer][expert]. No slot may have changed its
+// expert in between, because its tokens could not be attributed.
 func (a *AscendScrape) Since(before *AscendScrape) ([][]float64, error) {
 	if len(a.Placement) != len(before.Placement) || len(a.Placement) == 0 {
 		return nil, fmt.Errorf("load: scrapes of %d and of %d layers are not of one engine", len(before.Placement), len(a.Placement))

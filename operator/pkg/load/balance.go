@@ -2,27 +2,26 @@ package load
 
 import "fmt"
 
-// Empty is the expert of a slot that holds none.
+// Empty marks a slot without an expert.
 const Empty = -1
 
-// Placement is which expert each slot of each rank holds: [layer][rank][slot], a logical
-// expert or Empty. Ranks may have unlike numbers of slots, also none (a dead rank).
+// Placement names the expert of each slot of each rank: [layer][rank][slot], a logical expert or Empty. Ranks may have
+// different numbers of slots, also none (a dead rank).
 type Placement [][][]int32
 
-// Balance is how even a placement makes a load. Balancedness is the mean over the largest
-// load of the ranks that have a slot: 1 is even, 1/ranks is all on one. vLLM logs the same.
+// Balance is the evenness of a load under a placement. Balancedness is the mean over the maximum load of the ranks that
+// have a slot: 1 is even, 1/ranks is all load on one. vLLM logs the same.
 type Balance struct {
-	Layers     []float64 // balancedness by layer; 1 where a layer has no load
-	Worst      float64   // the least of Layers
+	Layers     []float64 // balancedness by layer; 1 for a layer without load
+	Worst      float64   // minimum of Layers
 	WorstLayer int
-	// Aggregate is sum(mean) over sum(max): what the world loses, as ranks wait for each
-	// other in every layer. A busy layer counts more than an idle one.
+	// Aggregate is sum(mean) over sum(max): the loss of the world, because ranks wait for each other in every layer. A
+	// busy layer counts more than an idle one.
 	Aggregate float64
 }
 
-// RankLoads adds up what a layer's ranks have to do when the replicas of an expert share
-// its load evenly: sum over the slots of load/replicas. An expert with load and no slot,
-// or a slot with an expert that the layer lacks, is an error.
+// RankLoads adds up the load of a layer's ranks if the replicas of an expert share its load evenly: sum over the slots
+// of load/replicas. It rejects an expert with load but without a slot, and a slot with an expert that the layer lacks.
 func RankLoads(loads []float64, ranks [][]int32) ([]float64, error) {
 	replicas := make([]int, len(loads))
 	for r, slots := range ranks {
@@ -52,8 +51,8 @@ func RankLoads(loads []float64, ranks [][]int32) ([]float64, error) {
 	return out, nil
 }
 
-// Balancedness of a placement under loads by [layer][expert], where replicas share evenly. To judge a
-// plan, give it the window after the one it was made from: the window planned on flatters it.
+// Balancedness of a placement under loads by [layer][expert], with load split evenly over replicas. To evaluate a plan,
+// pass the window after the one that it was made from: the planned window overstates it.
 func Balancedness(loads [][]float64, p Placement) (Balance, error) {
 	if len(loads) != len(p) || len(loads) == 0 {
 		return Balance{}, fmt.Errorf("load: loads of %d layers, a placement of %d; want the same number, at least 1", len(loads), len(p))
@@ -71,7 +70,7 @@ func Balancedness(loads [][]float64, p Placement) (Balance, error) {
 	return OfRanks(ranks, p)
 }
 
-// OfRanks is the balance of what ranks had to do, by [layer][rank], each with the slots that p gives it.
+// OfRanks returns the balance of loads by [layer][rank]. The mean is over the ranks that have slots in p.
 func OfRanks(loads [][]float64, p Placement) (Balance, error) {
 	if len(loads) != len(p) || len(loads) == 0 {
 		return Balance{}, fmt.Errorf("load: loads of ranks in %d layers, a placement of %d; want the same number, at least 1", len(loads), len(p))
@@ -94,7 +93,7 @@ func OfRanks(loads [][]float64, p Placement) (Balance, error) {
 		}
 		out.Layers[l] = 1
 		if peak > 0 {
-			// min: a mean of equal loads may round above its own parts.
+			// min: rounding may put the mean of equal loads above them.
 			out.Layers[l] = min(1, sum/float64(live)/peak)
 		}
 		means, peaks = means+sum/float64(live), peaks+peak
@@ -109,10 +108,9 @@ func OfRanks(loads [][]float64, p Placement) (Balance, error) {
 	return out, nil
 }
 
-// Next scores plans on the window after the one they were made from: plans[i] was made
-// from windows[i] (or from what was known by then) and is scored on windows[i+1]; the last
-// plan has no window to be scored on. The mean over the windows of each figure, and the
-// worst layer of all.
+// Next scores plans on the window after the one that they were made from: plans[i] was made from windows[i] (or from
+// data known by then) and is scored on windows[i+1]. The last plan has no window for a score. The result is the mean of
+// each figure over the windows, and the worst layer of all.
 func Next(windows [][][]float64, plans []Placement) (Balance, error) {
 	if len(windows) < 2 || len(plans) < len(windows)-1 {
 		return Balance{}, fmt.Errorf("load: %d windows and %d plans; want 2 windows or more and a plan for each but the last", len(windows), len(plans))

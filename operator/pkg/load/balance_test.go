@@ -21,7 +21,7 @@ func TestBalancedness(t *testing.T) {
 	require.InDelta(t, 2./3, b.Worst, 1e-12)
 	require.InDelta(t, (6+4./3)/(7+2), b.Aggregate, 1e-12)
 
-	// plan on i, score on i+1
+	// Plan on i, score on i+1.
 	next, err := Next([][][]float64{loads, {{6, 6, 0}, {1, 1, 2}, {1, 1, 2}}}, []Placement{p})
 	require.NoError(t, err)
 	require.InDeltaSlice(t, []float64{6. / 9, 1, 2. / 3}, next.Layers, 1e-12)

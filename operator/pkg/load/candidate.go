@@ -6,19 +6,19 @@ import (
 	"strconv"
 )
 
-// Candidate is one fixed way to forecast the next window of a layer from those before it.
+// Candidate is one fixed method to forecast the next window of a layer from earlier windows.
 type Candidate struct {
-	// Window: mean of the last so many windows. 0: Decay says how far to look back.
+	// Window: mean of the last `Window` windows. 0: use Decay.
 	Window int
-	// Decay of the weights, older by one window times Decay; above 0 and below 1.
+	// Decay of the weights per window of age; above 0 and below 1.
 	Decay float64
 	// Power flattens: shares to this power, normalised; above 0, at most 1. Under log-normal
 	// drift of factor rho the best guess of a share is its share^rho, not itself.
 	Power float64
 }
 
-// Candidates that NewPredictor chooses from when told none. They hold the five fixed
-// ones that the bench `predict` compares with; the others fill the gaps between them.
+// Candidates returns the default choices of NewPredictor. They include the five fixed ones that the bench `predict`
+// compares with; the others fill the gaps between them.
 func Candidates() []Candidate {
 	return []Candidate{
 		{Window: 1, Power: 1}, {Window: 2, Power: 1}, {Window: 4, Power: 1}, {Window: 10, Power: 1},
@@ -28,7 +28,7 @@ func Candidates() []Candidate {
 	}
 }
 
-// String is the candidate's name in tables: "last", "mean 10", "ewma 0.5", "last ^0.9".
+// String returns the candidate's name in tables: "last", "mean 10", "ewma 0.5", "last ^0.9".
 func (c Candidate) String() string {
 	name := "last"
 	switch {
@@ -59,15 +59,15 @@ func (c Candidate) check() error {
 	return nil
 }
 
-// history of one layer's windows that had tokens, as far as the candidates look back. An
-// idle window says nothing about which experts are popular, so it leaves no trace.
+// history of one layer's windows that had tokens, as far back as the candidates need. An idle window gives no
+// information about popularity, so it is not recorded.
 type history struct {
 	recent [][]float64       // newest last, shares at most the longest window
 	decay  map[float64]*ewma // by Decay
 }
 
-// ewma is sum(Decay^age * tokens), kept normalised: shares, and the weight of the past in
-// tokens. Weighted by tokens, a window of few requests does not speak as loud as a full one.
+// ewma is sum(Decay^age * tokens), kept normalised: shares, and the weight of the past in tokens. Weights by tokens
+// keep a window of few requests from counting as much as a full one.
 type ewma struct {
 	shares []float64
 	tokens float64
@@ -90,7 +90,7 @@ func (h *history) add(tokens []float64, sum float64, longest int) {
 	}
 }
 
-// shares that a candidate forecasts, into out; there is at least one window.
+// shares writes a candidate's forecast into out; there is at least one window.
 func (h *history) shares(c Candidate, out []float64) {
 	if c.Window == 0 {
 		copy(out, h.decay[c.Decay].shares)
@@ -105,7 +105,7 @@ func (h *history) shares(c Candidate, out []float64) {
 	}
 	if c.Power != 1 {
 		for e, v := range out {
-			if v > 0 { // most of the time of a forecast is in this line
+			if v > 0 { // most of the time of a forecast is spent in the next line
 				out[e] = math.Exp(c.Power * math.Log(v))
 			}
 		}
@@ -113,7 +113,7 @@ func (h *history) shares(c Candidate, out []float64) {
 	}
 }
 
-// scale to a sum of 1, in place; there is a positive one among them.
+// scale to a sum of 1, in place; at least one value is positive.
 func scale(shares []float64) {
 	sum := 0.0
 	for _, v := range shares {

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Check loads by [layer][expert]: the same number of experts, at least 1, in every layer,
-// and each load finite and not negative. The error names layer, expert and figure.
+// Check validates loads by [layer][expert]: every layer has the same number of experts, at least 1, and each load is
+// finite and not negative. The error names layer, expert and figure.
 func Check(loads [][]float64) error {
 	if len(loads) == 0 {
 		return fmt.Errorf("load: no layers; want loads by [layer][expert]")
@@ -32,7 +32,7 @@ func Check(loads [][]float64) error {
 	return nil
 }
 
-// most tokens of one (layer, expert) in one window: up to here a float64 counts exactly.
+// most tokens of one (layer, expert) in one window: a float64 counts exactly up to here.
 const most = 1 << 53
 
 func checkLoad(w float64) error {

@@ -4,10 +4,9 @@ import (
 	"io"
 )
 
-// ReadVLLM reads the recordings made of vLLM's EPLB counters: {"load_history":
-// [{"logical_expert_load": [layers][experts]}, ...]}, one entry per step; other fields are
-// left alone. Trace.Every adds steps up to windows. (`log_balancedness` of vLLM's
-// --eplb-config logs a mean and a maximum only, no load of an expert: nothing to read.)
+// ReadVLLM reads recordings of vLLM's EPLB counters: {"load_history": [{"logical_expert_load": [layers][experts]},
+// ...]}, one entry per step. It ignores other fields. Trace.Every adds up steps to windows. (`log_balancedness` of
+// vLLM's --eplb-config logs only a mean and a maximum, without loads of experts, so it has nothing to read.)
 func ReadVLLM(r io.Reader, o Options) (*Trace, error) {
 	j, err := newJSONReader("vLLM load history", r, o)
 	if err != nil {
@@ -33,15 +32,14 @@ func ReadVLLM(r io.Reader, o Options) (*Trace, error) {
 	return j.done(t)
 }
 
-// ReadSGLang reads the dump of SGLang's expert distribution recorder in mode `stat`:
-// {"logical_count": [steps][layers][experts]}, or [layers][experts] as
-// --init-expert-location takes it; other fields are left alone. SGLang writes torch files;
-// this makes JSON of one:
+// ReadSGLang reads the dump of SGLang's expert distribution recorder in mode `stat`: {"logical_count":
+// [steps][layers][experts]}, or [layers][experts] as --init-expert-location accepts it. It ignores other fields. SGLang
+// writes torch files; this converts one to JSON:
 //
 //	python3 -c 'import json,sys,torch; d=torch.load(sys.argv[1],weights_only=True,map_location="cpu"); json.dump({"logical_count":d["logical_count"].tolist()},open(sys.argv[2],"w"))' dump.pt dump.json
 //
-// A torch file is a zip of pickled objects, and reading pickles is running them: that is
-// left to torch. Dense layers are rows of zeros there: see Trace.Select.
+// A torch file is a zip of pickled objects, and reading pickles executes code, so only torch reads it. Dense layers are
+// rows of zeros there: see Trace.Select.
 func ReadSGLang(r io.Reader, o Options) (*Trace, error) {
 	j, err := newJSONReader("SGLang expert distribution", r, o)
 	if err != nil {
@@ -71,8 +69,8 @@ func ReadSGLang(r io.Reader, o Options) (*Trace, error) {
 	return j.done(t)
 }
 
-// ReadSGLangMap reads where SGLang keeps the experts: {"physical_to_logical_map":
-// [layers][physical experts]}, dealt to so many ranks in order.
+// ReadSGLangMap reads SGLang's placement of experts: {"physical_to_logical_map": [layers][physical experts]},
+// distributed over `ranks` ranks in order.
 func ReadSGLangMap(r io.Reader, ranks int, o Options) (Placement, error) {
 	j, err := newJSONReader("SGLang expert location", r, o)
 	if err != nil {
@@ -91,7 +89,8 @@ func ReadSGLangMap(r io.Reader, ranks int, o Options) (Placement, error) {
 	return o.whole(j.format, p)
 }
 
-// ReadVLLMMap reads vLLM's physical_to_logical_map alone, [layers][physical experts], dealt to so many ranks in order.
+// ReadVLLMMap reads vLLM's physical_to_logical_map alone, [layers][physical experts], distributed over `ranks` ranks in
+// order.
 func ReadVLLMMap(r io.Reader, ranks int, o Options) (Placement, error) {
 	j, err := newJSONReader("vLLM map of physical experts", r, o)
 	if err != nil {
@@ -110,7 +109,7 @@ func ReadVLLMMap(r io.Reader, ranks int, o Options) (Placement, error) {
 	return o.whole(j.format, p)
 }
 
-// dealt are lists of [layer][physical expert], cut into as many equal parts as there are ranks.
+// dealt reads lists of [layer][physical expert] and cuts each into `ranks` equal parts.
 func (j *jsonReader) dealt(ranks int) (p Placement, err error) {
 	_, err = j.list(func(l int) error {
 		var flat []int32
@@ -138,7 +137,7 @@ func (j *jsonReader) dealt(ranks int) (p Placement, err error) {
 	return p, err
 }
 
-// window is added to the trace if it fits the model and the windows before.
+// window adds a window to the trace if it fits the model and the earlier windows.
 func (j *jsonReader) window(t *Trace, o Options, flat []float64, layers, experts int) error {
 	if err := o.shape(layers, experts); err != nil {
 		return j.fail("%w", err)
@@ -151,7 +150,7 @@ func (j *jsonReader) window(t *Trace, o Options, flat []float64, layers, experts
 	return nil
 }
 
-// done checks the end of the file and that there was anything.
+// done checks the end of the file and that it had at least one window.
 func (j *jsonReader) done(t *Trace) (*Trace, error) {
 	if err := j.end(); err != nil {
 		return nil, err

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What a loader accepts must be whole; bytes of strangers must not take more memory or time
-// than their size allows, and never panic.
+// A loader accepts only complete input. Memory and time for untrusted bytes are bounded by their size, and nothing
+// panics.
 var fuzzOptions = Options{MaxBytes: 1 << 16, MaxValues: 1 << 12}
 
 func sound(t *testing.T, tr *Trace, err error) {
@@ -47,7 +47,7 @@ func soundPlacement(t *testing.T, p Placement, err error) {
 			loads[l][e] = 1
 		}
 	}
-	// refuses an expert without slot and one that is not the model's
+	// Rejects an expert without a slot, and one outside the model.
 	if _, err := Balancedness(loads, p); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func FuzzOwnCSV(f *testing.F) {
 	})
 }
 
-// again: what was read comes back the same from either own form.
+// again: a trace that was read survives a round trip through both of Tangram's formats.
 func again(t *testing.T, tr *Trace) {
 	t.Helper()
 	var b bytes.Buffer
@@ -141,7 +141,7 @@ func again(t *testing.T, tr *Trace) {
 	}
 }
 
-// Steps of DeepSeek-V3's shape as vLLM's recordings have them, 58 layers of 256 experts.
+// Steps of DeepSeek-V3's shape as in vLLM's recordings, 58 layers of 256 experts.
 func BenchmarkReadVLLM(b *testing.B) {
 	row := "[" + strings.Repeat("123, ", 255) + "7]"
 	one := `{"logical_expert_load": [` + strings.Repeat(row+",", 57) + row + "]}"

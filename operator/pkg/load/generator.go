@@ -6,14 +6,13 @@ import (
 	"math/rand/v2"
 )
 
-// Generator makes windows of load, one after another. The same configuration and seed
-// give the same windows.
+// Generator generates windows of load, one after another. The same configuration and seed give the same windows.
 type Generator interface {
 	// Next window: tokens by [layer][expert]. The rows belong to the caller.
 	Next() [][]float64
 }
 
-// Shape of what a generator makes.
+// Shape of the generated load.
 type Shape struct {
 	Layers  int // MoE layers
 	Experts int // logical experts of each layer
@@ -33,7 +32,7 @@ func (s Shape) check() error {
 	return nil
 }
 
-// random is one stream per layer, so that a layer does not change when layers are added.
+// random returns one stream per layer, so that added layers do not change existing ones.
 func (s Shape) random() []*rand.Rand {
 	out := make([]*rand.Rand, s.Layers)
 	for l := range out {
@@ -42,7 +41,7 @@ func (s Shape) random() []*rand.Rand {
 	return out
 }
 
-// window turns the layers' popularity (any positive scale) into tokens.
+// window converts the layers' popularity (any positive scale) to tokens.
 func (s Shape) window(popularity [][]float64, random []*rand.Rand) [][]float64 {
 	out := make([][]float64, s.Layers)
 	for l := range out {
@@ -55,9 +54,9 @@ func (s Shape) window(popularity [][]float64, random []*rand.Rand) [][]float64 {
 	return out
 }
 
-// NewLogNormal has popularity exp(x) with x normal of standard deviation sigma, and
-// x' = rho x + sqrt(1 - rho^2) sigma N(0, 1) from window to window: stationary, each
-// window as skewed as the first. rho = 1: no drift. Reference: the workloads `lnS`.
+// NewLogNormal has popularity exp(x) with x normal of standard deviation sigma, and x' = rho x + sqrt(1 - rho^2) sigma
+// N(0, 1) from window to window: stationary, each window as skewed as the first. rho = 1: no drift. Reference: the
+// workloads `lnS`.
 func NewLogNormal(s Shape, sigma, rho float64) (Generator, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -118,9 +117,8 @@ func NewZipf(s Shape, exponent, churn float64) (Generator, error) {
 	return newShuffled(s, p, churn), nil
 }
 
-// NewHot is k-hot: k experts share `share` of the tokens evenly, the others the rest; a
-// share `churn` of the experts changes places per window. Mooncake's bench: 32 of 256
-// experts take 90 %.
+// NewHot is k-hot: k experts share `share` of the tokens evenly, the others the rest. A share `churn` of the experts
+// exchange popularities per window. Mooncake's bench: 32 of 256 experts take 90 %.
 func NewHot(s Shape, k int, share, churn float64) (Generator, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -143,7 +141,7 @@ func NewHot(s Shape, k int, share, churn float64) (Generator, error) {
 	return newShuffled(s, p, churn), nil
 }
 
-// shuffled deals a fixed multiset of popularities to the experts.
+// shuffled distributes a fixed multiset of popularities over the experts.
 type shuffled struct {
 	shape      Shape
 	churn      float64
@@ -166,14 +164,14 @@ func newShuffled(s Shape, p []float64, churn float64) *shuffled {
 func (g *shuffled) Next() [][]float64 {
 	out := g.shape.window(g.popularity, g.random)
 	for l, p := range g.popularity {
-		// A share below one expert still churns, at its rate: the fraction is a chance.
+		// Less than one expert per window still churns, at its rate: the fraction is a probability.
 		wanted := g.churn * float64(len(p))
 		n := int(wanted)
 		if g.random[l].Float64() < wanted-float64(n) {
 			n++
 		}
 		chosen := g.random[l].Perm(len(p))[:n]
-		for i := 1; i < len(chosen); i++ { // one cycle: each of them really changes
+		for i := 1; i < len(chosen); i++ { // one cycle: each of them changes
 			a, b := chosen[i-1], chosen[i]
 			p[a], p[b] = p[b], p[a]
 		}
@@ -190,9 +188,8 @@ type Tasks struct {
 	Spread, Rho float64
 }
 
-// NewTaskMix has k kinds of requests, each with its own constant popularity, and shares
-// that drift alike in all layers: then experts heat and cool in company, as traffic
-// shifts between task families (arXiv 2604.23150).
+// NewTaskMix has k kinds of requests, each with its own constant popularity. Their shares drift alike in all layers, so
+// experts heat and cool together, as traffic shifts between task families (arXiv 2604.23150).
 func NewTaskMix(s Shape, t Tasks) (Generator, error) {
 	if err := s.check(); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ func generators(t *testing.T, s Shape) map[string]Generator {
 	return out
 }
 
-// The same seed gives the same windows, another other ones; each holds what it should.
+// The same seed gives the same windows, another seed other ones; each window is complete.
 func TestGeneratorsAreDeterministicAndWhole(t *testing.T) {
 	s := Shape{Layers: 3, Experts: 40, Assignments: 5000, Seed: 7}
 	first, again := generators(t, s), generators(t, s)
@@ -43,7 +43,7 @@ func TestGeneratorsAreDeterministicAndWhole(t *testing.T) {
 				require.Len(t, row, 40)
 				require.InDelta(t, 5000, total1(row), 0)
 			}
-			w[0][0] = -1 // the rows are ours: it must not come back
+			w[0][0] = -1 // the caller owns the rows: the change must not come back
 		}
 		require.NoError(t, Check(first[name].Next()), name)
 	}
@@ -75,8 +75,8 @@ func TestMultinomialFollowsPopularity(t *testing.T) {
 	require.InDelta(t, 199, chi, 100)
 }
 
-// The drift is what was asked: standard deviation sigma in every window, correlation rho
-// of the log-popularity between windows (of shares: up to a constant per window).
+// The drift is as configured: standard deviation sigma in every window, correlation rho of the log-popularity between
+// windows (of shares: up to a constant per window).
 func TestLogNormalDrift(t *testing.T) {
 	g, err := NewLogNormal(Shape{Layers: 20, Experts: 500, Seed: 5}, .8, .7)
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestLogNormalDrift(t *testing.T) {
 	}
 }
 
-// Zipf and hot exchange popularities, never make new ones, at the rate asked.
+// Zipf and hot only permute popularities, at the configured rate.
 func TestChurn(t *testing.T) {
 	g, err := NewZipf(Shape{Layers: 4, Experts: 100, Seed: 1}, 1, .05)
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestChurn(t *testing.T) {
 		for l := range now {
 			changed := 0
 			for e := range now[l] {
-				if math.Abs(now[l][e]-before[l][e]) > 1e-9 { // not by the rounding of the sum only
+				if math.Abs(now[l][e]-before[l][e]) > 1e-9 { // more than the rounding of the sum
 					changed++
 				}
 			}

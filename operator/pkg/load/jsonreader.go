@@ -12,24 +12,24 @@ import (
 	"strings"
 )
 
-// jsonReader walks JSON token by token: encoding/json alone takes the last of two equal
-// keys, forgets where a value stood, and makes of a large file a tree many times its size.
+// jsonReader walks JSON token by token. encoding/json alone accepts the last of two equal keys, loses positions, and
+// expands a large file into a tree many times its size.
 type jsonReader struct {
 	format string // for errors
 	data   []byte
 	dec    *json.Decoder
 	path   []step // to the value being read
-	values int    // numbers that may still come
+	values int    // remaining limit of numbers
 }
 
-// step of a path: a field, or without a name an element. Made a string only for an error:
-// there is one per number of a large file.
+// step of a path: a field, or an element if it has no name. Converted to a string only for an error: a large file has
+// one step per number.
 type step struct {
 	name  string
 	index int
 }
 
-// mostDepth of values that are skipped.
+// mostDepth limits the depth of skipped values.
 const mostDepth = 64
 
 func newJSONReader(format string, r io.Reader, o Options) (*jsonReader, error) {
@@ -42,7 +42,7 @@ func newJSONReader(format string, r io.Reader, o Options) (*jsonReader, error) {
 	return &jsonReader{format: format, data: data, dec: dec, values: o.values()}, nil
 }
 
-// fail says where: format, line, path.
+// fail returns an error with format, line and path.
 func (j *jsonReader) fail(format string, args ...any) error {
 	line := 1 + bytes.Count(j.data[:min(int(j.dec.InputOffset()), len(j.data))], []byte{'\n'})
 	where := ""
@@ -80,7 +80,7 @@ func (j *jsonReader) token() (json.Token, error) {
 	return nil, j.fail("%w", err)
 }
 
-// is the token this delimiter?
+// is reports whether the token is this delimiter.
 func is(token json.Token, delim rune) bool {
 	d, ok := token.(json.Delim)
 	return ok && rune(d) == delim
@@ -104,8 +104,8 @@ func kind(token json.Token) string {
 	}
 }
 
-// object calls the reader of each field. Unknown fields are skipped if open, else refused;
-// a field given twice is refused, a required one that lacks too.
+// object calls the reader of each field. Unknown fields are skipped if open, otherwise rejected. It rejects a duplicate
+// field and a missing required one.
 func (j *jsonReader) object(open bool, fields map[string]func() error, required ...string) error {
 	token, err := j.token()
 	if err != nil {
@@ -124,7 +124,7 @@ func (j *jsonReader) fieldsOf(open bool, fields map[string]func() error, require
 		if err != nil {
 			return err
 		}
-		name, _ := token.(string) // the decoder lets nothing else be a key
+		name, _ := token.(string) // the decoder allows only strings as keys
 		if seen[name] {
 			return j.fail("field %q is given twice", name)
 		}
@@ -151,7 +151,7 @@ func (j *jsonReader) fieldsOf(open bool, fields map[string]func() error, require
 	return nil
 }
 
-// in reads a value below the present one.
+// in reads a value below the current one.
 func (j *jsonReader) in(s step, read func() error) error {
 	j.path = append(j.path, s)
 	if err := read(); err != nil {
@@ -181,7 +181,7 @@ func (j *jsonReader) list(read func(i int) error) (int, error) {
 	return n, err
 }
 
-// skip a value that nobody reads; a field given twice is refused there too.
+// skip an unused value; it rejects duplicate fields there too.
 func (j *jsonReader) skip(depth int) error {
 	if depth == 0 {
 		return j.fail("more than %d levels deep", mostDepth)
@@ -219,7 +219,7 @@ func (j *jsonReader) skip(depth int) error {
 	return err
 }
 
-// end of the file.
+// end checks the end of the file.
 func (j *jsonReader) end() error {
 	if token, err := j.dec.Token(); !errors.Is(err, io.EOF) {
 		if err != nil {
@@ -254,9 +254,8 @@ func (j *jsonReader) integer(low, high int) (int, error) {
 	return v, nil
 }
 
-// tensor of loads, row-major, of as many dimensions as there are names, or one of fewer
-// allowed: names are of the last ones. Ragged rows, holes (null) and loads that are no
-// load are refused where they stand.
+// tensor reads loads, row-major. It has as many dimensions as there are names, or fewer, at least `fewest`; names are
+// of the last ones. Ragged rows, holes (null) and invalid loads are rejected with their position.
 func (j *jsonReader) tensor(fewest int, names ...string) (flat []float64, shape []int, err error) {
 	shape, err = j.subtensor(&flat, names, len(names))
 	if err != nil {
@@ -325,7 +324,7 @@ func (j *jsonReader) subtensor(flat *[]float64, names []string, depth int) ([]in
 	return append([]int{n}, inner...), nil
 }
 
-// grid of a flat [layers][experts].
+// grid splits a flat [layers][experts].
 func grid(flat []float64, layers, experts int) [][]float64 {
 	out := make([][]float64, layers)
 	for l := range out {

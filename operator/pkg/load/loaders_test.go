@@ -101,7 +101,7 @@ func TestAscendMetrics(t *testing.T) {
 	}
 }
 
-// Bad files: the error names format, line and path, and what is wrong.
+// Bad files: the error names format, line and path, and the fault.
 func TestLoadersRefuse(t *testing.T) {
 	vllm := func(r io.Reader, o Options) error { _, err := ReadVLLM(r, o); return err }
 	sglang := func(r io.Reader, o Options) error { _, err := ReadSGLang(r, o); return err }
@@ -194,8 +194,8 @@ func TestLoadersRefuse(t *testing.T) {
 	}
 }
 
-// Random traces, with and without sources, come back the same from both own forms, also
-// when the lines of the table are shuffled.
+// Random traces, with and without sources, survive a round trip through both of Tangram's formats, even with shuffled
+// lines of the table.
 func TestOwnFormsComeBack(t *testing.T) {
 	random := rand.New(rand.NewPCG(6, 6))
 	for range 100 {

@@ -11,12 +11,11 @@ import (
 	"strings"
 )
 
-// jsonVersion of our JSON form.
+// jsonVersion of Tangram's JSON format.
 const jsonVersion = 1
 
-// ReadJSON reads our own form: {"tangram_load": 1, "windows": [windows][layers][experts]},
-// or "by_source": [windows][source ranks][layers][experts] in place of "windows". Unknown
-// fields are refused.
+// ReadJSON reads Tangram's format: {"tangram_load": 1, "windows": [windows][layers][experts]}, or "by_source":
+// [windows][source ranks][layers][experts] instead of "windows". It rejects unknown fields.
 func ReadJSON(r io.Reader, o Options) (*Trace, error) {
 	j, err := newJSONReader("load JSON", r, o)
 	if err != nil {
@@ -82,7 +81,7 @@ func (t *Trace) fromSources(flat []float64, shape []int, window func(sum []float
 	return nil
 }
 
-// WriteJSON in the form of ReadJSON.
+// WriteJSON writes the format of ReadJSON.
 func (t *Trace) WriteJSON(w io.Writer) error {
 	form := map[string]any{"tangram_load": jsonVersion}
 	if t.Sources != nil {
@@ -101,9 +100,8 @@ var (
 	sourceColumns = []string{"window", "source", "layer", "expert", "tokens"}
 )
 
-// ReadCSV reads our own table: a header of window,layer,expert,tokens or
-// window,source,layer,expert,tokens, and one line for each, in any order. A line that
-// lacks is a hole, and an error: a load of 0 must be said.
+// ReadCSV reads Tangram's table: a header of window,layer,expert,tokens or window,source,layer,expert,tokens, and one
+// line for each, in any order. A missing line is an error: a load of 0 must be explicit.
 func ReadCSV(r io.Reader, o Options) (*Trace, error) {
 	const format = "load CSV"
 	limit := o.MaxBytes
@@ -198,8 +196,8 @@ func parseLine(columns, record []string) (csvLine, error) {
 	return l, nil
 }
 
-// dense sorts the lines and finds the first hole or line given twice. The sizes are what
-// the lines say, so nothing is allocated by them before it is sure that all are there.
+// dense sorts the lines and finds the first hole or duplicate line. The lines declare the sizes, so it allocates
+// nothing by them before it has found all lines.
 func dense(lines []csvLine, columns []string) (shape [4]int, flat []float64, err error) {
 	if len(lines) == 0 {
 		return shape, nil, errors.New("no loads in it")
@@ -245,7 +243,7 @@ func last(shape [4]int) [4]int {
 	return shape
 }
 
-// WriteCSV in the form of ReadCSV.
+// WriteCSV writes the format of ReadCSV.
 func (t *Trace) WriteCSV(w io.Writer) error {
 	table := csv.NewWriter(w)
 	columns, windows := sourceColumns, t.Sources

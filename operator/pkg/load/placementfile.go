@@ -2,8 +2,8 @@ package load
 
 import "io"
 
-// ReadPlacement reads our own form of a placement: [layer][rank] lists of experts, as `tangram balance` writes and
-// `tangram-driver apply --placement` reads it. Each layer must hold each expert.
+// ReadPlacement reads Tangram's format of a placement: [layer][rank] lists of experts, as `tangram balance` writes it
+// and `tangram-driver apply --placement` reads it. Each layer must hold each expert.
 func ReadPlacement(r io.Reader, o Options) (Placement, error) {
 	p, err := ReadPlacementLists(r, o)
 	if err != nil {
@@ -14,7 +14,7 @@ func ReadPlacement(r io.Reader, o Options) (Placement, error) {
 
 const placementFormat = "placement"
 
-// ReadPlacementLists reads the same form for who knows the model: whether the lists suit it is theirs to say.
+// ReadPlacementLists reads the same format for callers that know the model: they must check that the lists fit it.
 func ReadPlacementLists(r io.Reader, o Options) (Placement, error) {
 	j, err := newJSONReader(placementFormat, r, o)
 	if err != nil {

@@ -2,9 +2,9 @@ package load
 
 import "fmt"
 
-// Popularity is the share of each expert in its layer's tokens, [layer][expert]; a layer
-// without tokens has even shares. Of Windows.Sum: global; of one of Windows.BySource: of
-// the requests on that rank; of a request: Requests.Popularity.
+// Popularity returns the share of each expert in its layer's tokens, [layer][expert]; a layer without tokens has even
+// shares. The result is global for Windows.Sum, and of one rank's requests for an entry of Windows.BySource. For a
+// single request, use Requests.Popularity.
 func Popularity(loads [][]float64) ([][]float64, error) {
 	if err := Check(loads); err != nil {
 		return nil, err
@@ -16,8 +16,8 @@ func Popularity(loads [][]float64) ([][]float64, error) {
 	return out, nil
 }
 
-// Requests counts the experts that each of the latest requests used. Memory is bounded:
-// the request that was quiet for longest makes room. Not for concurrent use.
+// Requests counts the experts that each of the latest requests used. Memory is bounded: a new request replaces the
+// least recently used one. Not for concurrent use.
 type Requests struct {
 	layers, experts, most int
 	of                    map[string]*profile
@@ -40,7 +40,7 @@ func NewRequests(layers, experts, most int) (*Requests, error) {
 	return &Requests{layers: layers, experts: experts, most: most, of: map[string]*profile{}}, nil
 }
 
-// Add tokens that a request sent to an expert.
+// Add counts tokens that a request sent to an expert.
 func (q *Requests) Add(id string, layer, expert int, tokens float64) error {
 	if layer < 0 || layer >= q.layers || expert < 0 || expert >= q.experts {
 		return fmt.Errorf("load: request %q: layer %d, expert %d; there are layers 0..%d with experts 0..%d",
@@ -76,7 +76,7 @@ func (q *Requests) Add(id string, layer, expert int, tokens float64) error {
 	return nil
 }
 
-// Forget a request, when it has ended.
+// Forget removes an ended request.
 func (q *Requests) Forget(id string) {
 	if p := q.of[id]; p != nil {
 		q.unlink(p)
@@ -98,10 +98,9 @@ func (q *Requests) unlink(p *profile) {
 	p.prev, p.next = nil, nil
 }
 
-// Popularity of a request, [layer][expert]: its own counts with `weight` tokens per layer
-// of the prior (the posterior mean under a Dirichlet prior), so that a request that has
-// said little looks like the others. The prior is a Popularity, of the world or of the
-// request's rank. An unknown request is the prior.
+// Popularity of a request, [layer][expert]: its own counts plus `weight` tokens per layer of the prior (the posterior
+// mean under a Dirichlet prior), so that a request with few tokens resembles the others. The prior is a Popularity, of
+// the world or of the request's rank. An unknown request gets the prior.
 func (q *Requests) Popularity(id string, prior [][]float64, weight float64) ([][]float64, error) {
 	if err := Check(prior); err != nil {
 		return nil, fmt.Errorf("prior of request %q: %w", id, err)

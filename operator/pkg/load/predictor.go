@@ -5,28 +5,25 @@ import (
 	"math"
 )
 
-// How a Predictor learns. Tried over five drifts (the three of the bench `predict`, Zipf
-// with churn, task mix), two seeds, cold start included: losses absolute, Kullback-Leibler
-// and Hellinger; memory .8, .9, .97; sharpness 5, 20, 80 and the leader alone. Worst points
-// of next-window balance against the best of the bench's five fixed ones, Hellinger with
-// memory .97: sharpness 80 -.06, 20 -.12, leader -.16, 5 -.72. All that is sharp lies
-// within .35, and differences of .1 are noise: only a blunt mixture is plainly worse.
+// Parameters of the Predictor. They were compared over five drifts (the three of the bench `predict`, Zipf with churn,
+// task mix) and two seeds, cold start included. Losses: absolute, Kullback-Leibler, Hellinger; memory .8, .9, .97;
+// sharpness 5, 20, 80 and the leader alone. Worst points of next-window balance against the best of the bench's five
+// fixed ones, Hellinger with memory .97: sharpness 80 -.06, 20 -.12, leader -.16, 5 -.72. All sharp choices are within
+// .35, and differences of .1 are noise: only a blunt mixture is clearly worse.
 const (
-	memory    = .97 // weight of a past error, per window of age
+	memory    = .97 // upper limit, see weights
 	sharpness = 80  // at most, see weights
 	totals    = .5  // decay of the tokens per window
 )
 
-// Predictor forecasts the next window of each layer. Each layer weighs the candidates by
-// their own past one-step errors there (Hedge: Freund and Schapire 1997), as no fixed
-// window is best under every drift.
+// Predictor forecasts the next window of each layer. Each layer weights the candidates by their past one-step errors
+// there (Hedge: Freund and Schapire 1997), because no fixed window is best under every drift.
 //
-// The error is the squared Hellinger distance of forecast and realised shares,
-// sum (sqrt(f) - sqrt(w))^2. It stands in for the balance that a placement made from the
-// forecast would have had, which would need a placement per candidate: the square root
-// makes the sampling noise of a count alike for hot and cold experts, an expert not seen
-// yet costs what it brings and not infinity, and over the candidates it falls where
-// next-window balance rises. Linear in experts. Not for concurrent use.
+// The error is the squared Hellinger distance of forecast and realised shares, sum (sqrt(f) - sqrt(w))^2. It
+// approximates the balance of a placement made from the forecast, which would need a placement per candidate. The
+// square root equalizes the sampling noise of counts for hot and cold experts. An expert without earlier tokens costs
+// its share, not infinity. Over the candidates, the error falls as next-window balance rises. Linear in experts. Not
+// for concurrent use.
 type Predictor struct {
 	candidates []Candidate
 	experts    int
@@ -40,15 +37,14 @@ type layerState struct {
 	history history
 	experts int
 	seen    int       // windows with tokens
-	tokens  float64   // decayed mean of tokens per window, idle ones too
+	tokens  float64   // decayed mean of tokens per window, including idle ones
 	windows float64   // weight of that mean
-	busy    float64   // decayed mean of tokens per window that had some
+	busy    float64   // decayed mean of tokens per window with tokens
 	errors  []float64 // decayed sum by candidate
 	weight  float64   // decayed count behind errors
 }
 
-// NewPredictor for so many MoE layers and experts. One candidate only: a fixed predictor.
-// No candidates: Candidates().
+// NewPredictor for a number of MoE layers and experts. One candidate: a fixed predictor. No candidates: Candidates().
 func NewPredictor(layers, experts int, candidates ...Candidate) (*Predictor, error) {
 	if layers < 1 || experts < 1 {
 		return nil, fmt.Errorf("load: forecast of %d layers of %d experts; at least 1 of each is needed", layers, experts)
@@ -78,9 +74,8 @@ func NewPredictor(layers, experts int, candidates ...Candidate) (*Predictor, err
 	return p, nil
 }
 
-// Observe the window after those observed so far, tokens by [layer][expert]. It first
-// judges what the candidates would have said of it. Nothing changes when an error is
-// returned.
+// Observe the window after the last one, tokens by [layer][expert]. It first evaluates the candidates' forecasts of it.
+// An error leaves the predictor unchanged.
 func (p *Predictor) Observe(window [][]float64) error {
 	if err := Check(window); err != nil {
 		return err
@@ -99,7 +94,7 @@ func (p *Predictor) Observe(window [][]float64) error {
 			continue
 		}
 		if s.seen > 0 {
-			// The noise in an error is as 1/tokens: a thin window must not outvote full ones.
+			// The noise in an error is proportional to 1/tokens: a thin window must not outvote full ones.
 			p.judge(s, tokens, sum, min(1, sum/s.busy))
 			s.busy = totals*s.busy + (1-totals)*sum
 		} else {
@@ -111,7 +106,7 @@ func (p *Predictor) Observe(window [][]float64) error {
 	return nil
 }
 
-// judge adds the errors of what the candidates say of a window that they have not seen.
+// judge adds the errors of the candidates' forecasts of a new window.
 func (p *Predictor) judge(s *layerState, tokens []float64, sum, weight float64) {
 	for e, v := range tokens {
 		p.realised[e] = math.Sqrt(v / sum)
@@ -128,11 +123,10 @@ func (p *Predictor) judge(s *layerState, tokens []float64, sum, weight float64) 
 	s.weight = memory*s.weight + weight
 }
 
-// weights of the candidates, sum 1: exp(-rate * (error - least) / least). Relative to the
-// least error the rate needs no tuning to the number of tokens. It is that of a likelihood,
-// half the squares summed up behind an error, so that few windows of few experts do not
-// decide, and at most `sharpness`: there a candidate 1 % worse than the leader has weight
-// .45 of its, one 5 % worse .02.
+// weights of the candidates, sum 1: exp(-rate * (error - least) / least). Relative to the least error, the rate is
+// independent of the number of tokens. It is that of a likelihood, half the number of squares summed in an error, so
+// that few windows of few experts do not decide. Its limit is `sharpness`: there, relative to the leader's weight, a
+// candidate 1 % worse has .45, one 5 % worse .02.
 func (s *layerState) weights() []float64 {
 	least := math.Inf(1)
 	for _, v := range s.errors {
@@ -151,8 +145,8 @@ func (s *layerState) weights() []float64 {
 	return normalised(out)
 }
 
-// Forecast of the next window: tokens by [layer][expert]. A layer that never had a token
-// is all zero. The rows belong to the caller.
+// Forecast returns the forecast of the next window: tokens by [layer][expert]. A layer without any token so far is all
+// zero. The rows belong to the caller.
 func (p *Predictor) Forecast() [][]float64 {
 	out := make([][]float64, len(p.layers))
 	one := make([]float64, p.experts)
@@ -176,19 +170,19 @@ func (p *Predictor) Forecast() [][]float64 {
 	return out
 }
 
-// negligible weight of a candidate: its part in the forecast is below the noise of a count.
+// negligible weight of a candidate: its contribution to the forecast is below the noise of a count.
 const negligible = 1e-6
 
-// Choice says what a layer's forecast is made of.
+// Choice explains a layer's forecast.
 type Choice struct {
 	Best    Candidate // with the largest weight
 	Windows int       // with tokens, observed
-	// Of each candidate, in the order given to NewPredictor: its weight in the forecast,
-	// and its mean error in windows past (recent ones count more); 0 before there is one.
+	// For each candidate, in the order of NewPredictor: its weight in the forecast, and its mean error in past windows
+	// (recent ones count more); 0 before the first.
 	Weights, Errors []float64
 }
 
-// Choices by layer.
+// Choices returns the choice of each layer.
 func (p *Predictor) Choices() []Choice {
 	out := make([]Choice, len(p.layers))
 	for l := range p.layers {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// naive forecast of a candidate from all windows, by its definition.
+// naive computes a candidate's forecast from all windows, by its definition.
 func naive(c Candidate, past [][]float64) []float64 {
 	out := make([]float64, len(past[0]))
 	for i, w := range past {
@@ -32,7 +32,7 @@ func naive(c Candidate, past [][]float64) []float64 {
 	return normalised(out)
 }
 
-// One candidate: the forecast is that candidate's, whatever the windows, idle ones left out.
+// One candidate: the forecast is that candidate's for any windows, without idle ones.
 func TestFixedPredictors(t *testing.T) {
 	random := rand.New(rand.NewPCG(4, 4))
 	for _, c := range Candidates() {
@@ -60,21 +60,21 @@ func TestFixedPredictors(t *testing.T) {
 	}
 }
 
-// The size of a forecast is what a window had lately, idle ones counted.
+// The size of a forecast is that of recent windows, including idle ones.
 func TestForecastTokens(t *testing.T) {
 	p, err := NewPredictor(1, 2)
 	require.NoError(t, err)
 	for range 20 {
 		require.NoError(t, p.Observe([][]float64{{30, 10}}))
 	}
-	require.InDeltaSlice(t, []float64{30, 10}, p.Forecast()[0], .6) // the flattened ones have a little weight
+	require.InDeltaSlice(t, []float64{30, 10}, p.Forecast()[0], .6) // the flattened candidates have a little weight
 	require.NoError(t, p.Observe([][]float64{{0, 0}}))
 	require.InDelta(t, 20, total1(p.Forecast()[0]), .1)
 	require.Equal(t, 20, p.Choices()[0].Windows)
 }
 
-// Layers with different drift come to choose differently, each what fits it: still but
-// thinly sampled experts a long memory, jumping ones the last window.
+// Layers with different drift choose different candidates, each the one that fits: constant but thinly sampled experts
+// a long memory, jumping ones the last window.
 func TestEachLayerChoosesItsOwn(t *testing.T) {
 	still, err := NewLogNormal(Shape{Layers: 1, Experts: 64, Assignments: 300, Seed: 1}, 1, 1)
 	require.NoError(t, err)
@@ -94,9 +94,9 @@ func TestEachLayerChoosesItsOwn(t *testing.T) {
 	}
 }
 
-// The adaptive forecast is never far behind the best fixed one, in its own loss, whatever
-// the kind of load, cold start included. What learning costs shrinks with the experts that
-// there are to learn from: over 12 seeds the worst was 1.099, 1.027 and 1.015.
+// The adaptive forecast is never far behind the best fixed one, in its own loss, for any kind of load, cold start
+// included. The cost of learning shrinks with the number of experts: over 12 seeds the worst was 1.099, 1.027 and
+// 1.015.
 func TestNearTheBestFixed(t *testing.T) {
 	for experts, bound := range map[int]float64{2: 1.12, 8: 1.04, 64: 1.025} {
 		s := Shape{Layers: 8, Experts: experts, Assignments: 100 * experts, Seed: 9}

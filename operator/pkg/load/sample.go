@@ -2,7 +2,7 @@ package load
 
 import "math/rand/v2"
 
-// normalised to a sum of 1; the even share where there is nothing.
+// normalised scales to a sum of 1; even shares if the sum is 0.
 func normalised(w []float64) []float64 {
 	sum := 0.0
 	for _, v := range w {
@@ -19,8 +19,8 @@ func normalised(w []float64) []float64 {
 	return out
 }
 
-// multinomial draws n times by popularity p (any scale) and counts: one alias table
-// (Walker 1977, in Vose's form: O(E) to build), then O(1) per draw.
+// multinomial draws n times by popularity p (any scale) and counts: one alias table (Walker 1977, in Vose's form: O(E)
+// to build), then O(1) per draw.
 func multinomial(random *rand.Rand, p []float64, n int) []float64 {
 	scaled := normalised(p)
 	alias := make([]int32, len(p))
@@ -42,8 +42,8 @@ func multinomial(random *rand.Rand, p []float64, n int) []float64 {
 			large, small = large[:len(large)-1], append(small, l)
 		}
 	}
-	// What is left is 1 up to rounding. Without this an expert of popularity 0 could not
-	// occur here, but one of 1 - 1e-16 would send draws to itself anyway: both are exact.
+	// The remaining entries are 1 up to rounding, and need no correction: an expert of popularity 0 is never among
+	// them, and one of 1 - 1e-16 has itself as alias, so both are exact.
 	out := make([]float64, len(p))
 	for range n {
 		i := random.IntN(len(p))

@@ -2,10 +2,10 @@ package load
 
 import "fmt"
 
-// RankLoadsFrom adds up what a layer's ranks have to do when it is known what each brings, sources[rank][expert]: a rank
-// takes what it brings for an expert of which it holds a replica, and what the others bring is for all replicas in turn,
-// as the ranks' routes have it (agent/dispatch). Where a rank holds two replicas of an expert all take turns. Where all
-// bring as much it is RankLoads of the sum. Errors as there.
+// RankLoadsFrom adds up the load of a layer's ranks if the load by source rank is known, sources[rank][expert]. A
+// rank's tokens for an expert stay on the rank if it holds a replica; other tokens go to all replicas in turn, as the
+// ranks' routes do (agent/dispatch). If a rank holds two replicas of an expert, all take turns. For equal sources the
+// result is RankLoads of the sum. Errors as there.
 func RankLoadsFrom(sources [][]float64, ranks [][]int32) ([]float64, error) {
 	if len(sources) != len(ranks) || len(sources) == 0 {
 		return nil, fmt.Errorf("load: %d ranks bring loads, %d have slots; want the same number, at least 1", len(sources), len(ranks))
@@ -50,7 +50,7 @@ func RankLoadsFrom(sources [][]float64, ranks [][]int32) ([]float64, error) {
 	return out, nil
 }
 
-// BalancednessFrom is Balancedness where it is known what each rank brings: sources[layer][rank][expert].
+// BalancednessFrom is Balancedness with known source ranks: sources[layer][rank][expert].
 func BalancednessFrom(sources [][][]float64, p Placement) (Balance, error) {
 	if len(sources) != len(p) || len(sources) == 0 {
 		return Balance{}, fmt.Errorf("load: sources of %d layers, a placement of %d; want the same number, at least 1", len(sources), len(p))
@@ -65,8 +65,8 @@ func BalancednessFrom(sources [][][]float64, p Placement) (Balance, error) {
 	return OfRanks(ranks, p)
 }
 
-// Sourced gives loads by [layer][expert] to ranks that bring such parts of them, of each expert alike: [layer][rank][expert].
-// A token goes through every layer, so a rank's part is the same in all.
+// Sourced splits loads by [layer][expert] over source ranks in these parts, equally for each expert:
+// [layer][rank][expert]. A token passes every layer, so a rank's part is the same in all.
 func Sourced(loads [][]float64, parts []float64) [][][]float64 {
 	out := make([][][]float64, len(loads))
 	for l, experts := range loads {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// spread places experts: each once, and some of them again on other ranks.
+// spread places experts: each once, and some again on other ranks.
 func spread(dice *rand.Rand, experts, ranks int) [][]int32 {
 	out := make([][]int32, ranks)
 	for e := range experts {
@@ -25,7 +25,7 @@ func spread(dice *rand.Rand, experts, ranks int) [][]int32 {
 	return out
 }
 
-// played is what ranks do, token by token: a rank's own replica first, or else one after the other.
+// played counts the ranks' work, token by token: a rank's own replica first, otherwise replicas in turn.
 func played(sources [][]float64, ranks [][]int32) []float64 {
 	out := make([]float64, len(ranks))
 	for source, loads := range sources {
@@ -52,7 +52,7 @@ func played(sources [][]float64, ranks [][]int32) []float64 {
 }
 
 func TestRankLoadsFromAreWhatIsPlayed(t *testing.T) {
-	const each = 60 // of 1 to 6 replicas as many
+	const each = 60 // a multiple of 1 to 6 replicas
 	dice := rand.New(rand.NewPCG(3, 0))
 	unlike, doubled := 0, 0
 	for round := range 200 {
@@ -76,7 +76,7 @@ func TestRankLoadsFromAreWhatIsPlayed(t *testing.T) {
 		require.NoError(t, err)
 		require.InDeltaSlice(t, played(sources, placed), got, 1e-9, "%v %v", sources, placed)
 
-		// As if all brought as much: off by what a rank brings for the replicas that it or another holds, at most.
+		// With equal parts assumed: the error is at most a rank's part for the replicas that it or another holds.
 		even, err := RankLoads(all, placed)
 		require.NoError(t, err)
 		for r, slots := range placed {
@@ -99,7 +99,7 @@ func TestRankLoadsFromAreWhatIsPlayed(t *testing.T) {
 			}
 		}
 
-		// They do bring as much.
+		// With equal parts.
 		got, err = RankLoadsFrom(alike, placed)
 		require.NoError(t, err)
 		for e := range all {
@@ -134,7 +134,8 @@ func TestBalancednessFromParts(t *testing.T) {
 	require.NoError(t, err)
 	require.InDeltaSlice(t, even.Layers, got.Layers, 1e-12)
 	require.InDelta(t, even.Aggregate, got.Aggregate, 1e-12)
-	// Half of all from rank 0: of expert 0 it takes its 6 and half of rank 2's 3, of expert 1 two: 9.5; rank 1 3 + 1.5 + 4.
+	// Half of all from rank 0: it takes its 6 and half of rank 2's 3 of expert 0, and 2 of expert 1 (9.5). Rank 1 takes
+	// 3, 1.5 and 4.
 	got, err = BalancednessFrom(Sourced(loads, []float64{.5, .25, .25}), placed)
 	require.NoError(t, err)
 	require.InDeltaSlice(t, []float64{8 / 9.5, (10. / 3) / 5}, got.Layers, 1e-12)

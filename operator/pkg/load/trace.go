@@ -8,15 +8,14 @@ import (
 // Trace is recorded load: windows of tokens, oldest first.
 type Trace struct {
 	Windows [][][]float64 // [window][layer][expert]
-	// Sources apart where the recording knows them, [window][source rank][layer][expert];
-	// else nil. They add up to Windows.
+	// Sources by source rank if the recording has them, [window][source rank][layer][expert]; otherwise nil. They add
+	// up to Windows.
 	Sources [][][][]float64
 }
 
 // Options of the loaders.
 type Options struct {
-	// Layers (MoE) and Experts of the model; 0: as the file says. Another number in the
-	// file is an error.
+	// Layers (MoE) and Experts of the model; 0: as in the file. A different number in the file is an error.
 	Layers, Experts int
 	// MaxBytes of the file and MaxValues (loads) in it; 0: 512 MiB and 2^26.
 	MaxBytes  int64
@@ -52,7 +51,7 @@ func (o Options) read(format string, r io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// shape of one window in a file against the model's and the first window's.
+// shape checks one window of a file against the model and the first window.
 func (o Options) shape(layers, experts int) error {
 	switch {
 	case layers == 0 || experts == 0:
@@ -65,8 +64,7 @@ func (o Options) shape(layers, experts int) error {
 	return nil
 }
 
-// Select keeps only these layers, in this order: SGLang counts dense layers too, and gives
-// them rows of zeros.
+// Select keeps only these layers, in this order. SGLang counts dense layers too, as rows of zeros.
 func (t *Trace) Select(layers []int) (*Trace, error) {
 	pick := func(w [][]float64) ([][]float64, error) {
 		out := make([][]float64, len(layers))
@@ -103,8 +101,8 @@ func (t *Trace) Select(layers []int) (*Trace, error) {
 	return out, nil
 }
 
-// Every n windows added up to one; the last may be of fewer. Engines record each step, and
-// a placement is for thousands of them.
+// Every adds up every n windows to one; the last may have fewer. Engines record each step, but a placement is for
+// thousands of them.
 func (t *Trace) Every(n int) (*Trace, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("load: every %d windows as one; want at least 1", n)

@@ -5,25 +5,24 @@ import (
 	"fmt"
 )
 
-// ErrLate is in the error of tokens for a window that has left the ring.
+// ErrLate is in the error for tokens of a window that has left the ring.
 var ErrLate = errors.New("the window is no longer kept")
 
-// ErrFuture is in the error of tokens for a window that is not open yet.
+// ErrFuture is in the error for tokens of a window that is not open yet.
 var ErrFuture = errors.New("the window is not open yet")
 
-// Extent is what a Windows keeps. Memory is constant: 8 bytes times Layers times Experts
-// times (Keep + Sources*KeepBySource).
+// Extent is the size of a Windows. Memory is constant: 8 bytes times Layers times Experts times (Keep +
+// Sources*KeepBySource).
 type Extent struct {
 	Layers, Experts int
 	Keep            int // newest windows kept as sums over all source ranks, at least 1
 	Sources         int // ranks that route tokens, at least 1
-	// KeepBySource newest windows are kept apart by source rank too; at most Keep. 0: none.
+	// KeepBySource newest windows are also kept by source rank; at most Keep. 0: none.
 	KeepBySource int
 }
 
-// Windows are sliding windows of tokens by (source rank, layer, expert), in a ring. The
-// caller's clock says which window is the newest; a window is only an index here. Not for
-// concurrent use.
+// Windows are sliding windows of tokens by (source rank, layer, expert), in a ring. The caller's clock determines the
+// newest window; a window is only an index here. Not for concurrent use.
 type Windows struct {
 	extent Extent
 	newest uint64
@@ -32,7 +31,7 @@ type Windows struct {
 	source [][]float64 // [window % KeepBySource][(rank*Layers + layer)*Experts + expert]
 }
 
-// NewWindows keeps nothing yet: the first Advance opens the first window.
+// NewWindows returns an empty Windows: the first Advance opens the first window.
 func NewWindows(e Extent) (*Windows, error) {
 	if e.Layers < 1 || e.Experts < 1 || e.Sources < 1 {
 		return nil, fmt.Errorf("load: windows of %d layers, %d experts, %d source ranks; at least 1 of each is needed", e.Layers, e.Experts, e.Sources)
@@ -50,8 +49,8 @@ func NewWindows(e Extent) (*Windows, error) {
 	return w, nil
 }
 
-// Advance opens the window `index` and all between; those that fall off the ring are
-// forgotten. Going back is an error: a clock that does so would mix windows.
+// Advance opens the window `index` and all windows before it; windows that leave the ring are dropped. A smaller index
+// is an error, because a clock that goes back would mix windows.
 func (w *Windows) Advance(index uint64) error {
 	if w.began && index < w.newest {
 		return fmt.Errorf("load: window %d cannot be opened, window %d is open already", index, w.newest)
@@ -74,11 +73,11 @@ func clearNew(ring [][]float64, newest, index uint64) {
 	}
 }
 
-// Newest window that is open, if any.
+// Newest returns the newest open window, if any.
 func (w *Windows) Newest() (uint64, bool) { return w.newest, w.began }
 
-// Add the tokens that a source rank routed to the experts of a layer in a window. Nothing
-// is added when an error is returned.
+// Add adds the tokens that a source rank routed to the experts of a layer in a window. An error leaves the windows
+// unchanged.
 func (w *Windows) Add(index uint64, source, layer int, tokens []float64) error {
 	e := w.extent
 	switch {
@@ -114,7 +113,7 @@ func (w *Windows) Add(index uint64, source, layer int, tokens []float64) error {
 	return nil
 }
 
-// At is one window, [layer][expert], a copy; false when it is not kept or not open.
+// At returns a copy of one window, [layer][expert]; false if it is not kept or not open.
 func (w *Windows) At(index uint64) ([][]float64, bool) {
 	if !w.began || index > w.newest || w.newest-index >= uint64(w.extent.Keep) {
 		return nil, false
@@ -122,14 +121,13 @@ func (w *Windows) At(index uint64) ([][]float64, bool) {
 	return w.rows(w.sums[index%uint64(w.extent.Keep)]), true
 }
 
-// Sum of the last n windows (the open one is the last), [layer][expert]; n is cut to what
-// is kept.
+// Sum returns the sum of the last n windows (the open one is the last), [layer][expert]; n is limited to the kept
+// windows.
 func (w *Windows) Sum(n int) [][]float64 {
 	return w.rows(total(w.sums, n, w.extent.Layers*w.extent.Experts, w.newest))
 }
 
-// BySource is the sum of the last n windows apart by source, [rank][layer][expert]; nil
-// when none are kept so.
+// BySource returns the sum of the last n windows by source, [rank][layer][expert]; nil if KeepBySource is 0.
 func (w *Windows) BySource(n int) [][][]float64 {
 	if len(w.source) == 0 {
 		return nil
@@ -146,7 +144,7 @@ func (w *Windows) BySource(n int) [][][]float64 {
 func total(ring [][]float64, n, size int, newest uint64) []float64 {
 	out := make([]float64, size)
 	for i := range min(max(n, 0), len(ring)) {
-		// Before the first lap the places behind are still empty and add nothing.
+		// In the first round of the ring, older places are still empty and add nothing.
 		at := (newest%uint64(len(ring)) + uint64(len(ring)-i)) % uint64(len(ring))
 		for x, v := range ring[at] {
 			out[x] += v

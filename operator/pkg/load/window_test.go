@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Random additions against a plain list of all that was ever added.
+// Random additions against a plain list of all additions.
 func TestWindowsAgainstAList(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 60 {
@@ -44,7 +44,7 @@ func TestWindowsAgainstAList(t *testing.T) {
 			}
 			require.NoError(t, w.Add(e.window, e.source, e.layer, e.tokens))
 			if newest-e.window >= uint64(x.KeepBySource) {
-				e.source = -1 // counted, but too old to be kept apart
+				e.source = -1 // counted, but too old to be kept by source
 			}
 			all = append(all, e)
 			sum := func(from uint64, to uint64, keep bool, source int) [][]float64 {
@@ -120,8 +120,8 @@ func TestRequests(t *testing.T) {
 	require.InDeltaSlice(t, prior[1], got[1], 1e-12)
 
 	require.NoError(t, q.Add("b", 0, 0, 1))
-	require.NoError(t, q.Add("a", 1, 1, 1)) // a is used again: b is the quiet one
-	require.NoError(t, q.Add("c", 0, 0, 1)) // and makes room
+	require.NoError(t, q.Add("a", 1, 1, 1)) // a is used again: b is the least recently used
+	require.NoError(t, q.Add("c", 0, 0, 1)) // so c replaces it
 	got, err = q.Popularity("b", prior, 2)
 	require.NoError(t, err)
 	require.InDeltaSlice(t, prior[0], got[0], 1e-12, "forgotten: the prior")

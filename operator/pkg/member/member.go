@@ -1,5 +1,5 @@
-// Package member names the ranks of a world (docs/architecture.md, section 2): a member is a pod's device under one
-// incarnation, and never comes back under that name.
+// Package member names the ranks of a world (docs/architecture.md, section 2). A member is a pod's device in one
+// incarnation. Its id is never reused.
 package member
 
 import (
@@ -8,29 +8,29 @@ import (
 	"strings"
 )
 
-// ID of a member. On the wire and in records it is the text that String gives.
+// ID of a member. On the wire and in records it is the text that String returns.
 type ID struct {
 	PodUID      string // not empty, without a slash
 	Device      uint32 // of the pod, from 0
-	Incarnation uint64 // another one whenever the rank could not keep its name; not 0
+	Incarnation uint64 // changes whenever the rank could not keep its id; not 0
 }
 
-// Place is where a member is: it has one member at a time.
+// Place is a device of a pod. It has one member at a time.
 type Place struct {
 	PodUID string
 	Device uint32
 }
 
-// Place of the member.
+// Place returns the member's place.
 func (id ID) Place() Place { return Place{PodUID: id.PodUID, Device: id.Device} }
 
-// String is POD/DEVICE/INCARNATION, both numbers decimal.
+// String formats POD/DEVICE/INCARNATION, both numbers decimal.
 func (id ID) String() string { return fmt.Sprintf("%s/%d/%d", id.PodUID, id.Device, id.Incarnation) }
 
-// String is POD/DEVICE.
+// String formats POD/DEVICE.
 func (p Place) String() string { return fmt.Sprintf("%s/%d", p.PodUID, p.Device) }
 
-// Parse what String gives; nothing else.
+// Parse accepts exactly the format of String.
 func Parse(text string) (ID, error) {
 	parts := strings.Split(text, "/")
 	if len(parts) != 3 || parts[0] == "" {
@@ -51,7 +51,7 @@ func Parse(text string) (ID, error) {
 	return id, nil
 }
 
-// PodOf a member, by the text of its id: the pod's UID. Empty: it is no member's id, and so of no pod.
+// PodOf returns the pod's UID in the text of a member's id; empty: the text is not a member's id.
 func PodOf(text string) string {
 	id, err := Parse(text)
 	if err != nil {

@@ -7,13 +7,12 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// Cycle is the part of the way from old to now that moves at most `limit` slots: the part
-// worth most per move. It is a placement itself, in which every expert lives; the next
-// cycle plans from there. What repairs an expert that no living rank holds comes first, and
-// is not refused by the limit. The shape (ranks, slots) is the new one.
+// Cycle returns the part of the change from old to now that moves at most `limit` slots and gains most per move. It is
+// itself a placement, in which every expert is held; the next cycle plans from there. Moves that repair an expert
+// without a live holder come first and are exempt from the limit. The shape (ranks, slots) is the new one.
 //
-// Changes of a layer's slots that share an expert belong together: all or none of them, so
-// that an expert has its old replicas or its new ones. Load is [layer][expert].
+// Changes of a layer's slots that share an expert belong together: all or none of them, so that an expert has its old
+// replicas or its new ones. Load is [layer][expert].
 func Cycle(old, now *placement.Placement, load [][]float64, ranks []placement.Rank, limit int) (*placement.Placement, error) {
 	if err := alike(old, now); err != nil {
 		return nil, err
@@ -48,7 +47,7 @@ func Cycle(old, now *placement.Placement, load [][]float64, ranks []placement.Ra
 		}
 		limit -= offers[at].moves
 		layers[at].take(offers[at].parts)
-		for l, p := range layers { // the others may have offered what the limit no longer admits
+		for l, p := range layers { // the limit may no longer admit other offers
 			if l == at || offers[l].moves > limit {
 				offers[l] = p.best(limit)
 			}
@@ -56,7 +55,7 @@ func Cycle(old, now *placement.Placement, load [][]float64, ranks []placement.Ra
 	}
 }
 
-// offer are parts of a layer that lower its peak by gain with so many moves.
+// offer is a set of parts of a layer that lowers its peak by gain with this number of moves.
 type offer struct {
 	parts []int
 	moves int
@@ -65,13 +64,13 @@ type offer struct {
 
 // layerParts are the independent parts of one layer's change.
 type layerParts struct {
-	slot  []int32   // of the new shape: what lies there as far as is taken; a view
-	was   []int32   // what lay there; Empty where the slot is new
-	want  []int32   // what shall lie there
+	slot  []int32   // content in the new shape, with the parts taken so far; a view
+	was   []int32   // old content; Empty if the slot is new
+	want  []int32   // desired content
 	part  []int     // [slot] its part, -1: stays
-	moves []int     // [part] slots that get something their rank lacks
+	moves []int     // [part] slots that get an expert that their rank lacks
 	done  []bool    // [part]
-	lost  []bool    // [part] it holds an expert that has no replica in `was`
+	lost  []bool    // [part] it has an expert without a replica in `was`
 	rank  []int     // [slot]
 	load  []float64 // [expert]
 	slow  []float64 // [rank]
@@ -120,7 +119,7 @@ func newLayerParts(old, now, next *placement.Placement, l int, load []float64, r
 		if p.part[j] = -1; a == b {
 			continue
 		}
-		root := find(int(max(a, b))) // one of them may be Empty, which is -1
+		root := find(int(max(a, b))) // one of them may be Empty (-1)
 		k, ok := index[root]
 		if !ok {
 			k = len(p.moves)
@@ -138,7 +137,7 @@ func newLayerParts(old, now, next *placement.Placement, l int, load []float64, r
 	return p
 }
 
-// mustDo takes the parts that bring back lost experts and returns their moves.
+// mustDo takes the parts that restore lost experts and returns their moves.
 func (p *layerParts) mustDo() int {
 	n := 0
 	for k := range p.moves {
@@ -165,8 +164,8 @@ func (p *layerParts) set(part int, from []int32) {
 	}
 }
 
-// best is the part, or all the rest of the layer, that lowers the peak most per move. All
-// the rest counts too, as where two ranks are equally hot no part alone lowers the peak.
+// best returns the part, or the whole rest of the layer, that lowers the peak most per move. The whole rest is a
+// candidate, because with two equally hot ranks no single part lowers the peak.
 func (p *layerParts) best(limit int) offer {
 	before := p.peak()
 	best, rest := offer{}, offer{}

@@ -11,8 +11,8 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// scattered is any placement on ranks of so many slots: an expert lies at most once on a rank, slots may be empty. Each expert has a
-// replica, but for one in `lost`, where that is not 0.
+// scattered is a random placement on ranks with these slots: an expert is at most once on a rank, slots may be empty.
+// Each expert has a replica; if lost is not 0, one in `lost` experts has none.
 func scattered(r *rand.Rand, layers, experts int, slots []int, lost int) *placement.Placement {
 	lists := make([][][]int32, layers)
 	for l := range lists {
@@ -26,7 +26,7 @@ func scattered(r *rand.Rand, layers, experts int, slots []int, lost int) *placem
 		r.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
 		for k, at := range free {
 			e := int32(k)
-			if k >= experts { // a replica more, or none
+			if k >= experts { // one more replica, or none
 				e = int32(r.IntN(experts))
 				if r.IntN(4) == 0 || slices.Contains(lists[l][at[0]], e) {
 					continue
@@ -44,7 +44,7 @@ func scattered(r *rand.Rand, layers, experts int, slots []int, lost int) *placem
 	return p
 }
 
-// world is two placements on any ranks: some leave, some join, some get larger or smaller.
+// world is two placements on random ranks: some leave, some join, some get larger or smaller.
 func world(r *rand.Rand) (old, now *placement.Placement, load [][]float64, ranks []placement.Rank) {
 	layers, experts := 1+r.IntN(3), 2+r.IntN(7)
 	shape := func() []int {
@@ -64,7 +64,7 @@ func world(r *rand.Rand) (old, now *placement.Placement, load [][]float64, ranks
 		ranks = append(ranks, placement.Rank{Speed: []float64{0, 0.5, 1, 2}[r.IntN(4)]})
 	}
 	most := []int{2, 4, 2000}[r.IntN(3)]
-	for range layers { // all shares and times are whole numbers: equal is equal
+	for range layers { // all shares and times are integers, so equality is exact
 		row := make([]float64, experts)
 		for e := range row {
 			row[e] = 2 * 27720 * float64(r.IntN(2)*r.IntN(most))
@@ -72,7 +72,7 @@ func world(r *rand.Rand) (old, now *placement.Placement, load [][]float64, ranks
 		load = append(load, row)
 	}
 	old, now = scattered(r, layers, experts, before, 3+r.IntN(20)), scattered(r, layers, experts, after, 0)
-	if layers > 1 && r.IntN(3) == 0 { // layers alike: the first comes first
+	if layers > 1 && r.IntN(3) == 0 { // equal layers: the first comes first
 		copy(old.Layer(1), old.Layer(0))
 		copy(now.Layer(1), now.Layer(0))
 		copy(load[1], load[0])
@@ -80,19 +80,19 @@ func world(r *rand.Rand) (old, now *placement.Placement, load [][]float64, ranks
 	return old, now, load, ranks
 }
 
-// part is a change that is made whole or not at all.
+// part is a change that is made completely or not at all.
 type part struct {
 	layer, moves int
 	slots        []int
 	done, lost   bool
 }
 
-// slowly is Cycle from its description: each change is valued by making it, and all are looked at anew after each.
+// slowly is Cycle by its definition: it values each change by making it, and evaluates all again after each.
 type slowly struct {
 	old, now, next *placement.Placement
 	load           [][]float64
 	ranks          []placement.Rank
-	parts          []*part // layer by layer, by first slot
+	parts          []*part // by layer and first slot
 }
 
 func (s *slowly) start() {
@@ -149,7 +149,7 @@ func (s *slowly) take(parts []*part) {
 	}
 }
 
-// offer is the best of a layer: one part or all that are left.
+// offer is the best of a layer: one part or all remaining ones.
 func (s *slowly) offer(l, limit int) (best []*part, gain float64, moves int) {
 	var choices [][]*part
 	var rest []*part
@@ -201,7 +201,7 @@ func (s *slowly) run(limit int) []int32 {
 	}
 }
 
-// A cycle takes what lowers a peak most per move, whole parts at a time, and what brings lost experts back before all else.
+// A cycle takes the parts that lower a peak most per move, as a whole, and restores lost experts before all else.
 func TestCycleTakesWhatIsWorthMost(t *testing.T) {
 	for seed := range uint64(600) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -215,7 +215,7 @@ func TestCycleTakesWhatIsWorthMost(t *testing.T) {
 	}
 }
 
-// What must arrive, and who has it: of any two placements, whatever is empty, doubled, gone or new.
+// Required moves and their holders, for arbitrary placements: with empty slots, duplicates, dead and new ranks.
 func TestMovesOfAnyPlacements(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -223,7 +223,7 @@ func TestMovesOfAnyPlacements(t *testing.T) {
 		if k := r.IntN(len(old.Slot)); r.IntN(2) == 0 && k > 0 {
 			old.Slot[k] = old.Slot[k-1] // an expert twice, often on one rank
 		}
-		gone := make([]bool, r.IntN(old.Ranks()+1)) // may tell of fewer ranks than there are
+		gone := make([]bool, r.IntN(old.Ranks()+1)) // may cover fewer ranks than exist
 		for g := range gone {
 			gone[g] = r.IntN(3) == 0
 		}
@@ -249,7 +249,8 @@ func TestMovesOfAnyPlacements(t *testing.T) {
 	}
 }
 
-// Where two ranks are equally hot no part alone lowers the peak: all that is left of a layer does, if the limit admits all of it.
+// If two ranks are equally hot, no part alone lowers the peak: all remaining parts of the layer do, if the limit admits
+// them.
 func TestCycleTakesAllTheRestWhereNoPartAloneHelps(t *testing.T) {
 	place := func(slots ...int32) *placement.Placement {
 		return &placement.Placement{Experts: 8, Start: []int32{0, 2, 4, 6, 8}, Slot: slots}

@@ -56,7 +56,7 @@ func loads(r *rand.Rand, n int) []float64 {
 	return out
 }
 
-// Applying the moves to what each rank holds gives the new placement, each from a holder.
+// Applying the moves to the ranks' holdings gives the new placement, each move from a holder.
 func TestMovesAreExactlyWhatLacks(t *testing.T) {
 	for seed := range uint64(60) {
 		old, now, _, _, gone := plans(t, seed)
@@ -99,8 +99,8 @@ func randomMoves(r *rand.Rand) []Move {
 	return out
 }
 
-// leastOut is the least possible largest out-degree by another method: matching into so
-// many places per rank (Kuhn's augmenting paths), place count after place count.
+// leastOut is the minimum of the largest out-degree by another method: matching into `limit` places per rank (Kuhn's
+// augmenting paths), for increasing limits.
 func leastOut(moves []Move) int {
 	for limit := 0; ; limit++ {
 		sends := map[int32][]int{}
@@ -137,8 +137,8 @@ func leastOut(moves []Move) int {
 	}
 }
 
-// requireEven: no rank could hand over a move, and that rank another, until one sends it that sends two less than the first. The
-// loads, sorted, are the least possible then, not only the largest of them (Harvey et al., theorem 3.1).
+// requireEven: no rank could hand over a move, and that rank another, to one that sends two less than the first. Then
+// the sorted loads are minimal, not only the largest of them (Harvey et al., theorem 3.1).
 func requireEven(t *testing.T, moves []Move, out map[int32]int, seed uint64) {
 	t.Helper()
 	var reach [8][8]bool
@@ -220,8 +220,8 @@ func peakOf(p *placement.Placement, l int, load []float64, ranks []placement.Ran
 	return peak
 }
 
-// Cycles keep to the limit, each is a valid placement, the peak never rises, lost experts
-// come back in the first, and without a limit the sum of peaks is no worse than the plan's.
+// Cycles respect the limit, each is a valid placement, the peak never rises, lost experts return in the first, and
+// without a limit the sum of peaks is no worse than the plan's.
 func TestCycles(t *testing.T) {
 	for seed := range uint64(60) {
 		old, now, load, ranks, gone := plans(t, seed)

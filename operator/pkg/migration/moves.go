@@ -1,4 +1,4 @@
-// Package migration turns two placements into moves, sources, rounds and cycles. Pure.
+// Package migration computes moves, sources, rounds and cycles between two placements. Pure.
 package migration
 
 import (
@@ -8,24 +8,23 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// ErrInput is wrapped by every error about what the caller gave.
+// ErrInput is wrapped by every error about invalid input.
 var ErrInput = errors.New("migration: bad input")
 
-// Nowhere is the source of a move whose expert no rank holds: the checkpoint has it.
+// Nowhere is the source of a move whose expert no rank holds: it comes from the checkpoint.
 const Nowhere int32 = -1
 
-// Move is one expert of one layer that must arrive in a slot.
+// Move is the move of one expert of one layer to a slot.
 type Move struct {
 	Layer, Expert int32
 	To, Slot      int32   // rank, and its slot counted from the rank's first
-	From          []int32 // ranks that hold it, in order; empty: only the checkpoint does
-	Source        int32   // the one of them that sends it, once Sources chose; else Nowhere
-	Round         int32   // when, once Rounds chose; moves from the checkpoint too
+	From          []int32 // ranks that hold it, in order; empty: only the checkpoint has it
+	Source        int32   // the sender among From, set by Sources; otherwise Nowhere
+	Round         int32   // set by Rounds, also for moves from the checkpoint
 }
 
-// Moves lists the (rank, expert) that the new placement holds and the old one lacks, by
-// layer, rank and slot. gone [rank] marks ranks of the old placement that cannot send (they
-// died); nil: none. A rank that leaves can send.
+// Moves lists the (rank, expert) pairs that the new placement holds and the old one lacks, by layer, rank and slot.
+// gone [rank] marks ranks of the old placement that died and cannot send; nil: none. A leaving rank can send.
 func Moves(old, now *placement.Placement, gone []bool) ([]Move, error) {
 	if err := alike(old, now); err != nil {
 		return nil, err
@@ -34,7 +33,7 @@ func Moves(old, now *placement.Placement, gone []bool) ([]Move, error) {
 	holders := make([][]int32, now.Experts)
 	for l := range now.Layers() {
 		for e := range holders {
-			holders[e] = nil // moves keep the slices
+			holders[e] = nil // moves retain the old slices
 		}
 		for g := range old.Ranks() {
 			if g < len(gone) && gone[g] {
@@ -89,7 +88,7 @@ func alike(old, now *placement.Placement) error {
 	return nil
 }
 
-// Degree is the most moves that one rank sends or receives: no schedule has fewer rounds.
+// Degree returns the maximum number of moves that one rank sends or receives: a lower bound on the rounds.
 func Degree(moves []Move) int {
 	in, out, most := map[int32]int{}, map[int32]int{}, 0
 	for _, m := range moves {

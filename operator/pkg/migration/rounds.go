@@ -1,10 +1,9 @@
 package migration
 
-// Rounds puts each move in a round so that no rank sends or receives more than one in a
-// round, and returns how many rounds there are: as many as Degree, the least possible
-// (Koenig 1916: a bipartite multigraph has an edge colouring with its largest degree many
-// colours). Senders and receivers are the two sides, a round is a colour. Moves from the
-// checkpoint take a place at their receiver only.
+// Rounds assigns a round to each move, so that no rank sends or receives more than one per round, and returns the
+// number of rounds. It equals Degree, the minimum (Koenig 1916: a bipartite multigraph has an edge colouring with as
+// many colours as its largest degree). Senders and receivers are the two sides, a round is a colour. Moves from the
+// checkpoint occupy only their receiver.
 func Rounds(moves []Move) int {
 	colours := Degree(moves)
 	side := int32(0)
@@ -50,9 +49,8 @@ func (c *colouring) colour(k int32) {
 	sender := m.Source + c.side
 	from := c.free(sender)
 	if from != to {
-		// The receiver lacks colour `to`, the sender lacks `from`. On the path of moves that
-		// alternate between the colours, starting at the sender with `to`, the colours change
-		// places; the path cannot end at the receiver, as the graph is bipartite.
+		// The receiver lacks colour `to`, the sender lacks `from`. Exchange the colours on the path of alternating
+		// moves that starts at the sender with `to`. It cannot end at the receiver, because the graph is bipartite.
 		c.flip(sender, to, from)
 	}
 	m.Round = to

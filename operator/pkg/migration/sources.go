@@ -1,9 +1,8 @@
 package migration
 
-// Sources chooses who sends each move so that the rank that sends most sends as little as
-// possible. This is an optimal semi-matching (Harvey, Ladner, Lovasz, Tamir 2003): a rank
-// that sends k may hand over work along a path of moves to a rank that sends at most k - 2;
-// when there is no such path from any rank, the sorted list of loads is the least possible.
+// Sources chooses the sender of each move, so that the busiest sender sends as little as possible. This is an optimal
+// semi-matching (Harvey, Ladner, Lovasz, Tamir 2003). A rank that sends k may hand over work along a path of moves to a
+// rank that sends at most k - 2. If no rank has such a path, the sorted list of loads is minimal.
 func Sources(moves []Move) {
 	ranks := int32(0)
 	for _, m := range moves {
@@ -37,7 +36,7 @@ type chooser struct {
 	moves []Move
 	sends [][]int32 // [rank] moves it sends
 	at    []int32   // [move] index in its rank's list
-	by    []int32   // [rank] the move that leads to it on a path, -1: not seen
+	by    []int32   // [rank] the move that leads to it on a path, -1: not visited
 	queue []int32
 }
 
@@ -58,7 +57,7 @@ func (c *chooser) relieve(g int32) bool {
 	for r := range c.by {
 		c.by[r] = -1
 	}
-	c.by[g] = int32(len(c.moves)) // seen, reached by none
+	c.by[g] = int32(len(c.moves)) // visited, without a predecessor
 	c.queue = append(c.queue[:0], g)
 	for at := 0; at < len(c.queue); at++ {
 		r := c.queue[at]

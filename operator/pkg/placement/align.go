@@ -1,13 +1,13 @@
 package placement
 
-// aligner renames alike ranks of a free plan after the old placement, so that as much as
-// possible stays where it is, and seats experts in the slots they had.
+// aligner renames equivalent ranks of a free plan to match the old placement, so that as much as possible stays, and
+// puts experts into their old slots.
 type aligner struct {
 	classes [][]int32 // ranks that can be renamed into each other
 	solve   assignment
 	weight  []float64
 	columns []int32
-	became  []int32 // [rank] whose contents it gets
+	became  []int32 // [rank] the rank whose content it gets
 	scratch []int32 // a copy of the layer's slots
 	mark    []int32 // [expert]
 	place   []int32 // [rank] position within its class
@@ -23,11 +23,11 @@ type likeness struct {
 	node  int
 }
 
-// shape finds the classes: ranks of as many slots and the same speed. With `groups` kept in
-// nodes the classes are of one node.
+// shape finds the classes: ranks with equal numbers of slots and equal speed. If `groups` are kept in nodes, each class
+// is within one node.
 func (a *aligner) shape(s *state, problem *Problem) {
 	a.classify(s, problem, false)
-	a.mark = grow(a.mark, s.experts) // zero: who marks cleans up
+	a.mark = grow(a.mark, s.experts) // all zero: functions that set marks clear them
 	a.became, a.scratch = grow(a.became, s.ranks), grow(a.scratch, s.slots)
 	if old := problem.Old; old != nil {
 		a.head, a.next = grow(a.head, s.experts), grow(a.next, old.Slots())
@@ -60,8 +60,8 @@ func (a *aligner) classify(s *state, problem *Problem, byNode bool) {
 	}
 }
 
-// seat renames the ranks of a layer and puts experts in the slots they had. After it only
-// the slots are right: loads, lists and has are stale.
+// seat renames the ranks of a layer and puts experts into their old slots. Afterwards only the slots are valid: loads,
+// lists and has are stale.
 func (a *aligner) seat(s *state, problem *Problem, ask *demand, l int) {
 	old := problem.Old
 	if old != nil {
@@ -105,7 +105,7 @@ func (a *aligner) rename(s *state, old bool, ask *demand, class int) {
 					}
 				}
 			}
-			if ask.on { // the tie between seats that keep as many slots
+			if ask.on { // tie-break between seats that keep equally many slots
 				for y, h := range ranks {
 					row[y] += ask.worth(s, h, e)
 				}
@@ -118,7 +118,7 @@ func (a *aligner) rename(s *state, old bool, ask *demand, class int) {
 	}
 }
 
-// slots seats what rank g gets: what lay there keeps its slot, the rest fills the gaps.
+// slots seats the new content of rank g: its old experts keep their slots, the rest fills the gaps.
 func (a *aligner) slots(s *state, old *Placement, l int, g int32) {
 	now := s.slot[s.start[g]:s.start[g+1]]
 	from := a.became[g]

@@ -22,7 +22,8 @@ func permutations(n int) [][]int {
 	return out
 }
 
-// A free plan is renamed, among ranks alike, so that as little as possible moves, and what a rank keeps lies in the slot it had.
+// Equivalent ranks of a free plan are renamed so that as little as possible moves, and a rank's kept experts stay in
+// their slots.
 func TestSeatsKeepAsMuchAsTheyCan(t *testing.T) {
 	var p Planner
 	for seed := range worlds(100) {
@@ -37,7 +38,7 @@ func TestSeatsKeepAsMuchAsTheyCan(t *testing.T) {
 		free, err := p.Full(pr, Options{})
 		require.NoError(t, err)
 		lists := make([][][]int32, 2)
-		for l := range lists { // what lay there: on more ranks or fewer, of other slots, some empty, none twice
+		for l := range lists { // the old placement: on more ranks or fewer, with other slots, some empty, no duplicates
 			for range max(1, len(pr.Ranks)+r.IntN(3)-1) {
 				var held []int32
 				for _, e := range r.Perm(experts)[:r.IntN(min(experts, 5))] {
@@ -59,7 +60,7 @@ func TestSeatsKeepAsMuchAsTheyCan(t *testing.T) {
 			return min(pr.Ranks[a].Slots, experts) == min(pr.Ranks[b].Slots, experts) && pr.Ranks[a].speed() == pr.Ranks[b].speed()
 		}
 		if len(pr.Ranks) > 5 {
-			continue // too many orders
+			continue // too many permutations
 		}
 		for l := range pr.Layers {
 			least := 1 << 30
@@ -90,7 +91,7 @@ func TestSeatsKeepAsMuchAsTheyCan(t *testing.T) {
 	}
 }
 
-// Of free plans that move as little, and without an old one, tokens are served where they are asked for: by the best renaming.
+// Without moves to save, the renaming serves tokens nearest to their source ranks.
 func TestSeatsAreNearWhereNothingLies(t *testing.T) {
 	var p Planner
 	for seed := range worlds(60) {
@@ -120,7 +121,7 @@ func TestSeatsAreNearWhereNothingLies(t *testing.T) {
 	}
 }
 
-// Worked by hand: what lay on each rank, what the plan would have there by the order of its ranks, and where it is seated.
+// Worked by hand: the old content of each rank, the plan by the order of its ranks, and the seating.
 func TestSeats(t *testing.T) {
 	for what, c := range map[string]struct {
 		ranks           []Rank
@@ -130,7 +131,7 @@ func TestSeats(t *testing.T) {
 		"what stays in its slot, others around": {evenRanks(1, 5), [][]int32{{0, 1, 2}}, [][]int32{{4, 2, 3, 5, 1}}, [][]int32{{4, 1, 2, 3, 5}}},
 		"the first slot counts like others":     {evenRanks(2, 1), [][]int32{{0}, {1}}, [][]int32{{2}, {0}}, [][]int32{{0}, {2}}},
 		"all slots of an expert count":          {evenRanks(3, 1), [][]int32{{0}, {0}, {0}}, [][]int32{{1}, {0}, {0}}, [][]int32{{1}, {0}, {0}}},
-		// rank 1 holds one of {2, 6}; that the dead rank held both of {0, 1} must not bring these there
+		// Rank 1 holds one of {2, 6}. The dead rank held both of {0, 1}, which must not bring these to rank 1.
 		"what lay on a dead rank does not pull": {
 			[]Rank{{}, {Slots: 2}, {Slots: 2}},
 			[][]int32{{0, 1}, {2, 3}, {4, 5}}, [][]int32{{}, {2, 6}, {0, 1}}, [][]int32{{}, {2, 6}, {0, 1}},

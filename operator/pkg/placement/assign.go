@@ -2,16 +2,16 @@ package placement
 
 import "math"
 
-// assignment solves the linear assignment problem by shortest augmenting paths (Jonker and
-// Volgenant 1987): O(n^3) at worst, near n^2 where rows rarely want the same column.
+// assignment solves the linear assignment problem by shortest augmenting paths (Jonker and Volgenant 1987): O(n^3) at
+// worst, near n^2 if rows rarely compete for a column.
 type assignment struct {
 	u, v, reach []float64 // duals of rows and columns; distance of columns
-	rowOf, from []int32   // [column] its row, or -1; the column before on the path
+	rowOf, from []int32   // [column] its row, or -1; the previous column on the path
 	done        []bool
 }
 
-// heaviest gives each row a column of its own so that the weights sum to the most;
-// weight is [row*n+column], columns is the answer by row.
+// heaviest assigns a distinct column to each row so that the sum of weights is maximal; weight is [row*n+column],
+// columns is the result by row.
 func (a *assignment) heaviest(n int, weight []float64, columns []int32) {
 	a.u, a.v, a.reach = grow(a.u, n), grow(a.v, n), grow(a.reach, n)
 	a.rowOf, a.from, a.done = grow(a.rowOf, n), grow(a.from, n), grow(a.done, n)
@@ -19,7 +19,7 @@ func (a *assignment) heaviest(n int, weight []float64, columns []int32) {
 	for i := range n {
 		a.rowOf[i], columns[i] = -1, -1
 	}
-	for i := range n { // a row whose best column is free takes it; the rest search
+	for i := range n { // a row whose best column is free takes it; the others search
 		row := weight[i*n : (i+1)*n]
 		best, most := 0, row[0]
 		for j, w := range row {
@@ -43,7 +43,7 @@ func (a *assignment) heaviest(n int, weight []float64, columns []int32) {
 }
 
 func (a *assignment) augment(n int, weight []float64, row int) {
-	reach, done, from, v, rowOf := a.reach[:n], a.done[:n], a.from[:n], a.v[:n], a.rowOf[:n] // once, not in each step
+	reach, done, from, v, rowOf := a.reach[:n], a.done[:n], a.from[:n], a.v[:n], a.rowOf[:n] // hoisted out of the loops
 	for j := range reach {
 		reach[j], done[j], from[j] = math.Inf(1), false, -1
 	}

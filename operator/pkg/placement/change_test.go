@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// aimed is a scene with an aim below its peak, and an old placement like what lies there, but for some slots.
+// aimed is a scene with an aim below its peak, and an old placement that differs from the current one in some slots.
 func aimed(t *testing.T, seed uint64) (p *Planner, hot int32, peak float64, to aim) {
 	t.Helper()
 	p, _, r := scene(t, seed)
@@ -32,7 +32,7 @@ func movedNow(s *state, slot []int32) (n int) {
 	return n
 }
 
-// scoreOf a change: what goes away of the load over the aim, by moved slot.
+// scoreOf a change: the decrease of the load over the aim, per moved slot.
 func scoreOf(s *state, to aim, slot []int32) float64 {
 	before, after, gain := timesOf(s, s.slot), timesOf(s, slot), 0.0
 	for g := range after {
@@ -41,9 +41,9 @@ func scoreOf(s *state, to aim, slot []int32) float64 {
 	return perMove(gain, int32(movedNow(s, slot)-movedNow(s, s.slot)))
 }
 
-// The change that is chosen is worth what it says, and no change of one replica that relieves the hottest rank is worth more, but for
-// what the quick look leaves out: a rank that holds both experts, ranks under the aim, slots after an empty
-// one, and on the hottest rank one newcomer for another.
+// The chosen change has the declared score, and no change of one replica that relieves the hottest rank scores higher,
+// except those that the estimate skips: a rank that holds both experts, ranks under the aim, slots after an empty one,
+// and replacements of one newcomer by another on the hottest rank.
 func TestTheCheapestChange(t *testing.T) {
 	found, swaps := 0, 0
 	for seed := range uint64(300) {
@@ -70,7 +70,7 @@ func TestTheCheapestChange(t *testing.T) {
 				if relieved := timesOf(s, after)[hot] < times[hot]*(1-1e-12); !relieved || together(s, s.slot[j], e) {
 					continue
 				}
-				small := false // what ranks under the aim gain is small change
+				small := false // the gain of ranks under the aim is negligible
 				for h := range times {
 					small = small || times[h] <= to.at && slices.Contains(s.slot[s.start[h]:s.start[h+1]], e)
 				}
@@ -94,7 +94,7 @@ func TestTheCheapestChange(t *testing.T) {
 		}
 		require.InDelta(t, scoreOf(s, to, slot), c.score, 1e-9*peak, "seed %d", seed)
 
-		// it is done and undone as it says
+		// Its execution and undo match the declaration.
 		was, lay := slices.Clone(s.was), slices.Clone(s.slot)
 		p.log = p.log[:0]
 		p.apply(c)
@@ -107,7 +107,7 @@ func TestTheCheapestChange(t *testing.T) {
 	require.Greater(t, swaps, 30)
 }
 
-// together says whether a rank holds both, or one of them is none.
+// together reports whether a rank holds both, or one of them is Empty.
 func together(s *state, a, b int32) bool {
 	for g := range s.ranks {
 		held := s.slot[s.start[g]:s.start[g+1]]
@@ -118,7 +118,7 @@ func together(s *state, a, b int32) bool {
 	return false
 }
 
-// An exchange that is chosen heals as much by move as any with the coldest rank.
+// A chosen exchange heals as much per move as any with the coldest rank.
 func TestTheCheapestSwap(t *testing.T) {
 	for seed := range uint64(200) {
 		p, hot, peak, to := aimed(t, seed)
@@ -161,7 +161,7 @@ func TestTheCheapestSwap(t *testing.T) {
 	}
 }
 
-// However near an exchange brings tokens, it leaves the hottest rank cooler.
+// An exchange leaves the hottest rank cooler, however near it brings tokens.
 func TestANearSwapHealsToo(t *testing.T) {
 	found := 0
 	for seed := range uint64(100) {
@@ -180,7 +180,7 @@ func TestANearSwapHealsToo(t *testing.T) {
 	require.Greater(t, found, 20)
 }
 
-// A replica that is forced is of the hottest rank's heaviest expert, where it hurts least, once in a layer.
+// A forced replica is of the hottest rank's heaviest expert, on the rank where it hurts least, once per layer.
 func TestForce(t *testing.T) {
 	found := 0
 	for seed := range uint64(150) {
@@ -224,7 +224,8 @@ func TestForce(t *testing.T) {
 	require.Greater(t, found, 40)
 }
 
-// What no rank holds is placed, the heaviest first, in the slot that leaves the peak least, and an empty one before others.
+// Experts without a holder are placed, the heaviest first, in the slot with the lowest resulting peak; of equals an
+// empty one.
 func TestRepair(t *testing.T) {
 	for seed := range uint64(150) {
 		p, _, _ := scene(t, seed)
@@ -235,11 +236,11 @@ func TestRepair(t *testing.T) {
 				s.take(j)
 			}
 			if e := int32(r.IntN(s.experts)); s.slot[j] == Empty && seed%2 == 0 && s.count[e] > 0 && !s.has[s.at(s.rankOf[j], e)] {
-				s.put(j, e) // with another one in its slot
+				s.put(j, e) // with another replica in its slot
 			}
 		}
 		want := slices.Clone(s.slot)
-		q, _, _ := scene(t, seed) // does the same by the description
+		q, _, _ := scene(t, seed) // repeats it by the definition
 		for {
 			q.restore(want)
 			lost := int32(-1)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// worlds are the seeds of so many random ones, of an eighth of them in a hurry.
+// worlds is the number of random seeds: n, or an eighth of it with -short.
 func worlds(n uint64) uint64 {
 	if testing.Short() {
 		return n / 8
@@ -15,7 +15,7 @@ func worlds(n uint64) uint64 {
 	return n
 }
 
-// verify is the independent checker: it reads the problem and the result only.
+// verify is the independent checker: it reads only the problem and the result.
 func verify(pr *Problem, r *Result) error {
 	p := r.Placement
 	experts := len(pr.Layers[0].Load)
@@ -77,7 +77,7 @@ func verify(pr *Problem, r *Result) error {
 	return nil
 }
 
-// verifyWorth checks what else the figures of a layer say.
+// verifyWorth checks the other figures of a layer.
 func verifyWorth(pr *Problem, r *Result, l int, peak float64) error {
 	f, total, speeds := r.Layers[l], 0.0, 0.0
 	for _, w := range loadOf(pr, l) {
@@ -146,7 +146,7 @@ func peakOf(pr *Problem, p *Placement, l int, count []int) float64 {
 	return peak
 }
 
-// randomProblem is small and of any shape: uneven slots, dead and slow ranks, zero loads.
+// randomProblem is small and of arbitrary shape: uneven slots, dead and slow ranks, zero loads.
 func randomProblem(r *rand.Rand, layers int) *Problem {
 	pr := &Problem{}
 	experts := 1 + r.IntN(12)

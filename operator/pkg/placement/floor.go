@@ -5,10 +5,9 @@ import (
 	"math"
 )
 
-// EvenFloor is a lower bound of the peak of any placement whose replicas share evenly: the
-// mean, or r*, the least possible largest load of a replica, on the fastest rank. It shares
-// no code with the search: r* is found by bisection on the load, where the search takes
-// replica after replica. Ranks without slots do not count.
+// EvenFloor is a lower bound on the peak of any placement with even split between replicas: the mean, or r*, the
+// minimum over all placements of the largest load of a replica, on the fastest rank. It shares no code with the search:
+// it finds r* by bisection on the load, while the search adds replica by replica. Ranks without slots do not count.
 func EvenFloor(load []float64, ranks []Rank) float64 {
 	total, speeds, fastest, slots := 0.0, 0.0, 0.0, 0
 	for _, r := range ranks {
@@ -27,14 +26,14 @@ func EvenFloor(load []float64, ranks []Rank) float64 {
 	if speeds == 0 || total == 0 {
 		return 0
 	}
-	// needed replicas so that none is hotter than t
+	// needed counts the replicas so that none has more load than t.
 	needed := func(t float64) (n int) {
 		for _, w := range load {
 			n += max(1, int(math.Ceil(min(w/t, math.MaxInt32))))
 		}
 		return n
 	}
-	low, high := total/float64(slots)*(1-1e-9), largest // at low at least one slot is missing, or it is r* itself
+	low, high := total/float64(slots)*(1-1e-9), largest // at low at least one slot is missing, or low is r* itself
 	for range 64 {
 		if middle := (low + high) / 2; needed(middle) <= slots {
 			high = middle
@@ -42,7 +41,7 @@ func EvenFloor(load []float64, ranks []Rank) float64 {
 			low = middle
 		}
 	}
-	star := 0.0 // high is within rounding above r*; with its counts the largest replica is r*
+	star := 0.0 // high is above r* by rounding only; with its counts the largest replica is r*
 	for _, w := range load {
 		star = max(star, w/max(1, math.Ceil(w/high)))
 	}
@@ -56,15 +55,14 @@ func (r Rank) speed() float64 {
 	return r.Speed
 }
 
-// WeightedFloor is the least peak of a given layer when the load of an expert may be split
-// between its replicas in any way (the LP of LPLB), and such a split: weight[slot] is the
-// part of its expert's load that a slot serves; parts of an expert sum to 1.
+// WeightedFloor returns the minimum peak of a given layer if an expert's load may be split between its replicas in any
+// way (the LP of LPLB), and such a split: weight[slot] is the part of its expert's load that a slot serves; parts of an
+// expert sum to 1.
 //
-// It is a transportation problem: expert e offers its load, rank g takes t * speed. For a
-// given t a maximum flow answers it. Where the flow falls short, the experts on the source's
-// side of a minimum cut can go only to ranks that are full, so t is at least their load over
-// the speed of those ranks: that is the next t (Newton's method on the cuts), and after as
-// few rounds as there are nested cuts it is exact.
+// It is a transportation problem: expert e supplies its load, rank g takes t * speed. For a given t, a maximum flow
+// solves it. If the flow falls short, the experts on the source's side of a minimum cut can only use ranks that are
+// full, so t is at least their load over the speed of those ranks. That is the next t (Newton's method on the cuts). It
+// is exact after at most as many rounds as there are nested cuts.
 func WeightedFloor(load []float64, p *Placement, l int, ranks []Rank) (peak float64, weight []float64, err error) {
 	slots := p.Layer(l)
 	if p.Experts != len(load) || p.Ranks() != len(ranks) {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The even floor is what the greedy of the search reaches: r*, by another method.
+// The greedy search reaches the even floor: r*, computed by another method.
 func TestEvenFloorIsReached(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -101,8 +101,8 @@ func TestWeightedFloor(t *testing.T) {
 	}
 }
 
-// The same of placements that nobody planned: experts anywhere, some slots empty, ranks of all speeds. An expert without load may lie nowhere;
-// what is split is so that no rank is over the peak, and that the parts of an expert with load make a whole.
+// The same for arbitrary placements: experts anywhere, some slots empty, ranks of all speeds. An expert without load
+// may have no slot. The split keeps every rank within the peak, and the parts of an expert with load sum to 1.
 func TestWeightedFloorOfAnyPlacement(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 31))

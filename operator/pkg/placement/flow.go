@@ -9,7 +9,7 @@ type network struct {
 	experts int
 	arcs    []arc // arc k and k^1 are each other's reverse
 	out     [][]int32
-	level   []int32 // after a flow -1 for who is not on the source's side, before it 0 for all
+	level   []int32 // after a flow -1 for nodes not on the source's side; before it 0 for all
 	at      []int
 	slotArc []int32 // [slot] its arc, -1 if empty
 	drain   []int32 // [rank] its arc to the sink
@@ -46,8 +46,8 @@ func (n *network) add(from, to int) int32 {
 	return k
 }
 
-// bound is the load of the experts on the source's side of the last cut over the speed of
-// the ranks there; at first all are.
+// bound is the load of the experts on the source's side of the last cut over the speed of the ranks there. Before the
+// first flow, these are all.
 func (n *network) bound(ranks []Rank, t float64) float64 {
 	load, speed := 0.0, 0.0
 	reached := make([]bool, len(ranks))
@@ -73,7 +73,7 @@ func (n *network) bound(ranks []Rank, t float64) float64 {
 	return load / speed
 }
 
-// flow finds a maximum flow with peak t. Rounding leaves a little behind: epsilon.
+// flow finds a maximum flow with peak t. Rounding may leave up to epsilon unserved.
 func (n *network) flow(ranks []Rank, t, total float64) {
 	n.epsilon = total * 1e-13
 	for k := range n.arcs {
@@ -135,7 +135,7 @@ func (n *network) push(v int32, most float64) float64 {
 	return 0
 }
 
-// weights are the parts that flow through the slots of an expert.
+// weights returns the shares of an expert's load that flow through its slots.
 func (n *network) weights(slots []int32, weight []float64) {
 	through := make([]float64, n.experts)
 	for j, e := range slots {

@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// GroupPolicy says what Full does with groups of experts. Tokens are routed to few groups,
-// so experts of a group in one node save traffic between nodes.
+// GroupPolicy is Full's treatment of groups of experts. Tokens are routed to few groups, so a group within one node
+// saves traffic between nodes.
 type GroupPolicy int
 
 const (
-	// AutoGroups keeps groups in nodes where that pays: balance over the bound at least
-	// 0.98 with at least 95 % of the tokens served in the node of their group.
+	// AutoGroups keeps groups in nodes if that pays: balance over the bound at least 0.98, and at least 95 % of the
+	// tokens served in the node of their group.
 	AutoGroups GroupPolicy = iota
-	// KeepGroups keeps them at any price in balance.
+	// KeepGroups keeps them, however bad the balance.
 	KeepGroups
-	// IgnoreGroups plans as if there were none.
+	// IgnoreGroups plans as if there were no groups.
 	IgnoreGroups
 )
 
@@ -25,15 +25,15 @@ const (
 	balanceLeast = 0.98 // of the bound
 )
 
-// grouping keeps groups in nodes. Each layer: groups to nodes, a full plan in each node,
-// then changes across nodes, fewest first, as a replica outside its home is what costs.
+// grouping keeps groups in nodes. For each layer: groups to nodes, a full plan in each node, then changes across nodes,
+// as few as possible, because each replica outside its home costs traffic.
 type grouping struct {
 	on     bool
 	nodes  [][]int32 // [node] its live ranks
 	nodeOf []int32   // [rank]
 	groups [][]int32 // [group] its experts
 	home   []int32   // [expert] node of its group
-	closed bool      // no more load may leave its home
+	closed bool      // no more load may leave its home node
 	inner  *Planner
 	solve  assignment
 }
@@ -67,7 +67,7 @@ func (q *grouping) ready(problem *Problem, s *state) bool {
 	return len(q.nodes) > 1 && len(q.groups) > 1
 }
 
-// hierarchical plans all layers and says whether that pays.
+// hierarchical plans all layers and reports whether keeping groups pays.
 func (p *Planner) hierarchical(problem *Problem, c *checked, r *Result, o Options) (bool, error) {
 	s, q := &p.state, &p.groups
 	q.on = true
@@ -89,16 +89,16 @@ func (p *Planner) hierarchical(problem *Problem, c *checked, r *Result, o Option
 		p.leaveHome(bound)
 		p.likeOldNodes(problem.Old, l)
 		near := o
-		near.Locality = 0 // an approach would carry replicas out of their home
+		near.Locality = 0 // an approach would move replicas out of their home node
 		p.settle(problem, r, l, bound, near)
 		f := r.Layers[l]
 		bounds, peaks = bounds+f.Bound, peaks+f.Peak
 	}
-	return bounds >= balanceLeast*peaks, nil // leaveHome has seen to what is served at home
+	return bounds >= balanceLeast*peaks, nil // leaveHome already limits the load served away from home
 }
 
-// settleGroups gives each group a node: heaviest first, to the node that would be done first
-// and has room, then groups change places as long as the hottest node gets cooler.
+// settleGroups gives each group a node: the heaviest first, to the node with room that would finish first. Then groups
+// change places while that makes the hottest node cooler.
 func (q *grouping) settleGroups(s *state) bool {
 	weight := make([]float64, len(q.groups))
 	order := make([]int, len(q.groups))
@@ -108,7 +108,7 @@ func (q *grouping) settleGroups(s *state) bool {
 			weight[k] += s.w[e]
 		}
 	}
-	// the largest groups first where sizes differ, as they are hardest to place
+	// The largest groups first if sizes differ, because they are the hardest to place.
 	slices.SortStableFunc(order, func(a, b int) int {
 		return cmp.Or(cmp.Compare(len(q.groups[b]), len(q.groups[a])), cmp.Compare(weight[b], weight[a]))
 	})
@@ -144,7 +144,7 @@ func (q *grouping) settleGroups(s *state) bool {
 	return true
 }
 
-// cool exchanges two groups, one of the hottest node, if that lowers the larger of the two.
+// cool exchanges two groups, one of the hottest node, if that lowers the larger load of the two nodes.
 func (q *grouping) cool(at []int, weight, load, speed []float64, room []int) bool {
 	hot := 0
 	for n := range load {
@@ -175,10 +175,10 @@ func (q *grouping) cool(at []int, weight, load, speed []float64, room []int) boo
 	return true
 }
 
-// planNodes makes a full plan in each node and puts them together.
+// planNodes makes a full plan in each node and combines them.
 func (p *Planner) planNodes(problem *Problem) error {
 	s, q := &p.state, &p.groups
-	p.best = append(p.best[:0], s.slot...) // nothing yet
+	p.best = append(p.best[:0], s.slot...) // all empty
 	slot := p.best
 	for n, ranks := range q.nodes {
 		part := &Problem{Layers: make([]Layer, 1)}
@@ -209,8 +209,8 @@ func (p *Planner) planNodes(problem *Problem) error {
 	return nil
 }
 
-// leaveHome evens out the nodes with the search of the incremental mode. A replica in its
-// home counts as lying where it was; what counts instead of moves is the load away from home.
+// leaveHome balances the nodes with the search of the incremental mode. A replica in its home node counts as unmoved;
+// the cost is the load away from home instead of moves.
 func (p *Planner) leaveHome(bound float64) {
 	s, q := &p.state, &p.groups
 	for g := range int32(s.ranks) {
@@ -223,7 +223,7 @@ func (p *Planner) leaveHome(bound float64) {
 	clear(p.keep)
 	p.ask.on, q.closed = false, false
 	_, best := s.hottest()
-	at, to := 0, aimAt(bound*(1+StopWithin)/(0.5+0.5*balanceLeast)) // half of what may be lost
+	at, to := 0, aimAt(bound*(1+StopWithin)/(0.5+0.5*balanceLeast)) // half of the allowed loss
 	for len(p.log) < 8*s.slots {
 		g, peak := s.hottest()
 		if peak <= to.at {
@@ -234,7 +234,7 @@ func (p *Planner) leaveHome(bound float64) {
 			break
 		}
 		p.apply(c)
-		if !q.closed && q.share(s) < homeLeast+0.001 { // the rest is for rounding
+		if !q.closed && q.share(s) < homeLeast+0.001 { // a margin for rounding
 			p.undo()
 			q.closed = true
 		}
@@ -247,8 +247,8 @@ func (p *Planner) leaveHome(bound float64) {
 	}
 }
 
-// perAway is a gain per load that goes away from home; a change that leaves the load where
-// it is costs a little too, else it would always come first.
+// perAway is the gain per load that leaves its home node. A change without such load has a small cost too, otherwise it
+// would always come first.
 func (q *grouping) perAway(gain, away, mean float64) float64 {
 	if away > 1e-9*mean && q.closed {
 		return 0
@@ -256,8 +256,8 @@ func (q *grouping) perAway(gain, away, mean float64) float64 {
 	return gain / (max(away, 0) + 0.02*mean)
 }
 
-// away is what a change of e's count by `more`, and of its replicas away from home by `out`,
-// adds to the load away from home.
+// away returns the load away from home that is added if e's count changes by `more` and its replicas away from home by
+// `out`.
 func (q *grouping) away(s *state, e int32, more, out int) float64 {
 	n := 0
 	for j := s.head[e]; j >= 0; j = s.next[j] {
@@ -284,8 +284,8 @@ func (q *grouping) share(s *state) float64 {
 	return in / all
 }
 
-// likeOldNodes renames whole nodes that are alike after the old placement; ranks within a
-// node follow when they are seated. After it only the slots are right.
+// likeOldNodes renames whole equivalent nodes to match the old placement; the ranks within a node follow in seat.
+// Afterwards only the slots are valid.
 func (p *Planner) likeOldNodes(old *Placement, l int) {
 	s, q := &p.state, &p.groups
 	if old == nil {
@@ -296,7 +296,7 @@ func (p *Planner) likeOldNodes(old *Placement, l int) {
 	for a := range n {
 		for b := range n {
 			if !q.alike(s, a, b) {
-				weight[a*n+b] = -1 // one among nodes that are alike is always better
+				weight[a*n+b] = -1 // an exchange among equivalent nodes is always better
 				continue
 			}
 			for _, g := range q.nodes[b] {
@@ -333,7 +333,7 @@ func firstOf(s *state, e int32) int32 {
 	return s.head[e]
 }
 
-// alike nodes have ranks of the same slots and speeds, in order.
+// alike reports whether the nodes' ranks have equal slots and speeds, in order.
 func (q *grouping) alike(s *state, a, b int) bool {
 	return slices.EqualFunc(q.nodes[a], q.nodes[b], func(g, h int32) bool {
 		return s.start[g+1]-s.start[g] == s.start[h+1]-s.start[h] && s.slow[g] == s.slow[h]

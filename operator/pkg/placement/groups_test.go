@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// grouped is a problem with groups of experts, on nodes of which many are alike.
+// grouped is a problem with groups of experts, on nodes of which many are equal.
 func grouped(seed uint64) *Problem {
 	r := rand.New(rand.NewPCG(seed, 25))
-	if seed%4 == 0 { // alike and full: groups pay
+	if seed%4 == 0 { // equal and full: groups pay
 		pr := &Problem{Layers: []Layer{{}}, Ranks: evenRanks(8, 2)}
 		for g := range pr.Ranks {
 			pr.Ranks[g].Node = -(g % 2)
@@ -52,7 +52,8 @@ func grouped(seed uint64) *Problem {
 	return pr
 }
 
-// Groups are kept where that pays, by the figures of the plan that keeps them; where it does not, the plan is the one without groups.
+// Groups are kept if that pays, by the figures of the plan that keeps them. Otherwise the plan is the one without
+// groups.
 func TestGroupsAreKeptWhereThatPays(t *testing.T) {
 	var p Planner
 	pays, not := 0, 0
@@ -92,13 +93,13 @@ func TestGroupsAreKeptWhereThatPays(t *testing.T) {
 	require.Positive(t, not)
 }
 
-// The same plan for nodes that were called otherwise, and ranks in them, moves nothing.
+// After a renaming of nodes and of their ranks, the same plan moves nothing.
 func TestNodesKeepWhatTheyHold(t *testing.T) {
 	var p Planner
 	renamed := 0
 	for seed := range worlds(48) {
 		pr := grouped(seed)
-		for g := range pr.Ranks { // all nodes alike
+		for g := range pr.Ranks { // all nodes equal
 			pr.Ranks[g].Slots, pr.Ranks[g].Speed = pr.Ranks[0].Slots, 1
 		}
 		first, err := p.Full(pr, Options{Groups: KeepGroups})
@@ -132,8 +133,9 @@ func TestNodesKeepWhatTheyHold(t *testing.T) {
 	require.Greater(t, renamed, 2)
 }
 
-// The groups get nodes that hold them: the large ones first, then the heavy ones, each the node that is done first; then no two groups,
-// one of them of the hottest node, could change places and leave both cooler than that node is.
+// The greedy method assigns nodes to groups: the large groups first, then the heavy ones, each to the node that
+// finishes first. Afterwards no exchange of two groups, one of them of the hottest node, leaves both nodes cooler than
+// that node is.
 func TestGroupsFindNodes(t *testing.T) {
 	whole, refused := 0, 0
 	for seed := range uint64(300) {
@@ -162,7 +164,7 @@ func TestGroupsFindNodes(t *testing.T) {
 			return m
 		}
 		greedy := most(load)
-		for k, n := range at { // from where the greedy put them to where they are
+		for k, n := range at { // from the greedy assignment to the current one
 			var home int32
 			w, size := 0.0, 0
 			for e, name := range pr.Groups {
@@ -209,7 +211,7 @@ func TestGroupsFindNodes(t *testing.T) {
 	require.Positive(t, refused)
 }
 
-// greedyNodes are the nodes, numbered as ranks name them, that groups get one by one.
+// greedyNodes returns the greedy assignment of groups to nodes, numbered in the order of ranks.
 func greedyNodes(pr *Problem) (load []float64, room []int, speed []float64, at map[int]int, fits bool) {
 	number := map[int]int{}
 	for _, k := range pr.Ranks {
@@ -245,7 +247,7 @@ func greedyNodes(pr *Problem) (load []float64, room []int, speed []float64, at m
 	return load, room, speed, at, true
 }
 
-// What a change adds to the load away from home is foretold.
+// The predicted change of the load away from home is exact.
 func TestAwayFromHome(t *testing.T) {
 	for seed := range uint64(60) {
 		p, pr, r := scene(t, seed)
@@ -294,7 +296,7 @@ func TestAwayFromHome(t *testing.T) {
 	}
 }
 
-// Less away from home is worth more; once the doors are closed nothing that goes away is worth anything.
+// Less load away from home is worth more. Once `closed` is set, a change that moves load away is worth nothing.
 func TestWorthByLoadAway(t *testing.T) {
 	q := &grouping{}
 	require.Greater(t, q.perAway(2, 1, 10), q.perAway(1, 1, 10))

@@ -5,16 +5,15 @@ import (
 	"math/bits"
 )
 
-// Heaps of this package hold numbers that carry an index in their low bits, least first: a load's bits order like the
-// load does, and one comparison of whole numbers is all that a step costs. What the index takes from the load is a
-// relative 1e-13 with 256 experts.
+// Heaps of this package hold integers with an index in their low bits, smallest first. The bits of a load order like
+// the load, so a step costs one integer comparison. The index costs a relative precision of 1e-13 with 256 experts.
 
 const sign = 1 << 63 // a load may be -0
 
 // lowBits is the mask for an index below n.
 func lowBits(n int) uint64 { return uint64(1)<<bits.Len(uint(n)) - 1 }
 
-// leastFirst and mostFirst are the keys of a load that is not negative.
+// leastFirst and mostFirst are the keys of a nonnegative load.
 func leastFirst(load float64, index int32, low uint64) uint64 {
 	return math.Float64bits(load)&^(sign|low) | uint64(index)
 }
@@ -23,8 +22,8 @@ func mostFirst(load float64, index int32, low uint64) uint64 {
 	return ^(math.Float64bits(load)&^sign)&^low | uint64(index)
 }
 
-// sink puts x in the place of h[i] or below. It goes down to a leaf without looking at x, and back: what is put in is
-// most often among the last.
+// sink puts x at h[i] or below. It descends to a leaf without comparing x, and then back up, because x usually belongs
+// near the end.
 func sink(h []uint64, i int, x uint64) {
 	top := i
 	for {

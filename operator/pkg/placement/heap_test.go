@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What goes through a heap comes out in order of its load, ties in order of the index, whatever was put in between.
+// Items leave a heap in order of load, ties in order of the index, with any insertions in between.
 func TestHeapsSort(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 5))
 	for n := 1; n < 70; n++ {
@@ -19,7 +19,7 @@ func TestHeapsSort(t *testing.T) {
 			loads[i] = math.Floor(dice.Float64() * 20) // with ties
 			h = rise(h, leastFirst(loads[i], int32(i), low))
 		}
-		for range n { // the first gets more to do
+		for range n { // the first gets more load
 			i := h[0] & low
 			loads[i] += float64(dice.IntN(9))
 			sink(h, 0, leastFirst(loads[i], int32(i), low))

@@ -2,20 +2,20 @@ package placement
 
 import "math"
 
-// step is a change that can be taken back.
+// step is a change that can be undone.
 type step struct {
 	swap bool
 	i, j int32 // swap: the two slots; else slot i
-	was  int32 // else: what slot i held
+	was  int32 // otherwise: the old content of slot i
 }
 
-// Incremental starts from the old placement and changes what pays: each change is on the
-// then hottest rank, and the plan ends where
+// Incremental starts from the old placement and makes the changes that pay. Each change is on the rank that is then
+// hottest, and the plan is the point at which
 //
 //	peak / mean + Price * moved slots
 //
-// is least. Experts that no rank holds any more (a dead rank) are placed first, whatever
-// that costs. Without an old placement it is a full plan.
+// is minimal. Experts without any holder (a dead rank) are placed first, at any cost. Without an old placement it is a
+// full plan.
 func (p *Planner) Incremental(problem *Problem, o Options) (*Result, error) {
 	c, err := problem.check()
 	if err != nil {
@@ -43,9 +43,8 @@ func (p *Planner) Incremental(problem *Problem, o Options) (*Result, error) {
 	return r, nil
 }
 
-// inherit takes over what the old placement holds: an expert keeps its slot where the rank
-// still has that slot, else it gets another one. What finds no room is gone, least needed
-// first: experts with most replicas, then the lightest.
+// inherit copies the old placement: an expert keeps its slot if the rank still has that slot, otherwise it gets another
+// one. Experts without room are dropped, the least needed first: those with most replicas, then the lightest.
 func (p *Planner) inherit(old *Placement, l int) {
 	s := &p.state
 	for e := range s.experts {
@@ -54,7 +53,7 @@ func (p *Planner) inherit(old *Placement, l int) {
 	for g := range min(s.ranks, old.Ranks()) {
 		for _, e := range old.Rank(l, g) {
 			if e != Empty {
-				s.count[e]++ // a doubled replica counts twice here, which only makes it less needed
+				s.count[e]++ // a duplicate replica counts twice, which only makes it less needed
 			}
 		}
 	}
@@ -111,9 +110,9 @@ func (s *state) lessNeeded(a, b int32) bool {
 	return s.w[a] < s.w[b]
 }
 
-// repair places experts without a replica, heaviest first, where the peak of the ranks
-// touched is least: in an empty slot, or in that of an expert with several replicas. One of
-// the two exists, as there are at least as many slots as experts.
+// repair places experts without a replica, heaviest first, where the peak of the touched ranks is lowest: in an empty
+// slot, or in that of an expert with several replicas. One of the two exists, because there are at least as many slots
+// as experts.
 func (p *Planner) repair() {
 	s := &p.state
 	for {
@@ -144,7 +143,7 @@ func (p *Planner) repair() {
 	}
 }
 
-// rebalance searches down to the bound and keeps the best beginning of that way.
+// rebalance searches down to the bound and keeps the best prefix of its changes.
 func (p *Planner) rebalance(bound float64, o Options) {
 	s := &p.state
 	p.log = p.log[:0]
@@ -154,13 +153,12 @@ func (p *Planner) rebalance(bound float64, o Options) {
 		_, peak := s.hottest()
 		return peak/s.mean + o.Price*float64(s.moved)
 	}
-	// A rank that is over the aim is worth a change. To lower the aim by x brings x of the
-	// mean and costs about one more moved slot on each rank, so x = Price * ranks is where
-	// that stops to pay.
+	// A rank above the aim is worth a change. Lowering the aim by x gains x of the mean and costs about one more moved
+	// slot on each rank, so beyond x = Price * ranks it no longer pays.
 	to := aimAt(bound + s.mean*o.Price*float64(len(s.live)))
 	best, at := worth(), 0
 search:
-	for len(p.log)-at <= max(16, len(s.live)) { // so many changes without a lower cost (few ranks want more than one each): it will not come
+	for len(p.log)-at <= max(16, len(s.live)) { // without a lower cost; at least 16, for worlds of few ranks
 		g, peak := s.hottest()
 		if peak <= to.at*(1+1e-12) {
 			break
@@ -184,9 +182,9 @@ search:
 	}
 }
 
-// force gives the heaviest expert of the hottest rank another replica where that hurts least,
-// though the load over the aim grows: an expert whose share alone is about the mean needs a
-// rank nearly of its own, which later changes clear. The replica stays for this layer.
+// force gives the heaviest expert of the hottest rank another replica where that hurts least, even if the load over the
+// aim grows: an expert whose share is about the mean needs nearly a whole rank, which later changes clear. The replica
+// stays for this layer.
 func (p *Planner) force(hot int32, to aim) (candidate, bool) {
 	s := &p.state
 	heaviest := Empty
@@ -195,7 +193,7 @@ func (p *Planner) force(hot int32, to aim) (candidate, bool) {
 			heaviest = e
 		}
 	}
-	if p.keep[heaviest] { // there is one: what is hottest of all and over the aim has load
+	if p.keep[heaviest] { // heaviest exists: the hottest rank is over the aim, so it has load
 		return candidate{}, false
 	}
 	best, slot := math.Inf(-1), int32(-1)
@@ -215,7 +213,7 @@ func (p *Planner) force(hot int32, to aim) (candidate, bool) {
 	return candidate{i: slot, e: heaviest}, true
 }
 
-// apply does a change and logs it.
+// apply makes a change and logs it.
 func (p *Planner) apply(c candidate) {
 	s := &p.state
 	if c.swap {
@@ -248,13 +246,13 @@ func (p *Planner) undo() {
 type candidate struct {
 	swap  bool
 	i, j  int32 // swap: slots; else slot i
-	e     int32 // else: what slot i gets
+	e     int32 // otherwise: the new expert of slot i
 	score float64
 }
 
-// cheapest finds the change of rank g that takes away most load over the aim per moved
-// slot. That sum over all ranks falls with each change, so the search ends. A replica of a
-// very hot expert may make its new rank the hottest for a while: later changes clear it.
+// cheapest finds the change of rank g that removes most load over the aim per moved slot. The sum of that load over all
+// ranks falls with each change, so the search ends. A replica of a very hot expert may make its new rank the hottest
+// for a while; later changes clear it.
 func (p *Planner) cheapest(g int32, peak float64, to aim) (candidate, bool) {
 	best := candidate{score: 0}
 	limit := peak * (1 - 1e-12)
@@ -263,8 +261,8 @@ func (p *Planner) cheapest(g int32, peak float64, to aim) (candidate, bool) {
 	return best, best.score > 0
 }
 
-// perMove is a gain per moved slot. A change that moves nothing new (it takes back an
-// earlier one) counts as a small part of a move, so that it comes first.
+// perMove is the gain per moved slot. A change without new moves (it undoes an earlier one) counts as a small fraction
+// of a move, so that it comes first.
 func perMove(gain float64, moves int32) float64 {
 	if moves <= 0 {
 		return gain * 4
@@ -272,19 +270,19 @@ func perMove(gain float64, moves int32) float64 {
 	return gain / float64(moves)
 }
 
-// enoughRanks are looked at for a swap even when one was found that heals the hottest rank:
-// the next may do it with fewer moves, as it holds something that moves anyway.
+// enoughRanks are tried for a swap even after one was found that heals the hottest rank: the next may need fewer moves,
+// because it holds an expert that moves anyway.
 const enoughRanks = 2
 
-// other is a slot of a rank that the hottest one could exchange with.
+// other is a candidate slot for an exchange with the hottest rank.
 type other struct {
 	slot    int32
 	arrives int32   // moves of its expert going to the hottest rank
-	share   float64 // 0 where it is empty
+	share   float64 // 0 if empty
 }
 
-// cheapestSwap looks at the ranks under the aim, coldest first, until rank g is healed: the
-// ranks after that have less room. A swap of two ranks over the aim heals neither.
+// cheapestSwap tries the ranks below the aim, coldest first, until rank g is healed: later ranks have less room. A swap
+// of two ranks over the aim heals neither.
 func (p *Planner) cheapestSwap(g int32, limit float64, to aim, best *candidate) {
 	s := &p.state
 	p.cold = p.cold[:0]
@@ -345,16 +343,16 @@ func (p *Planner) swapNearer(i, j int32) float64 {
 	return gain * p.state.mean / float64(len(p.state.live))
 }
 
-// aim is the time that no rank should exceed.
+// aim is the maximum time for each rank.
 type aim struct {
 	at     float64
-	little float64 // what being under it unevenly counts, see excess; kept, as dividing anew each time shows
+	little float64 // weight of uneven load below the aim, see excess; cached, because a division each time is slow
 }
 
 func aimAt(t float64) aim { return aim{t, 0.02 / t} }
 
-// excess is the load over the aim, and a little for being under it unevenly: of two changes
-// that heal the same, the one that leaves the ranks more alike is better for the next window.
+// excess is the load over the aim, plus a little for uneven load below it: of two changes that heal equally, the one
+// with more equal ranks is better for the next window.
 func (a aim) excess(t float64) float64 {
 	x := t - a.at
 	if x > 0 {
@@ -363,11 +361,10 @@ func (a aim) excess(t float64) float64 {
 	return x * x * a.little
 }
 
-// cheapestReplica looks at all changes of one replica that relieve rank g. What a change
-// does is the sum of three things: the replicas that expert e has get lighter (relief), the
-// other replicas of the expert b that gives its slot get heavier (harm), and the slot's own
-// rank holds e for b. The first two are computed once for each expert. The sum is not exact
-// where a rank holds both e and b, so it only chooses which changes are looked at exactly.
+// cheapestReplica evaluates all changes of one replica that relieve rank g. A change has three effects: the existing
+// replicas of expert e get lighter (relief), the other replicas of the expert b that gives its slot get heavier (harm),
+// and the slot's rank holds e instead of b. The first two are computed once per expert. The sum is inexact if a rank
+// holds both e and b, so it only selects the changes for exact evaluation.
 func (p *Planner) cheapestReplica(g int32, to aim, best *candidate) {
 	s := &p.state
 	p.relief, p.excess = grow(p.relief, s.experts), grow(p.excess, s.ranks)
@@ -378,7 +375,7 @@ func (p *Planner) cheapestReplica(g int32, to aim, best *candidate) {
 	p.most = 0
 	for _, h := range s.live {
 		if s.load[h]*s.slow[h] <= to.at {
-			continue // what such ranks gain is small change
+			continue // the gain of such ranks is negligible
 		}
 		for _, e := range s.slot[s.start[h]:s.start[h+1]] {
 			if e != Empty {
@@ -404,7 +401,7 @@ func (p *Planner) cheapestReplica(g int32, to aim, best *candidate) {
 			b := s.slot[j]
 			if b == Empty {
 				p.offer(g, j, to, p.excess[h], s.load[h], best)
-				break // its other empty slots are alike
+				break // its other empty slots are equivalent
 			}
 			if s.count[b] < 2 || p.keep[b] {
 				continue
@@ -424,12 +421,12 @@ func (p *Planner) cheapestReplica(g int32, to aim, best *candidate) {
 // wish of an expert for one more replica.
 type wish struct {
 	e      int32
-	more   float64 // share of each replica then
+	more   float64 // share of each replica with it
 	relief float64
 }
 
-// offer slot j, whose rank has the given load without it, to the experts of rank hot, or to
-// all where it lies on that rank. No change is worth more than what it relieves.
+// offer tries slot j, whose rank has the given load without it, for the experts of rank hot, or for all if it is on
+// that rank. The relief is an upper bound on a change's gain.
 func (p *Planner) offer(hot, j int32, to aim, before, load float64, best *candidate) {
 	s := &p.state
 	g := s.rankOf[j]
@@ -471,7 +468,7 @@ func (p *Planner) tryReplica(hot, j, e int32, to aim, about float64, best *candi
 	if !p.groups.on && perMove(about, int32(moves)) <= best.score {
 		return
 	}
-	gain, _ := p.gain(hot, j, e, to) // none where the hottest rank stays as hot as it is
+	gain, _ := p.gain(hot, j, e, to) // no gain if the hottest rank stays as hot
 	score := perMove(gain, int32(moves))
 	if p.groups.on {
 		away := p.groups.away(s, e, 1, s.arrives(g, e))
@@ -485,8 +482,8 @@ func (p *Planner) tryReplica(hot, j, e int32, to aim, about float64, best *candi
 	}
 }
 
-// gain is by how much the load over the aim falls, over all ranks, when slot j gets expert
-// e. Not ok: rank hot stays as hot as it is.
+// gain is the decrease of the load over the aim, over all ranks, if slot j gets expert e. Not ok: rank hot stays as
+// hot.
 func (p *Planner) gain(hot, j, e int32, to aim) (gain float64, ok bool) {
 	s := &p.state
 	p.changes(j, e)

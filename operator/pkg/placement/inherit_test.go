@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// inherited is what ranks keep, from the description: a slot of the same number keeps its expert; what has none takes an empty slot of its
-// rank, else that of the least needed of those with more replicas than it, which is gone then.
+// inherited is the content that ranks keep, by definition. A slot of the same number keeps its expert. An expert
+// without one takes an empty slot of its rank, otherwise that of the least needed expert with more replicas, which is
+// dropped.
 func inherited(pr *Problem, experts, l int) []int32 {
 	var out [][]int32
 	count := make([]int, experts)
@@ -79,7 +80,7 @@ func TestWhatRanksKeep(t *testing.T) {
 			for range ranks {
 				var held []int32
 				for range r.IntN(6 + 4*int(seed%2)) {
-					held = append(held, int32(r.IntN(experts+1)-1)) // empty ones and doubled ones too
+					held = append(held, int32(r.IntN(experts+1)-1)) // including empty and duplicate ones
 				}
 				lists[l] = append(lists[l], held)
 			}
@@ -93,7 +94,7 @@ func TestWhatRanksKeep(t *testing.T) {
 		s := &p.state
 		for l := range pr.Layers {
 			s.begin(c.load[l], result.Placement.Layer(l))
-			p.replicate() // as a plan does before
+			p.replicate() // as a plan does first
 			s.remember(pr.Old, l)
 			p.inherit(pr.Old, l)
 			require.Equal(t, inherited(pr, experts, l), append([]int32(nil), s.slot...), "seed %d", seed)

@@ -2,17 +2,17 @@ package placement
 
 import "slices"
 
-// never is a price that nothing pays.
+// never is a price that no change pays.
 const never = 1e12
 
-// Least takes of a full plan for the same problem what is worth its moves, layer by layer: of the old placement, of the changes that pay for themselves
-// (Incremental) and of the full plan the one with the least
+// Least keeps the parts of a full plan for the same problem that are worth their moves, layer by layer. It compares the
+// old placement, the changes that pay for themselves (Incremental) and the full plan. It takes the one with the minimal
 //
 //	peak / mean + Price * moved slots
 //
-// and of those alike (within StopWithin) the one that moves least. A layer without load stays as it is. Experts without load stay where they were as
-// far as there is room, and get no further copies; slots may stay empty for it, but no rank that has slots is without an expert. Without an old placement
-// it is the full plan.
+// and of equal ones (within StopWithin) the one with the fewest moves. A layer without load stays as it is. Experts
+// without load stay in place if there is room, and get no further copies. Slots may stay empty for that, but no rank
+// with slots is without an expert. Without an old placement the result is the full plan.
 func (p *Planner) Least(problem *Problem, full *Result, o Options) (*Result, error) {
 	if problem.Old == nil {
 		return full, nil
@@ -31,7 +31,7 @@ func (p *Planner) Least(problem *Problem, full *Result, o Options) (*Result, err
 	}
 	out := &Result{Placement: &Placement{Experts: c.experts, Start: c.start, Slot: slices.Clone(full.Placement.Slot)}, Layers: slices.Clone(full.Layers), Hierarchical: full.Hierarchical}
 	for l, load := range c.load {
-		for _, r := range []*Result{step, out} { // an exchange may have carried a useless copy along
+		for _, r := range []*Result{step, out} { // an exchange may have moved a useless copy too
 			r.settleIdle(problem.Old, load, l)
 			r.recount(p, problem, c, l)
 		}
@@ -59,7 +59,8 @@ func (p *Planner) Least(problem *Problem, full *Result, o Options) (*Result, err
 	return out, nil
 }
 
-// settleIdle seats the experts without load of a layer anew: all loaded ones stay, and these go back to where the old placement has them.
+// settleIdle places the experts without load of a layer again: all loaded ones stay, and these return to their ranks in
+// the old placement.
 func (r *Result) settleIdle(old *Placement, load []float64, l int) {
 	slots, homeless := r.Placement.Layer(l), map[int32]bool{}
 	for j, e := range slots {
@@ -83,7 +84,8 @@ func (r *Result) settleIdle(old *Placement, load []float64, l int) {
 		now[j] = e
 		return true
 	}
-	// First one copy of each; those with the fewest ranks to go back to choose first. Then who finds none of them with room, and last the other copies that there were.
+	// First one copy of each expert; those with the fewest ranks to return to choose first. Then experts whose old
+	// ranks have no room, and last the other old copies.
 	back := map[int32][]int{}
 	var order []int32
 	for g := range ranks {
@@ -128,7 +130,8 @@ func seatFree(now []int32, e int32) bool {
 	return true
 }
 
-// fill gives each rank of a layer that has slots and no expert a copy of the lightest one: whoever serves wants an expert.
+// fill gives each rank of a layer that has slots but no expert a copy of the lightest one, because a serving rank needs
+// an expert.
 func (r *Result) fill(load []float64, l int) bool {
 	filled := false
 	for g := range r.Placement.Ranks() {
@@ -147,7 +150,7 @@ func (r *Result) fill(load []float64, l int) bool {
 	return filled
 }
 
-// recount the peak and the moves of a layer from what lies in its slots.
+// recount computes the peak and the moves of a layer from the content of its slots.
 func (r *Result) recount(p *Planner, problem *Problem, c *checked, l int) {
 	count := make([]int, c.experts)
 	for _, e := range r.Placement.Layer(l) {

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is taken of a full plan is sound, at no cost above that of staying or of the full plan, moves nothing in a layer without load, and pays for no copy of
-// an expert without load. From what it says nothing more is taken.
+// The result is valid and costs at most as much as staying or as the full plan. It moves nothing in a layer without
+// load, and pays for no copy of an expert without load. A second application changes nothing.
 func TestLeast_WhenLoadsAreAtTheEdge(t *testing.T) {
 	var p Planner
 	free := 0
@@ -68,7 +68,7 @@ func TestLeast_WhenLoadsAreAtTheEdge(t *testing.T) {
 				}
 				for _, e := range got.Placement.Rank(l, g) {
 					if e != Empty && load[e] == 0 && !slices.Contains(pr.Old.Rank(l, g), e) {
-						for h := range ranks { // it moved: then it lies nowhere else, or its rank would have none
+						for h := range ranks { // it moved, so no other rank may hold it unless its rank needs it
 							require.True(t, held == 1 || h == g || !slices.Contains(got.Placement.Rank(l, h), e), "seed %d: a copy of expert %d without load", seed, e)
 						}
 					}
@@ -91,7 +91,7 @@ func TestLeast_WhenLoadsAreAtTheEdge(t *testing.T) {
 	require.Positive(t, free)
 }
 
-// A rank that came has no expert, and whoever serves wants one, though there is no load.
+// A new rank has no expert, and a serving rank needs one, even without load.
 func TestLeast_WhenARankIsNew(t *testing.T) {
 	old, err := FromLists([][][]int32{{{0, 1}, {2, 3}}}, 4, 4)
 	require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestLeast_WhenARankIsNew(t *testing.T) {
 	require.Equal(t, full, got)
 }
 
-// Groups that the full plan keeps in nodes are not parted for fewer moves.
+// Groups that the full plan keeps in nodes are not split to save moves.
 func TestLeast_WhenGroupsAreKept(t *testing.T) {
 	var p Planner
 	kept := 0

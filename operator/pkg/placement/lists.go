@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// FromLists reads what lies where as [layer][rank] lists of experts, which is how engines and files say it (Empty for
-// a slot that holds none). Each rank gets `slots` slots, or as many as its fullest layer has, if those are more.
+// FromLists reads a placement from [layer][rank] lists of experts, the format of engines and files (Empty for an empty
+// slot). Each rank gets `slots` slots, or as many as its fullest layer has if those are more.
 func FromLists(lists [][][]int32, experts, slots int) (*Placement, error) {
 	if len(lists) == 0 || len(lists[0]) == 0 {
 		return nil, fmt.Errorf("%w: a placement of no layers or no ranks", ErrInput)
@@ -40,7 +40,7 @@ func FromLists(lists [][][]int32, experts, slots int) (*Placement, error) {
 	return p, nil
 }
 
-// Lists of [layer][rank] experts, slot by slot, Empty where a slot holds none. (It is a load.Placement.)
+// Lists returns [layer][rank] experts, slot by slot, Empty for an empty slot. (It is a load.Placement.)
 func (p *Placement) Lists() [][][]int32 {
 	out := make([][][]int32, p.Layers())
 	for l := range out {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// One node, or one group, leaves nothing to keep together: that is a plan without groups, also where groups are to be kept.
+// With one node, or one group, there is nothing to keep together: the plan is one without groups, even with KeepGroups.
 func TestOneOfAKindIsNoHierarchy(t *testing.T) {
 	for what, change := range map[string]func(*Problem){
 		"one node":  func(pr *Problem) { pr.Ranks[2].Node, pr.Ranks[3].Node = pr.Ranks[0].Node, pr.Ranks[0].Node },
@@ -35,7 +35,7 @@ func TestOneOfAKindIsNoHierarchy(t *testing.T) {
 	}
 }
 
-// The bound of a plan, in nodes too, is that of the whole layer: what its hottest replica takes on the fastest rank, or the mean.
+// The bound of a plan, in nodes too, is that of the whole layer: its hottest replica on the fastest rank, or the mean.
 func TestBoundOfAPlan(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 32))
@@ -61,7 +61,8 @@ func TestBoundOfAPlan(t *testing.T) {
 	}
 }
 
-// One exchange of groups is the first of those that leave the larger of the two nodes least, and the books are kept.
+// One exchange of groups is the first of those that leave the larger of the two nodes least loaded, and loads and room
+// stay correct.
 func TestAnExchangeOfGroups(t *testing.T) {
 	changed := 0
 	for seed := range uint64(300) {
@@ -78,7 +79,7 @@ func TestAnExchangeOfGroups(t *testing.T) {
 			q.groups[k] = make([]int32, 1+r.IntN(3))
 			weight[k], at[k] = float64(r.IntN(12)), r.IntN(nodes)
 		}
-		// times of the nodes, and what is left of their room, where groups were at `at` and are at `now`
+		// books returns the times and the remaining room of the nodes after a move of the groups from `at` to `now`.
 		books := func(now []int) ([]float64, []int) {
 			times, left := make([]float64, nodes), slices.Clone(room)
 			for k, n := range now {
@@ -132,8 +133,8 @@ func TestAnExchangeOfGroups(t *testing.T) {
 	require.Greater(t, changed, 100)
 }
 
-// Worked by hand: three nodes of which the middle one is unlike the others, what a plan has in them, what lay in them, and where the contents
-// are then. A node takes the name of a like one that held more of it, never that of an unlike one.
+// Worked by hand: three nodes, the middle one unlike the others; their plan, their old content, and their content after
+// the renaming. A node takes the name of an equal one that held more of it, never that of an unequal one.
 func TestNodesAreNamedAlike(t *testing.T) {
 	for what, c := range map[string]struct {
 		middle          Rank
@@ -147,7 +148,7 @@ func TestNodesAreNamedAlike(t *testing.T) {
 		"a rank that is gone":            {Rank{Slots: 2}, [][]int32{{6}, {Empty}, {6}, {0, 1}}, [][]int32{{0, 1}, {2, 3}, {4, 5}}, [][]int32{{0, 1}, {2, 3}, {4, 5}}},
 	} {
 		pr := &Problem{Layers: []Layer{{Load: make([]float64, 8)}}, Groups: []int{0, 0, 1, 1, 2, 2, 3, 3}}
-		pr.Ranks = []Rank{{Slots: 2}, c.middle, {Slots: 2}, {Slots: 8, Speed: 3}} // the last has room for all, and is like no other
+		pr.Ranks = []Rank{{Slots: 2}, c.middle, {Slots: 2}, {Slots: 8, Speed: 3}} // last: room for all, unlike others
 		for g := range pr.Ranks {
 			pr.Ranks[g].Node = 10 - g
 		}
@@ -171,7 +172,7 @@ func TestNodesAreNamedAlike(t *testing.T) {
 		}
 		p.likeOldNodes(old, 0)
 		require.Equal(t, c.want, r.Placement.Lists()[0][:3], what)
-		for e, home := range q.home[:6] { // the groups went with what the nodes hold
+		for e, home := range q.home[:6] { // the groups followed the content of the nodes
 			if slices.Contains(c.want[home], int32(e)) != slices.Contains(c.plan[e/2], int32(e)) {
 				require.Fail(t, what, "expert %d", e)
 			}
@@ -179,7 +180,7 @@ func TestNodesAreNamedAlike(t *testing.T) {
 	}
 }
 
-// What a planner did before does not matter to what it does, nor does what it left in its arrays.
+// Earlier plans of a planner, and the remains in its arrays, do not affect later ones.
 func TestAPlannerForgets(t *testing.T) {
 	var p Planner
 	for _, cases := range [][]pinnedCase{pinnedGroups()[:3], pinnedSteps()[:6], pinnedFull()[:2]} {

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// pack places the replicas that replicate counted: longest first, each on the rank that
-// would be done first (LPT with cardinality). Replicas of an expert follow each other, so
-// they only need to avoid the ranks their siblings took.
+// pack places the replicas counted by replicate: longest first, each on the rank that would finish first (LPT with
+// cardinality). Replicas of an expert are placed in sequence, so they only need to avoid the ranks of its earlier ones.
 func (p *Planner) pack() {
 	s := &p.state
 	p.order = grow(p.order, s.experts)
@@ -25,19 +24,19 @@ func (p *Planner) pack() {
 	}
 	p.queues.fill(s)
 	for _, o := range p.order {
-		if !p.packExpert(int32(o)) { // the last ranks with room hold it already: give up balance for room
+		if !p.packExpert(int32(o)) { // the last ranks with room already hold it: prefer room to balance
 			p.packByRoom()
 			return
 		}
 	}
 }
 
-// packExpert places all replicas of an expert, or says that it cannot.
+// packExpert places all replicas of an expert; false: impossible.
 func (p *Planner) packExpert(e int32) bool {
 	s := &p.state
-	if s.count[e] == 1 { // as below, in one step
+	if s.count[e] == 1 { // the general case below, in one step
 		class := p.queues.first(s, s.share[e])
-		g := p.queues.head(class) // there are slots left for as many replicas
+		g := p.queues.head(class) // there are enough slots left for all replicas
 		p.place(g, e)
 		if p.free[g] < s.start[g+1] {
 			p.queues.later(class, s)
@@ -71,9 +70,8 @@ func (p *Planner) place(g, e int32) {
 	p.free[g]++
 }
 
-// packByRoom places each expert on the ranks with most room left. That always works where
-// the counts can be realised at all (the constructive proof of Gale and Ryser's theorem);
-// the search that follows brings the balance.
+// packByRoom places each expert on the ranks with most room left. It always works if the counts can be realised at all
+// (the constructive proof of Gale and Ryser's theorem); the following search improves the balance.
 func (p *Planner) packByRoom() {
 	s := &p.state
 	for e := range s.head {

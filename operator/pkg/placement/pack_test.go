@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted is a planner whose layer has its replicas counted, on any ranks.
+// counted is a planner whose layer has its replicas counted, on random ranks.
 func counted(t *testing.T, seed uint64, p *Planner) (pr *Problem, star float64) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 21))
@@ -25,7 +25,7 @@ func counted(t *testing.T, seed uint64, p *Planner) (pr *Problem, star float64) 
 	return pr, p.replicate()
 }
 
-// realisable: so many replicas of each expert find ranks, none of them twice the same (Gale and Ryser).
+// realisable: these numbers of replicas fit on distinct ranks (Gale and Ryser).
 func realisable(s *state, count []int32) bool {
 	sorted := slices.Clone(count)
 	slices.SortFunc(sorted, func(a, b int32) int { return cmp.Compare(b, a) })
@@ -43,7 +43,7 @@ func realisable(s *state, count []int32) bool {
 	return true
 }
 
-// The counts use all slots, find ranks, and no counts that do have a lighter heaviest replica.
+// The counts use all slots, are realisable, and minimize the heaviest replica.
 func TestReplicasAreAsLightAsCanBe(t *testing.T) {
 	var p Planner
 	for seed := range uint64(150) {
@@ -64,7 +64,7 @@ func TestReplicasAreAsLightAsCanBe(t *testing.T) {
 		require.Equal(t, s.slots, total)
 		require.True(t, realisable(s, s.count), "seed %d: %v", seed, s.count)
 		count := slices.Repeat([]int32{1}, s.experts)
-		for e := 0; e < s.experts; { // all counts there are
+		for e := 0; e < s.experts; { // all possible counts
 			if count[e]++; int(count[e]) > len(s.live) {
 				count[e] = 1
 				e++
@@ -84,8 +84,8 @@ func TestReplicasAreAsLightAsCanBe(t *testing.T) {
 	}
 }
 
-// Two ranks of one slot and two of four, so that the first and the last are alike: two very hot experts may have six replicas together,
-// min(s, 2) of each rank, though each alone might have four.
+// Two ranks of one slot and two of four, with the first and the last equal: two very hot experts can have six replicas
+// together, min(s, 2) on each rank, though each alone could have four.
 func TestReplicasFindRanksBetweenLikeOnes(t *testing.T) {
 	pr := &Problem{Layers: []Layer{{Load: []float64{360, 360, 1, 2}}}, Ranks: []Rank{{Slots: 1}, {Slots: 4}, {Slots: 4}, {Slots: 1}}}
 	c, err := pr.check()
@@ -97,7 +97,7 @@ func TestReplicasFindRanksBetweenLikeOnes(t *testing.T) {
 	require.Equal(t, []int32{3, 3, 2, 2}, p.state.count)
 }
 
-// Longest first, each on the rank that would be done first; by room where that comes to an end.
+// Longest first, each on the rank that would finish first; by room if that fails.
 func TestPackIsLongestFirst(t *testing.T) {
 	var p Planner
 	byRoom := 0
@@ -109,7 +109,7 @@ func TestPackIsLongestFirst(t *testing.T) {
 			order[e] = int32(e)
 		}
 		slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(s.share[b], s.share[a]) })
-		// by: which of two ranks comes first for an expert; it says false where an expert finds no rank
+		// by: which of two ranks comes first for an expert. pack returns false if an expert finds no rank.
 		pack := func(by func(a, b int32, load []float64, room []int, share float64) int) ([][]int32, bool) {
 			held, load, room := make([][]int32, s.ranks), make([]float64, s.ranks), make([]int, s.ranks)
 			for g := range room {

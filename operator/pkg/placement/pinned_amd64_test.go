@@ -1,7 +1,7 @@
 package placement
 
-// On this architecture only: elsewhere Go fuses products and sums, which rounds otherwise, and of two changes that are worth the
-// same the other one may be chosen.
+// Only on this architecture: elsewhere Go fuses multiply and add, which rounds differently, and may choose the other
+// one of two equal changes.
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ func TestPinnedGroups(t *testing.T) { pinned(t, pinnedGroups()) }
 
 func pinned(t *testing.T, cases []pinnedCase) {
 	t.Helper()
-	var p Planner // one for all: what it remembers must not matter
+	var p Planner // one planner for all, to detect leftover state
 	for _, c := range cases {
 		got := c.plans(t, &p)
 		if os.Getenv("UPDATE") == "" {

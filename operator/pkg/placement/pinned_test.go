@@ -11,24 +11,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The search is a heuristic: that a plan is valid, and not far from its bound, does not say that it is the plan that was
-// meant. So some plans of each mode are pinned as they were found when they were measured to be good. Who changes the search on
-// purpose renews them, and reads in the difference what the change does to peaks and moves:
+// The search is a heuristic: a plan that is valid and near its bound is not necessarily the intended plan. So some
+// plans of each mode are pinned, as they were when they were measured to be good. An intentional change of the search
+// renews them, and its diff shows the effect on peaks and moves:
 //
 //	UPDATE=1 go test ./pkg/placement -run TestPinned
 const pinnedFile = "pinned_plans_test.go"
 
-// pinnedCase is a chain of plans, the first from anything, each other from the one before, all with other loads.
+// pinnedCase is a chain of plans, the first from a random placement, each other from the previous one, all with other
+// loads.
 type pinnedCase struct {
 	name    string
 	problem func(r *rand.Rand, last *Placement) *Problem
 	plan    func(*Planner, *Problem, Options) (*Result, error)
 	options Options
 	steps   int
-	seed    uint64 // 0: one that comes of its name
+	seed    uint64 // 0: derived from its name
 }
 
-// skewed loads: most are alike, a few are very hot, some are none.
+// skewed loads: most are similar, a few are very hot, some are zero.
 func skewed(r *rand.Rand, experts int, spread float64) []float64 {
 	out := make([]float64, experts)
 	for e := range out {
@@ -40,7 +41,7 @@ func skewed(r *rand.Rand, experts int, spread float64) []float64 {
 	return out
 }
 
-// pinnedProblem has experts on ranks, of which the uneven ones differ in slots and speed and one dies now and then.
+// pinnedProblem has experts on ranks; uneven ones differ in slots and speed, and sometimes one dies.
 func pinnedProblem(experts, ranks, slots, layers int, spread float64, uneven, asked bool) func(*rand.Rand, *Placement) *Problem {
 	return func(r *rand.Rand, last *Placement) *Problem {
 		pr := &Problem{Ranks: evenRanks(ranks, slots), Old: last}
@@ -79,7 +80,7 @@ func pinnedProblem(experts, ranks, slots, layers int, spread float64, uneven, as
 	}
 }
 
-// inGroups gives a problem's experts groups of a size, in nodes of so many ranks.
+// inGroups groups a problem's experts by `size`, on nodes of `node` ranks.
 func inGroups(size, node int, of func(*rand.Rand, *Placement) *Problem) func(*rand.Rand, *Placement) *Problem {
 	return func(r *rand.Rand, last *Placement) *Problem {
 		pr := of(r, last)
@@ -106,10 +107,10 @@ func inTokens(change func(float64) float64, of func(*rand.Rand, *Placement) *Pro
 	}
 }
 
-func few(w float64) float64  { return math.Round(math.Log(1 + w)) } // of which many are alike
+func few(w float64) float64  { return math.Round(math.Log(1 + w)) } // with many equal values
 func tiny(w float64) float64 { return w * 1e-3 }
 
-// anything is an old placement that nobody planned: experts anywhere or nowhere, empty slots, a rank that is not there any more.
+// anything is a random old placement: experts anywhere or nowhere, empty slots, a rank that no longer exists.
 func anything(r *rand.Rand, pr *Problem, experts int) *Placement {
 	old := &Placement{Experts: experts, Start: []int32{0}}
 	for range len(pr.Ranks) + 1 {
@@ -128,7 +129,7 @@ func anything(r *rand.Rand, pr *Problem, experts int) *Placement {
 	return old
 }
 
-// Incremental plans cost next to nothing, so there are more of them.
+// Incremental plans are cheap, so there are more of them.
 func pinnedSteps() []pinnedCase {
 	step := (*Planner).Incremental
 	var out []pinnedCase
@@ -146,11 +147,11 @@ func pinnedSteps() []pinnedCase {
 		{"step, large", pinnedProblem(64, 8, 10, 2, 1, false, false), step, Options{Price: 0.0005}, 4, 0},
 		{"step, near", pinnedProblem(16, 6, 4, 2, 0.8, false, true), step, Options{Price: 0.002, Locality: 1}, 4, 0},
 		{"step, near and uneven", pinnedProblem(16, 6, 4, 2, 1, true, true), step, Options{Price: 0.001, Locality: 0.5}, 4, 0},
-		// the way gets better only with the seventeenth change after the best so far
+		// The cost improves only with the seventeenth change after the best so far.
 		{"step, patient", pinnedProblem(24, 12, 4, 1, 2, false, false), step, Options{Price: 0.0001}, 2, 69},
 		{"step, more patient", pinnedProblem(24, 12, 4, 1, 2, false, false), step, Options{Price: 0.0001}, 2, 119},
 		{"step, of two alike", pinnedProblem(24, 12, 4, 1, 2, false, false), step, Options{Price: 0.0001}, 2, 3},
-		// many are alike, ranks are at the aim itself
+		// Many loads are equal, and ranks are exactly at the aim.
 		{"step, whole loads", inTokens(few, pinnedProblem(8, 5, 3, 2, 0.8, false, false)), step, Options{}, 2, 79},
 		{"step, whole loads on fewer ranks", inTokens(few, pinnedProblem(10, 4, 3, 2, 0.8, false, false)), step, Options{}, 2, 11},
 		{"step, whole loads, uneven", inTokens(few, pinnedProblem(7, 4, 4, 2, 0.8, true, false)), step, Options{Price: 0.002}, 2, 1},
@@ -186,8 +187,8 @@ func pinnedGroups() []pinnedCase {
 	}
 }
 
-// plan the chain; each plan in a line: the layers' peaks over their bounds, the moves, and a hash of what lies in the slots;
-// at last where the search was when its effort was spent.
+// plans computes the chain, one line per plan: the layers' peaks over their bounds, the moves, and a hash of the slots;
+// at the end the state of the search when its effort was used up.
 func (c *pinnedCase) plans(t *testing.T, p *Planner) string {
 	var lines []string
 	r := rand.New(rand.NewPCG(uint64(c.steps*100+len(c.name)), uint64(c.name[len(c.name)-1])))

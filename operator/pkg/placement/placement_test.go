@@ -9,7 +9,7 @@ import (
 )
 
 func TestEveryPlacementIsValid(t *testing.T) {
-	var p Planner // one for all: what it remembers must not matter
+	var p Planner // one planner for all, to detect leftover state
 	for seed := range worlds(150) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		pr := randomProblem(r, 2)
@@ -23,7 +23,7 @@ func TestEveryPlacementIsValid(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, full, again, "seed %d", seed)
 
-		// the same experts on other ranks: some died, some came, some are smaller
+		// The same experts on other ranks: some died, some are new, some are smaller.
 		next := randomProblem(rand.New(rand.NewPCG(seed, 2)), 2)
 		next.Layers = nil
 		for range pr.Layers {
@@ -47,7 +47,7 @@ func TestEveryPlacementIsValid(t *testing.T) {
 	}
 }
 
-// An incremental plan is never worse than staying, the price of its moves included.
+// An incremental plan is never worse than staying, with the price of its moves included.
 func TestIncrementalPays(t *testing.T) {
 	var p Planner
 	for seed := range worlds(150) {
@@ -86,7 +86,7 @@ func TestAFirstStepIsAFullPlan(t *testing.T) {
 	}
 }
 
-// The peak is that of what lies in the slots, to the last bit, not what a search of many sums and differences made of it.
+// The peak is that of the slots, to the last bit, not the search's running sum.
 func TestPeaksAreOfTheSlots(t *testing.T) {
 	var p Planner
 	r := rand.New(rand.NewPCG(1, 12))
@@ -118,7 +118,7 @@ func TestPeaksAreOfTheSlots(t *testing.T) {
 	}
 }
 
-// Names of ranks and experts do not matter to the balance of a full plan beyond ties.
+// Apart from ties, the numbering of ranks and experts does not affect the balance of a full plan.
 func TestNamesDoNotMatter(t *testing.T) {
 	var p Planner
 	worst := 1.0
@@ -140,10 +140,10 @@ func TestNamesDoNotMatter(t *testing.T) {
 			worst = min(worst, min(x, y)/max(x, y))
 		}
 	}
-	require.Greater(t, worst, 0.94) // 0.953 measured, by ranks of one slot and unlike speeds
+	require.Greater(t, worst, 0.94) // 0.953 measured, with ranks of one slot and different speeds
 }
 
-// A dead rank: its experts are on others, and survivors keep nearly all they had.
+// A dead rank: its experts are on other ranks, and survivors keep nearly all of theirs.
 func TestDeadRankIsRepaired(t *testing.T) {
 	var p Planner
 	gen := newDrifting(4, 64)
@@ -205,7 +205,7 @@ func TestDriftingWindows(t *testing.T) {
 	require.Less(t, 4*moves, free)
 }
 
-// Tokens by source: the cost term brings replicas near, at no balance.
+// Tokens by source: the cost term brings replicas near, at no cost in balance.
 func TestDemandBySource(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 5))
 	pr := &Problem{Ranks: evenRanks(16, 5)}
@@ -293,8 +293,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// Groups kept in nodes: nearly all tokens stay in the node of their group at nearly the
-// balance of a free plan; a node's dead rank or a group too large does not break it.
+// Groups kept in nodes: nearly all tokens stay in the node of their group at nearly the balance of a free plan. A dead
+// rank or an oversized group does not break it.
 func TestGroupsStayInNodes(t *testing.T) {
 	var p Planner
 	gen := newDrifting(6, 256)
@@ -319,7 +319,7 @@ func TestGroupsStayInNodes(t *testing.T) {
 	free, err := p.Full(pr, Options{Groups: IgnoreGroups})
 	require.NoError(t, err)
 	require.False(t, free.Hierarchical)
-	for e := range pr.Groups { // one group with all but one: no node can hold it
+	for e := range pr.Groups { // one group has all experts but one: no node can hold it
 		pr.Groups[e] = min(e, 1)
 	}
 	got, err := p.Full(pr, Options{})
@@ -331,7 +331,7 @@ func TestGroupsStayInNodes(t *testing.T) {
 	require.ErrorContains(t, err, "do not fit whole")
 }
 
-// homeOf is the largest share of tokens that any node per group could claim as its own.
+// homeOf is the maximum share of tokens served at home, over the choice of a home node per group.
 func homeOf(pr *Problem, p *Placement, l int) float64 {
 	count := make([]int, p.Experts)
 	for _, e := range p.Layer(l) {

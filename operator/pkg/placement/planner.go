@@ -2,21 +2,19 @@ package placement
 
 // Options of a plan. The zero value is a plan for balance alone.
 type Options struct {
-	// Price of one moved slot: by how much the peak over the mean of a layer must fall to
-	// pay for it (PriceOf computes it). Only the incremental mode asks.
+	// Price of one moved slot: the decrease of a layer's peak over mean that pays for it (PriceOf computes it). Only
+	// the incremental mode and Least use it.
 	Price float64
-	// Locality is what a token served on the rank that asks for it is worth, in tokens of
-	// the peak (0: nothing). A token served in the node of the asking rank is worth half of it.
-	// It needs Layer.BySource.
+	// Locality is the value of a token served on its source rank, in tokens of the peak (0: none). A token served in
+	// the node of its source rank is worth half of it. It needs Layer.BySource.
 	Locality float64
-	// Groups says whether Full keeps groups of experts in a node; it needs Problem.Groups.
+	// Groups selects whether Full keeps groups of experts in a node; it needs Problem.Groups.
 	Groups GroupPolicy
 }
 
-// PriceOf is the price of a moved slot: its bytes take bytes/bandwidth seconds, and a layer
-// whose peak over mean falls by one saves layerSeconds in each of the steps until the load
-// has drifted away. overlap is the share of the copy's time that the engine does not feel
-// (0: it stands still, 1: free).
+// PriceOf returns the price of a moved slot: its bytes take bytes/bandwidth seconds, and a layer whose peak over mean
+// falls by one saves layerSeconds in each step until the load has drifted away. overlap is the share of the copy's time
+// that does not delay the engine (0: it is stopped, 1: free).
 func PriceOf(bytes, bytesPerSecond, layerSeconds, steps, overlap float64) float64 {
 	if bytesPerSecond <= 0 || layerSeconds <= 0 || steps <= 0 {
 		return 0
@@ -28,11 +26,11 @@ func PriceOf(bytes, bytesPerSecond, layerSeconds, steps, overlap float64) float6
 type Figures struct {
 	Peak  float64 // time of the slowest rank, even split between replicas
 	Mean  float64 // time of each rank if all were equal
-	Bound float64 // no even split is below: the larger of the mean and the hottest replica's share
-	Moved int     // (rank, expert) held now and not in the old placement
-	Local float64 // share of tokens served on the rank that asks; 0 without BySource
-	Near  float64 // share of tokens served in the node of the rank that asks, own rank included
-	Home  float64 // share of tokens served in the node of their group, where groups are kept; else 0
+	Bound float64 // lower bound for even splits: the larger of the mean and the hottest replica's share
+	Moved int     // (rank, expert) pairs that are not in the old placement
+	Local float64 // share of tokens served on their source rank; 0 without BySource
+	Near  float64 // share of tokens served in the node of their source rank, own rank included
+	Home  float64 // share of tokens served in the node of their group, if groups are kept; else 0
 }
 
 // Balance is mean over peak: 1 is best. A layer without load is balanced.
@@ -43,15 +41,15 @@ func (f Figures) Balance() float64 {
 	return f.Mean / f.Peak
 }
 
-// Result is a placement and what it is worth.
+// Result is a placement and its figures.
 type Result struct {
 	Placement    *Placement
 	Layers       []Figures
 	Hierarchical bool // groups were kept in nodes
 }
 
-// Balance is the sum of means over the sum of peaks (as the open evaluators aggregate it),
-// and the worst layer's balance.
+// Balance returns the sum of means over the sum of peaks (as the open evaluators aggregate it), and the worst layer's
+// balance.
 func (r *Result) Balance() (all, worst float64) {
 	sum := Figures{}
 	worst = 1
@@ -63,7 +61,7 @@ func (r *Result) Balance() (all, worst float64) {
 	return sum.Balance(), worst
 }
 
-// Moved is the number of moved slots over all layers.
+// Moved returns the number of moved slots over all layers.
 func (r *Result) Moved() int {
 	n := 0
 	for _, f := range r.Layers {
@@ -72,8 +70,8 @@ func (r *Result) Moved() int {
 	return n
 }
 
-// Planner holds the work arrays, so that planning again allocates the result only. The zero
-// value is ready. Not for concurrent use.
+// Planner holds the work arrays, so that repeated planning allocates only the result. The zero value is ready. Not for
+// concurrent use.
 type Planner struct {
 	state         state
 	heap          []uint64
@@ -87,11 +85,11 @@ type Planner struct {
 	hot           []wish    // of the experts of the rank to relieve
 	most, mostHot float64   // relief of any expert, of one in hot
 	excess        []float64 // [rank]
-	keep          []bool    // [expert] its replicas stay, in the layer at hand
+	keep          []bool    // [expert] its replicas stay, in the current layer
 	others        []other
 	cold          []int32
-	best          []int32 // [slot] the best found, while the search tries others
-	from          []int32 // [slot] what the next try is shaken from
+	best          []int32 // [slot] the best so far, while the search tries others
+	from          []int32 // [slot] the starting point of the next try
 	delta         []float64
 	touch         []int32
 	log           []step
@@ -100,7 +98,7 @@ type Planner struct {
 	groups        grouping
 }
 
-// Full finds the best balance, and of the placements alike keeps the one that moves least.
+// Full finds the best balance, and keeps as much of the old placement as equal balance allows.
 func (p *Planner) Full(problem *Problem, o Options) (*Result, error) {
 	c, err := problem.check()
 	if err != nil {
@@ -134,7 +132,7 @@ func (p *Planner) begin(problem *Problem, c *checked) *Result {
 	return &Result{Placement: &Placement{Experts: c.experts, Start: c.start, Slot: make([]int32, n*len(c.load))}, Layers: make([]Figures, len(c.load))}
 }
 
-// fastest is the least time that a token takes on any rank.
+// fastest is the shortest time that a token takes on any rank.
 func (p *Planner) fastest() float64 {
 	s := &p.state
 	least := s.slow[s.live[0]]
@@ -144,7 +142,7 @@ func (p *Planner) fastest() float64 {
 	return least
 }
 
-// settle ends a layer of a free plan: near the tokens, seated like the old placement, figures.
+// settle completes a layer of a free plan: near the tokens, seated like the old placement, with figures.
 func (p *Planner) settle(problem *Problem, r *Result, l int, bound float64, o Options) {
 	s := &p.state
 	p.ask.ready(s, problem, l, o)
@@ -153,7 +151,7 @@ func (p *Planner) settle(problem *Problem, r *Result, l int, bound float64, o Op
 	p.figures(problem, r, l, bound)
 }
 
-// figures from what lies in the slots, not from what the search kept up.
+// figures computes the figures from the slots, not from the search's running values.
 func (p *Planner) figures(problem *Problem, r *Result, l int, bound float64) {
 	s := &p.state
 	s.settle()
@@ -167,7 +165,7 @@ func (p *Planner) figures(problem *Problem, r *Result, l int, bound float64) {
 	r.Layers[l] = f
 }
 
-// moved counts the (rank, expert) of a layer that the old placement lacks.
+// moved counts the (rank, expert) pairs of a layer that the old placement lacks.
 func moved(old, now *Placement, l int, a *aligner) int {
 	n := 0
 	for g := range now.Ranks() {

@@ -1,10 +1,9 @@
-// Package placement decides where each expert lives. A layer has a load per expert (tokens
-// in a window), a rank has slots, a slot holds one replica of one expert, and the replicas
-// of an expert share its load. The aim is a low peak: the time of the slowest rank.
+// Package placement decides which rank holds each expert. A layer has a load per expert (tokens in a window), a rank
+// has slots, a slot holds one replica of one expert, and the replicas of an expert share its load. The goal is a low
+// peak: the time of the slowest rank.
 //
-// Words: the time of a rank is its load over its speed; the mean is the whole load over the
-// sum of speeds; balancedness is mean over peak, 1 at best. Pure: no I/O, no clock, no
-// globals; equal input gives equal output.
+// Terms: the time of a rank is its load over its speed; the mean is the whole load over the sum of speeds; balancedness
+// is mean over peak, at most 1. Pure: no I/O, no clock, no globals; equal input gives equal output.
 package placement
 
 import (
@@ -13,53 +12,53 @@ import (
 	"math"
 )
 
-// Empty marks a slot that holds nothing.
+// Empty marks an empty slot.
 const Empty int32 = -1
 
-// ErrInput is wrapped by every error about what the caller gave.
+// ErrInput is wrapped by every error about invalid input.
 var ErrInput = errors.New("placement: bad input")
 
 // Rank is one accelerator.
 type Rank struct {
-	Slots int     // physical experts it can hold per layer; 0: it is dead or leaves
-	Speed float64 // tokens per unit of time against a normal rank; 0 means 1
+	Slots int     // physical experts it can hold per layer; 0: it is dead or leaving
+	Speed float64 // tokens per unit of time relative to a normal rank; 0 means 1
 	Node  int     // ranks of one node share a number, any number
 }
 
 // Layer is the demand of one MoE layer.
 type Layer struct {
-	// Load [expert]: tokens in a window. May be nil where BySource is given.
+	// Load [expert]: tokens in a window. May be nil if BySource is given.
 	Load []float64
-	// BySource [rank][expert], optional: the same tokens by the rank that asks.
+	// BySource [rank][expert], optional: the same tokens by source rank.
 	BySource [][]float64
 }
 
-// Problem is what a plan is made for. All layers have the same number of experts.
+// Problem is the input of a plan. All layers have the same number of experts.
 type Problem struct {
 	Layers []Layer
 	Ranks  []Rank
-	// Groups [expert], optional: experts of a group are routed together (DeepSeek-V3 has 8
-	// groups), so a group is best kept in one node. Any numbers.
+	// Groups [expert], optional: experts of a group are routed together (DeepSeek-V3 has 8 groups), so a group is best
+	// kept in one node. Group numbers are arbitrary.
 	Groups []int
-	// Old is what lies where, optional. Its ranks are numbered as Ranks; it may have fewer
-	// or more of them and other slot counts.
+	// Old is the old placement, optional. It numbers ranks as Ranks does; it may have fewer or more of them and other
+	// slot counts.
 	Old *Placement
 }
 
-// Placement says which expert lies in which slot. Slots of a rank are consecutive.
+// Placement assigns experts to slots. Slots of a rank are consecutive.
 type Placement struct {
 	Experts int
 	Start   []int32 // [rank+1]: first slot of the rank; the last is the number of slots
 	Slot    []int32 // [layer*slots+slot]: expert or Empty
 }
 
-// Ranks is the number of ranks.
+// Ranks returns the number of ranks.
 func (p *Placement) Ranks() int { return len(p.Start) - 1 }
 
-// Slots is the number of slots of a layer, over all ranks.
+// Slots returns the number of slots of a layer, over all ranks.
 func (p *Placement) Slots() int { return int(p.Start[len(p.Start)-1]) }
 
-// Layers is the number of layers.
+// Layers returns the number of layers.
 func (p *Placement) Layers() int {
 	if p.Slots() == 0 {
 		return 0
@@ -67,15 +66,15 @@ func (p *Placement) Layers() int {
 	return len(p.Slot) / p.Slots()
 }
 
-// Layer are the slots of a layer, rank by rank: a view.
+// Layer returns the slots of a layer, rank by rank: a view.
 func (p *Placement) Layer(l int) []int32 { n := p.Slots(); return p.Slot[l*n : (l+1)*n : (l+1)*n] }
 
-// Rank are the slots of a rank in a layer: a view.
+// Rank returns the slots of a rank in a layer: a view.
 func (p *Placement) Rank(l, rank int) []int32 {
 	return p.Layer(l)[p.Start[rank]:p.Start[rank+1]:p.Start[rank+1]]
 }
 
-// Valid says what is wrong with the placement, or nil: shape, experts in range.
+// Valid checks shape and range of experts.
 func (p *Placement) Valid() error {
 	if len(p.Start) < 2 || p.Start[0] != 0 {
 		return fmt.Errorf("%w: a placement needs Start of ranks+1 numbers from 0, has %d", ErrInput, len(p.Start))
@@ -97,10 +96,10 @@ func (p *Placement) Valid() error {
 	return nil
 }
 
-// checked is a problem found good, in the form the search wants.
+// checked is a valid problem in the form that the search uses.
 type checked struct {
 	experts int
-	start   []int32     // [rank+1], slots that are of use: no rank needs more than one per expert
+	start   []int32     // [rank+1], usable slots: no rank needs more than one per expert
 	speed   []float64   // [rank]
 	load    [][]float64 // [layer][expert]
 	speeds  float64     // of ranks with slots
@@ -174,7 +173,7 @@ func (l *Layer) experts() int {
 	return len(l.Load)
 }
 
-// loads of a layer, each found good.
+// loads returns the validated loads of a layer.
 func (p *Problem) loads(l, experts int) ([]float64, error) {
 	layer := &p.Layers[l]
 	if n := layer.experts(); n != experts {
@@ -210,7 +209,7 @@ func (p *Problem) loads(l, experts int) ([]float64, error) {
 		}
 		total += w
 	}
-	// the squares of loads must stay finite too
+	// The squares of loads must stay finite too.
 	if total > math.Sqrt(math.MaxFloat64) {
 		return nil, fmt.Errorf("%w: layer %d: its loads sum to %v, too much for arithmetic", ErrInput, l, total)
 	}

@@ -30,7 +30,7 @@ func TestPlacementsThatAreNone(t *testing.T) {
 	require.Equal(t, 2, (&Placement{Start: []int32{0, 1}, Slot: []int32{0, 0}}).Layers())
 }
 
-// What is just within the limits of a problem is planned, what is just beyond is refused.
+// Values just within the limits of a problem are accepted, values just beyond are rejected.
 func TestLimitsOfAProblem(t *testing.T) {
 	large := math.Sqrt(math.MaxFloat64)
 	good := func() *Problem {
@@ -77,7 +77,7 @@ func TestLimitsOfAProblem(t *testing.T) {
 	require.NoError(t, badLoad(bySource(0.25, 0, 0)))
 }
 
-// badLoad is what a plan says of loads by source alone.
+// badLoad is the error of a plan with loads by source only.
 func badLoad(change func(*Problem)) error {
 	pr := &Problem{Layers: []Layer{{}}, Ranks: evenRanks(2, 2)}
 	change(pr)
@@ -89,12 +89,12 @@ func badLoad(change func(*Problem)) error {
 	return verify(pr, got)
 }
 
-// bySource has the first rank ask for these, and the other for nothing.
+// bySource gives this load to the first rank, and none to the other.
 func bySource(load ...float64) func(*Problem) {
 	return func(p *Problem) { p.Layers[0].BySource = [][]float64{load, {0, 0, 0}} }
 }
 
-// More slots than an index counts: only by very many ranks that hold very many experts.
+// More slots than an index can count: possible only with very many ranks and experts.
 func TestSlotsAreCounted(t *testing.T) {
 	const experts = 1 << 21
 	pr := &Problem{Layers: []Layer{{Load: make([]float64, experts)}}, Ranks: evenRanks(1<<10, experts)}
@@ -102,7 +102,7 @@ func TestSlotsAreCounted(t *testing.T) {
 	require.ErrorContains(t, err, "more than 2147483647 slots up to rank 1023")
 }
 
-// The most slots are as many as an index counts; that many are too many to plan for in a test.
+// The maximum number of slots is that of an index; a plan with that many is too large for a test.
 func TestTheMostSlots(t *testing.T) {
 	pr := &Problem{Ranks: []Rank{{Slots: math.MaxInt32}}}
 	c := &checked{experts: math.MaxInt32, start: make([]int32, 2), speed: make([]float64, 1)}
@@ -110,7 +110,7 @@ func TestTheMostSlots(t *testing.T) {
 	require.Equal(t, []int32{0, math.MaxInt32}, c.start)
 }
 
-// What the source ranks ask for may differ from the load by a millionth of it, or of a token.
+// The sum over source ranks may differ from the load by a millionth of it, or of a token.
 func TestRoundingOfSources(t *testing.T) {
 	pr := &Problem{Ranks: evenRanks(1, 1), Layers: []Layer{{Load: []float64{0}, BySource: [][]float64{{1e-6}}}}}
 	_, err := pr.loads(0, 1)

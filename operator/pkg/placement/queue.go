@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// queues hold the ranks with room, one heap by load for each speed: among ranks of a speed
-// the one with least load is done first, whatever is added.
+// queues hold the ranks with room, one heap by load for each speed: among ranks of one speed, the one with least load
+// finishes first, whatever is added.
 type queues struct {
-	heaps [][]uint64 // ranks by load, which does not change while a rank waits
+	heaps [][]uint64 // ranks by load, which does not change while they are in the heap
 	low   uint64
 	class []int32 // [rank]
 	order []int32
@@ -28,13 +28,12 @@ func (q *queues) fill(s *state) {
 			q.heaps[n-1] = q.heaps[n-1][:0]
 		}
 		q.class[g] = int32(n - 1)
-		q.heaps[n-1] = append(q.heaps[n-1], leastFirst(0, g, q.low)) // nothing lies there yet: in order of ranks it is a heap
+		q.heaps[n-1] = append(q.heaps[n-1], leastFirst(0, g, q.low)) // all loads are 0: in order of ranks it is a heap
 	}
 	q.heaps = q.heaps[:n]
 }
 
-// first is the class whose first rank would be first done with its load and share; -1: no
-// rank has room.
+// first is the class whose first rank would finish first with its load and share; -1: no rank has room.
 func (q *queues) first(s *state, share float64) int {
 	best, least := -1, 0.0
 	for c, h := range q.heaps {
@@ -52,7 +51,7 @@ func (q *queues) first(s *state, share float64) int {
 // head is the first rank of a class.
 func (q *queues) head(class int) int32 { return int32(q.heaps[class][0] & q.low) }
 
-// pop takes the first rank of a class out.
+// pop removes the first rank of a class.
 func (q *queues) pop(class int) int32 {
 	h := q.heaps[class]
 	g, last := q.head(class), h[len(h)-1]
@@ -63,7 +62,7 @@ func (q *queues) pop(class int) int32 {
 	return g
 }
 
-// later puts the first rank of a class where its load wants it now.
+// later moves the first rank of a class to its place by its current load.
 func (q *queues) later(class int, s *state) {
 	g := q.head(class)
 	sink(q.heaps[class], 0, leastFirst(s.load[g], g, q.low))

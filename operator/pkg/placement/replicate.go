@@ -1,13 +1,12 @@
 package placement
 
-// replicate sets count: one replica each, then the next to the expert whose replicas are
-// hottest, until the slots are used up. That greedy reaches r*, the least possible largest
-// load of a replica (reference: DeepSeek-EPLB's second step), which it returns.
+// replicate sets count: one replica each, then one more for the expert with the hottest replicas, until the slots are
+// used up. This greedy method reaches r*, the minimum possible largest load of a replica (reference: DeepSeek-EPLB's
+// second step), which it returns.
 //
-// A rank holds an expert once, so counts must be realisable: with s[g] slots, the k experts
-// with most replicas have at most sum over g of min(s[g], k) (Gale and Ryser). Sets of
-// counts under such bounds form a polymatroid, so the greedy stays exact: an expert that is
-// full once is full for good.
+// A rank holds an expert once, so counts must be realisable: with s[g] slots, the k experts with most replicas have at
+// most sum over g of min(s[g], k) (Gale and Ryser). Sets of counts under such bounds form a polymatroid, so the greedy
+// method stays exact: an expert that is full once stays full.
 func (p *Planner) replicate() float64 {
 	s := &p.state
 	h, low := p.heap[:0], lowBits(s.experts)
@@ -21,7 +20,7 @@ func (p *Planner) replicate() float64 {
 	hottest := func() float64 { e := h[0] & low; return s.w[e] / float64(s.count[e]) }
 	star, capped := 0.0, false
 	p.fit.reset(s)
-	for spare := s.slots - s.experts; spare > 0; { // then some expert may have one more
+	for spare := s.slots - s.experts; spare > 0; { // some expert can have one more as long as slots are left
 		e := int32(h[0] & low)
 		if p.fit.more(s.count[e]) {
 			s.count[e]++
@@ -29,7 +28,7 @@ func (p *Planner) replicate() float64 {
 			spare--
 			continue
 		}
-		if !capped { // the hottest one from now on
+		if !capped { // the hottest one from here on
 			star, capped = hottest(), true
 		}
 		last := h[len(h)-1]
@@ -47,11 +46,11 @@ func (p *Planner) replicate() float64 {
 	return star
 }
 
-// fit answers whether an expert may have one replica more.
+// fit checks whether an expert may have one more replica.
 type fit struct {
 	even bool
 	most int32   // ranks that have slots
-	with []int32 // [c] experts of count c, only if uneven; of count 1 nobody asks
+	with []int32 // [c] experts of count c, only if uneven; count 1 is not needed
 	room []int64 // [k] sum over ranks of min(slots, k), only if uneven
 }
 
@@ -61,7 +60,7 @@ func (f *fit) reset(s *state) {
 	for _, g := range s.live {
 		f.even = f.even && s.start[g+1]-s.start[g] == s.start[first+1]-s.start[first]
 	}
-	if f.even { // then only the number of ranks binds
+	if f.even { // only the number of ranks limits
 		return
 	}
 	f.with = grow(f.with, int(f.most)+1)
@@ -80,7 +79,7 @@ func (f *fit) reset(s *state) {
 	}
 }
 
-// more raises one count from c to c+1, if that can be realised.
+// more raises one count from c to c+1 if that can be realised.
 func (f *fit) more(c int32) bool {
 	if c >= f.most {
 		return false
@@ -90,10 +89,10 @@ func (f *fit) more(c int32) bool {
 	}
 	f.with[c]--
 	f.with[c+1]++
-	// The sum of the k largest counts is linear between the ends of a run of equal counts,
-	// and room is concave: only the ends of runs can bind.
+	// The sum of the k largest counts is linear between the ends of a run of equal counts, and room is concave: only
+	// the ends of runs can be binding.
 	k, sum := int64(0), int64(0)
-	for x := f.most; x > 1; x-- { // all down to 1 are as many as there are slots at most
+	for x := f.most; x > 1; x-- { // all experts with count 1 or more fit: there are at least as many slots
 		n := int64(f.with[x])
 		k, sum = k+n, sum+n*int64(x)
 		if sum > f.room[k] {

@@ -5,15 +5,16 @@ import (
 	"slices"
 )
 
-// Where room is made: on so many ranks, coldest first, each time with spare slots of so many others.
+// Limits of the search for room: roomRanks ranks, coldest first, each with spare slots of roomOthers others.
 const (
 	roomRanks  = 8
 	roomOthers = 4
 )
 
-// makeRoom does two changes at once where no single one relieves rank hot: a rank whose experts have no other replica can take none, until one of its experts
-// moves into a spare slot elsewhere, which alone relieves nobody. A spare slot is empty, or its expert has another replica. Of what is looked at it does
-// the pair that takes away most load over the aim; not ok: none does.
+// makeRoom makes two changes together if no single one relieves rank hot: a rank whose experts have no other replica
+// can take none, until one of its experts moves into a spare slot elsewhere, which alone relieves no rank. A spare slot
+// is empty, or its expert has another replica. Of the tried pairs it applies the one that removes most load over the
+// aim; not ok: none does.
 func (p *Planner) makeRoom(hot int32, to aim) bool {
 	s := &p.state
 	var experts []int32 // of the hottest rank
@@ -68,7 +69,7 @@ func (p *Planner) makeRoom(hot int32, to aim) bool {
 	return false
 }
 
-// allExcess over the aim, of all ranks.
+// allExcess is the load over the aim of all ranks.
 func (p *Planner) allExcess(to aim) float64 {
 	sum := 0.0
 	for _, g := range p.state.live {
@@ -88,7 +89,8 @@ func (p *Planner) single(g int32) int32 {
 	return at
 }
 
-// spare is the slot of a rank that can best take expert b: an empty one, or that of the expert that is missed least, but not of e; -1: none.
+// spare is the slot of a rank that can best take expert b: an empty one, or that of the least needed expert, but not of
+// e; -1: none.
 func (p *Planner) spare(g, b, e int32) int32 {
 	s, at := &p.state, int32(-1)
 	if s.has[s.at(g, b)] {

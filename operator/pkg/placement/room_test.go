@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// One expert has nearly all load, and what must leave for its copies has no copy: steps without a price reach the balance that is to be had, from any
-// placement with empty or useless slots.
+// One expert has nearly all load, and the experts that must leave for its copies have no copy. Without a price, steps
+// reach the best possible balance from any placement with empty or useless slots.
 func TestIncremental_WhenRoomMustBeMade(t *testing.T) {
 	var p Planner
 	for seed := range worlds(300) {
@@ -22,7 +22,7 @@ func TestIncremental_WhenRoomMustBeMade(t *testing.T) {
 		load := make([]float64, experts)
 		hot := r.IntN(experts)
 		load[hot] = 1000
-		lists := make([][]int32, ranks) // one copy of each in any order, then useless copies or nothing
+		lists := make([][]int32, ranks) // one copy of each in random order, then useless copies or nothing
 		free := r.Perm(ranks * slots)
 		for e := range experts {
 			g := free[e] / slots

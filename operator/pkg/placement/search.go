@@ -6,25 +6,25 @@ import (
 )
 
 const (
-	// StopWithin of the bound the search ends: a peak this close is as good as the bound. Less than
-	// a rank's load changes from one step to the next.
+	// StopWithin of the bound the search ends: a peak this close is as good as the bound. The difference is smaller
+	// than the change of a rank's load from one step to the next.
 	StopWithin = 9e-4
-	// effort is the number of changes that the search looks at in a layer after the first
-	// descent got stuck far above the bound; it bounds time where the bound cannot be
-	// reached. Where there is less than `much` to gain, it is proportionally smaller.
+	// effort is the number of changes that the search evaluates in a layer after the first descent stopped far above
+	// the bound. It limits the time if the bound cannot be reached. With less than `much` to gain, it is proportionally
+	// smaller.
 	effort = 1 << 18
 	much   = 0.01
-	// slack by which a try may be worse than the best and still be where the next starts.
+	// slack by which a try may be worse than the best and still be the start of the next.
 	slack = 0.05
-	// fewRanks are looked at for an exchange even when one was found.
+	// fewRanks are tried for an exchange even after one was found.
 	fewRanks = 3
 )
 
-// improve lowers the peak by descents, the later ones from shaken copies of the best.
+// improve lowers the peak by descents; the later ones start from shaken copies of the best.
 func (p *Planner) improve(bound float64) {
 	s := &p.state
 	goal := bound * (1 + StopWithin)
-	left := math.MaxInt // descents end by themselves
+	left := math.MaxInt // the first descent needs no limit: it ends by itself
 	peak := p.descend(goal, &left)
 	if peak <= goal*(1+StopWithin) { // one rank alone is at its bound
 		return
@@ -36,7 +36,7 @@ func (p *Planner) improve(bound float64) {
 	random := rand.New(rand.NewPCG(uint64(s.slots), uint64(s.experts)))
 	for left > 0 && peak > goal {
 		p.shake(random)
-		left -= round // a shake and a way back cost time too
+		left -= round // a shake and a restore cost time too
 		now := p.descend(goal, &left)
 		switch {
 		case now < peak*(1-1e-12):
@@ -52,7 +52,7 @@ func (p *Planner) improve(bound float64) {
 	p.restore(p.best)
 }
 
-// restore brings back a copy of the slots.
+// restore resets the state to a copy of the slots.
 func (p *Planner) restore(slot []int32) {
 	s := &p.state
 	for e := range s.head {
@@ -73,7 +73,7 @@ func (p *Planner) restore(slot []int32) {
 	s.settle()
 }
 
-// shake makes a few changes at random, of both kinds. A full plan has no empty slots.
+// shake makes a few random changes, of both kinds. A full plan has no empty slots.
 func (p *Planner) shake(random *rand.Rand) {
 	s := &p.state
 	for range 1 + random.IntN(12) {
@@ -92,16 +92,15 @@ func (p *Planner) shake(random *rand.Rand) {
 	}
 }
 
-// mayExchange: no rank gets an expert that it holds, so two slots of one rank never do.
+// mayExchange: no rank may get an expert that it already holds, so two slots of one rank never qualify.
 func (p *Planner) mayExchange(i, j int32) bool {
 	s := &p.state
 	g, h, a, b := s.rankOf[i], s.rankOf[j], s.slot[i], s.slot[j]
 	return a != b && (a == Empty || !s.has[s.at(h, a)]) && (b == Empty || !s.has[s.at(g, b)])
 }
 
-// descend changes the hottest rank until its time is at most goal or no change helps, and
-// returns the peak. A change helps if all ranks it touches end below the present peak: so
-// the peak falls, or fewer ranks have it.
+// descend changes the hottest rank until its time is at most goal or no change helps, and returns the peak. A change
+// helps if all ranks that it touches end below the current peak: then the peak falls, or fewer ranks have it.
 func (p *Planner) descend(goal float64, left *int) float64 {
 	s := &p.state
 	for {
@@ -114,7 +113,7 @@ func (p *Planner) descend(goal float64, left *int) float64 {
 			continue
 		}
 		if peak <= goal*(1+StopWithin) {
-			return peak // near enough not to look at changes that cost more to find
+			return peak // close enough to skip changes that cost more to find
 		}
 		j, e, ok := p.replica(g, peak, left)
 		if !ok {
@@ -127,9 +126,9 @@ func (p *Planner) descend(goal float64, left *int) float64 {
 	}
 }
 
-// exchange finds a pair of slots, one of them on rank g, whose exchange leaves the two ranks
-// well: coldest ranks first, as they have most room. It ends with the first pair that brings
-// both to the goal, or with the best pair of the first few ranks that have any.
+// exchange finds a pair of slots, one of them on rank g, whose exchange leaves the two ranks best: coldest ranks first,
+// because they have most room. It ends with the first pair that brings both to the goal, or with the best pair of the
+// first few ranks that have any.
 func (p *Planner) exchange(g int32, peak, goal float64, left *int) (i, j int32, ok bool) {
 	s := &p.state
 	p.cold = p.cold[:0]
@@ -138,7 +137,7 @@ func (p *Planner) exchange(g int32, peak, goal float64, left *int) (i, j int32, 
 			p.cold = append(p.cold, h)
 		}
 	}
-	limit := peak * (1 - 1e-12) // below rounding a change is none
+	limit := peak * (1 - 1e-12) // ignores changes below rounding
 	least := limit
 	for n := 1; len(p.cold) > 0 && least > goal && (n <= fewRanks || least == limit); n++ {
 		h := p.popColdest()
@@ -150,7 +149,7 @@ func (p *Planner) exchange(g int32, peak, goal float64, left *int) (i, j int32, 
 	return i, j, least < limit
 }
 
-// popColdest takes the rank with the least time out of p.cold.
+// popColdest removes the rank with the least time from p.cold.
 func (p *Planner) popColdest() int32 {
 	s, at := &p.state, 0
 	for k, h := range p.cold {
@@ -197,9 +196,8 @@ func (p *Planner) exchangeWith(g, h int32, limit, goal float64) (i, j int32, lea
 	return i, j, least
 }
 
-// replica finds the change of one replica that leaves the ranks it touches best: a slot
-// that is empty or whose expert has another replica gets an expert of rank hot, or a slot
-// of rank hot gets any expert.
+// replica finds the change of one replica that leaves its touched ranks best: a slot that is empty or whose expert has
+// another replica gets an expert of rank hot, or a slot of rank hot gets any expert.
 func (p *Planner) replica(hot int32, peak float64, left *int) (slot, expert int32, ok bool) {
 	s := &p.state
 	least := peak * (1 - 1e-12)
@@ -208,7 +206,7 @@ func (p *Planner) replica(hot int32, peak float64, left *int) (slot, expert int3
 		if b != Empty && s.count[b] < 2 || s.has[s.at(s.rankOf[j], e)] {
 			return
 		}
-		g, t := s.rankOf[j], s.more[e] // exact for the slot's own rank, which holds e in no other slot, nor b
+		g, t := s.rankOf[j], s.more[e] // exact for the slot's rank, which holds e and b in no other slot
 		if b != Empty {
 			t -= s.share[b]
 		}
@@ -240,8 +238,8 @@ func (p *Planner) replica(hot int32, peak float64, left *int) (slot, expert int3
 	return slot, expert, ok
 }
 
-// peakAfter is the largest time among rank hot and the ranks whose load changes when slot j
-// gets expert e, or +Inf if that is not below the limit.
+// peakAfter is the largest time among rank hot and the ranks whose load changes when slot j gets expert e, or +Inf if
+// that is not below the limit.
 func (p *Planner) peakAfter(hot, j, e int32, limit float64) float64 {
 	p.changes(j, e)
 	s := &p.state
@@ -258,7 +256,7 @@ func (p *Planner) peakAfter(hot, j, e int32, limit float64) float64 {
 	return worst
 }
 
-// changes sets delta on the ranks in touch: what slot j does to the loads when it gets e.
+// changes sets delta on the ranks in touch: the change of the loads if slot j gets e.
 func (p *Planner) changes(j, e int32) {
 	s := &p.state
 	if len(p.delta) != s.ranks {

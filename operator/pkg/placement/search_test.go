@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// times of all ranks when the slots hold this.
+// timesOf returns the times of all ranks for this content of the slots.
 func timesOf(s *state, slot []int32) []float64 {
 	count, out := make([]float64, s.experts), make([]float64, s.ranks)
 	for _, e := range slot {
@@ -31,7 +31,7 @@ func with(slot []int32, j, e int32) []int32 {
 	return out
 }
 
-// replaceable: slot j may get e: the rank lacks it, and what lies there lies elsewhere too.
+// replaceable: slot j may get e: the rank lacks it, and the slot's expert has another replica.
 func replaceable(s *state, j, e int32) bool {
 	for k := s.start[s.rankOf[j]]; k < s.start[s.rankOf[j]+1]; k++ {
 		if s.slot[k] == e {
@@ -47,7 +47,8 @@ func replaceable(s *state, j, e int32) bool {
 	return s.slot[j] == Empty || n > 1
 }
 
-// What a change of one replica would do is foretold exactly: the peak of the ranks it touches, and the load over the aim.
+// The predicted effect of a change of one replica is exact: the peak of the ranks that it touches, and the load over
+// the aim.
 func TestAReplicaDoesWhatIsForetold(t *testing.T) {
 	for seed := range uint64(80) {
 		p, _, r := scene(t, seed)
@@ -80,7 +81,8 @@ func TestAReplicaDoesWhatIsForetold(t *testing.T) {
 	}
 }
 
-// pairs is the least larger time of ranks g and h after an exchange that takes load from g; limit if there is none below it.
+// pairs is the minimum over exchanges that take load from g of the larger time of ranks g and h; limit if none is below
+// it.
 func pairs(s *state, g, h int32, limit float64) float64 {
 	least := limit
 	before := timesOf(s, s.slot)
@@ -101,7 +103,8 @@ func pairs(s *state, g, h int32, limit float64) float64 {
 	return least
 }
 
-// An exchange is the best pair of the three coldest ranks that have one, or the first that brings both ranks to the goal.
+// An exchange is the best pair of the three coldest ranks that have one, or the first that brings both ranks to the
+// goal.
 func TestExchange(t *testing.T) {
 	found := 0
 	for seed := range uint64(200) {
@@ -114,7 +117,7 @@ func TestExchange(t *testing.T) {
 		cold := slices.DeleteFunc(slices.Clone(s.live), func(h int32) bool { return times[h] >= peak })
 		slices.SortFunc(cold, func(a, b int32) int { return cmp.Compare(times[a], times[b]) })
 		if len(slices.CompactFunc(slices.Clone(cold), func(a, b int32) bool { return times[a] == times[b] })) < len(cold) {
-			continue // which of two equally cold ones is first does not matter
+			continue // the order of two equally cold ranks is arbitrary
 		}
 		want, looks := limit, 0
 		size := func(g int32) int { return int(s.start[g+1] - s.start[g]) }
@@ -144,7 +147,8 @@ func TestExchange(t *testing.T) {
 	require.Greater(t, found, 60)
 }
 
-// The best change of one replica that relieves the hottest rank: a slot of it gets anything, or a slot elsewhere one of its experts.
+// The best change of one replica that relieves the hottest rank: one of its slots gets any expert, or another slot one
+// of its experts.
 func TestReplica(t *testing.T) {
 	found := 0
 	for seed := range uint64(150) {
@@ -172,7 +176,7 @@ func TestReplica(t *testing.T) {
 			require.True(t, replaceable(s, j, e))
 			require.InEpsilon(t, want, p.peakAfter(hot, j, e, math.Inf(1)), 1e-12, "seed %d", seed)
 		}
-		// a descent ends where neither helps
+		// A descent ends when neither helps.
 		left = math.MaxInt
 		end := p.descend(0, &left)
 		requireSound(t, s, slices.Clone(s.slot), make([]bool, s.ranks*s.experts))
@@ -188,8 +192,8 @@ func TestReplica(t *testing.T) {
 	require.Greater(t, found, 60)
 }
 
-// The search for a replica takes the first of the best, and pays a look for what is seen to be no better at once, and one for
-// each rank that another one changes.
+// The search for a replica takes the first of the best. It pays one unit of effort for a change that a quick check
+// excludes, and one per affected rank for an exact evaluation.
 func TestWhatALookForAReplicaCosts(t *testing.T) {
 	quick, exact := 0, 0
 	for seed := range uint64(100) {
@@ -238,7 +242,7 @@ func TestWhatALookForAReplicaCosts(t *testing.T) {
 	require.Positive(t, min(quick, exact))
 }
 
-// A descent that may do nothing, or that is at its goal, changes nothing.
+// A descent without effort, or at its goal, changes nothing.
 func TestADescentEnds(t *testing.T) {
 	p, _, _ := scene(t, 3)
 	before := slices.Clone(p.state.slot)

@@ -1,13 +1,13 @@
 package placement
 
-// demand is a layer's load by the rank that asks. Replicas share evenly, whoever asks, so of
-// the tokens that rank s asks of expert e, the part 1/count is served by each replica: one
-// on s saves their way, one in the node of s their way over the network. The cost term is
+// demand is a layer's load by source rank. Replicas share evenly for every source, so each replica serves 1/count of
+// the tokens from rank s for expert e: one on s saves their transfer, one in the node of s their transfer over the
+// network. The cost term is
 //
 //   - Locality * sum over slots (rank g, expert e) of share[e] * (own + node)/2 / mean
 //
-// with own and node the parts of e's tokens that g and all ranks of g's node ask for. It is
-// in units of the peak over the mean, and moves are measured by the same scale.
+// with own and node the shares of e's tokens from g and from all ranks of g's node. It is in units of the peak over the
+// mean, the scale that also measures moves.
 type demand struct {
 	on     bool
 	weight float64
@@ -44,7 +44,7 @@ func (d *demand) ready(s *state, problem *Problem, l int, o Options) {
 			}
 		}
 	}
-	if s.mean > 0 { // else there is nothing to weigh
+	if s.mean > 0 { // otherwise there is nothing to weigh
 		d.weight = o.Locality / s.mean / 2
 	}
 }
@@ -55,7 +55,7 @@ func (d *demand) worth(s *state, g, e int32) float64 {
 	return d.weight * s.share[e] * (d.own[i] + d.node[i])
 }
 
-// shares of the tokens that are served on the rank and in the node that ask.
+// shares of the tokens that are served on their source rank, and in its node.
 func (d *demand) shares(s *state) (local, near float64) {
 	if !d.on {
 		return 0, 0
@@ -75,8 +75,8 @@ func (d *demand) shares(s *state) (local, near float64) {
 	return local / total, near / total
 }
 
-// approach exchanges slots that bring tokens nearer without raising the peak, until none
-// does. Only a free plan asks: it has no moves to count.
+// approach exchanges slots as long as that brings tokens nearer without a higher peak. Only a free plan uses it,
+// because it counts no moves.
 func (p *Planner) approach(o Options) {
 	s, d := &p.state, &p.ask
 	if !d.on || o.Locality <= 0 {
@@ -104,7 +104,7 @@ func (p *Planner) approach(o Options) {
 	}
 }
 
-// nearer is what an exchange gains in worth, and the load that goes from i's rank to j's.
+// nearer returns the gain in worth of an exchange, and the load that moves from i's rank to j's.
 func (p *Planner) nearer(i, j int32) (gain, diff float64) {
 	s, d := &p.state, &p.ask
 	g, h, a, b := s.rankOf[i], s.rankOf[j], s.slot[i], s.slot[j]

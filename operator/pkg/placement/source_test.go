@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// served are the shares of a layer's tokens that are served on the rank that asks and in its node, when rank g has what rank order[g] of
-// the placement holds.
+// served returns the shares of a layer's tokens that are served on their source rank and in its node, if rank g has the
+// content of rank order[g].
 func served(pr *Problem, p *Placement, l int, order []int) (local, near float64) {
 	count := map[int32]float64{}
 	for _, e := range p.Layer(l) {
@@ -35,7 +35,7 @@ func served(pr *Problem, p *Placement, l int, order []int) (local, near float64)
 	return local, near
 }
 
-// asking is a scene whose tokens come from its ranks.
+// asking is a scene with tokens by source rank.
 func asking(t *testing.T, seed uint64, locality float64) (*Planner, *Problem, *rand.Rand) {
 	t.Helper()
 	p, pr, r := scene(t, seed)
@@ -62,7 +62,8 @@ func inOrder(n int) []int {
 	return out
 }
 
-// What an exchange gains is Locality times the tokens, over the mean, that are served nearer then: half for the node, half for the rank.
+// An exchange gains Locality times the tokens, over the mean, that are served nearer after it: half for the node, half
+// for the rank.
 func TestAnExchangeGainsWhatIsNearer(t *testing.T) {
 	for seed := range uint64(60) {
 		const locality = 0.7
@@ -94,7 +95,7 @@ func TestAnExchangeGainsWhatIsNearer(t *testing.T) {
 		require.InDelta(t, wantLocal, local, 1e-9)
 		require.InDelta(t, wantNear, near, 1e-9)
 
-		// an approach ends where no exchange brings tokens nearer at no peak
+		// An approach ends when no exchange brings tokens nearer without a higher peak.
 		_, peak := s.hottest()
 		p.approach(Options{Locality: locality})
 		requireSound(t, s, slices.Clone(s.slot), make([]bool, len(s.was)))
@@ -112,7 +113,8 @@ func TestAnExchangeGainsWhatIsNearer(t *testing.T) {
 	}
 }
 
-// Two ranks hold what the other one asks for: as these weigh the same they change places, though no rank may get hotter.
+// Two ranks each hold the expert of the other's tokens. Both experts have equal load, so they change places, though no
+// rank may get hotter.
 func TestEqualsChangePlaces(t *testing.T) {
 	pr := &Problem{Layers: []Layer{{BySource: [][]float64{{0, 4, 1}, {4, 0, 0}, {0, 0, 1}}}}, Ranks: evenRanks(3, 1)}
 	c, err := pr.check()
@@ -129,7 +131,7 @@ func TestEqualsChangePlaces(t *testing.T) {
 	require.Equal(t, []int32{1, 0, 2}, s.slot)
 }
 
-// A layer without tokens keeps its seats, also after one that has some.
+// A layer without tokens keeps its seats, even after a layer with tokens.
 func TestAnIdleLayerKeepsItsSeats(t *testing.T) {
 	asked, idle := make([][]float64, 4), make([][]float64, 4)
 	for g := range asked {
@@ -140,7 +142,7 @@ func TestAnIdleLayerKeepsItsSeats(t *testing.T) {
 	first, err := p.Full(pr, Options{Locality: 1})
 	require.NoError(t, err)
 	pr.Old = &Placement{Experts: 6, Start: first.Placement.Start, Slot: slices.Clone(first.Placement.Slot)}
-	for g := range 4 { // each rank was called like the next
+	for g := range 4 { // each rank had the name of the next
 		copy(pr.Old.Rank(1, g), first.Placement.Rank(1, (g+1)%4))
 	}
 	again, err := p.Full(pr, Options{Locality: 1})
@@ -148,7 +150,7 @@ func TestAnIdleLayerKeepsItsSeats(t *testing.T) {
 	require.Zero(t, again.Layers[1].Moved)
 }
 
-// Without tokens by source, without a price on distance or without tokens nothing is nearer.
+// Without tokens by source, without a price on distance or without tokens, no exchange is nearer.
 func TestNoDemandNoDistance(t *testing.T) {
 	nearer := 0
 	for seed := range uint64(10) {

@@ -2,9 +2,8 @@ package placement
 
 import "math"
 
-// state is one layer while it is searched: flat arrays that are reused from layer to layer.
-// Invariant outside of put and take: no rank holds two replicas of an expert, and load[g]
-// is the sum of share over the slots of rank g.
+// state is one layer during the search: flat arrays that are reused from layer to layer. Invariant outside of put and
+// take: no rank holds two replicas of an expert, and load[g] is the sum of share over the slots of rank g.
 type state struct {
 	experts, ranks, slots int
 
@@ -17,7 +16,7 @@ type state struct {
 	w     []float64 // [expert] load of the expert
 	mean  float64   // time of each rank if all were equal
 	share []float64 // [expert] load of each of its replicas: w / count
-	more  []float64 // [expert] the share if it had one replica more
+	more  []float64 // [expert] the share with one more replica
 	count []int32   // [expert] replicas
 	slot  []int32   // [slot] expert or Empty; a view of the result
 	head  []int32   // [expert] a slot that holds it, or -1
@@ -26,7 +25,7 @@ type state struct {
 	load  []float64 // [rank]
 
 	was []bool // [rank*experts+expert] held in the old placement
-	// moved is the number of (rank, expert) held now and not before. Only while was is set.
+	// moved is the number of (rank, expert) pairs held now and not before. Valid only while was is set.
 	moved int
 }
 
@@ -37,7 +36,7 @@ func grow[T any](s []T, n int) []T {
 	return s[:n]
 }
 
-// shape readies the arrays for a problem.
+// shape prepares the arrays for a problem.
 func (s *state) shape(c *checked) {
 	s.experts, s.ranks, s.slots = c.experts, len(c.speed), int(c.start[len(c.speed)])
 	s.start, s.speeds = c.start, c.speeds
@@ -105,7 +104,7 @@ func (s *state) take(j int32) {
 	}
 }
 
-// reshare spreads the load of e over its count, and corrects the ranks that hold it.
+// reshare spreads the load of e over its count, and updates the ranks that hold it.
 func (s *state) reshare(e int32) {
 	before := s.share[e]
 	s.share[e] = 0
@@ -140,7 +139,7 @@ func (s *state) unlink(j int32) {
 	s.has[s.at(s.rankOf[j], e)] = false
 }
 
-// swap exchanges what lies in slots i and j of two ranks; one of them may be empty.
+// swap exchanges the content of slots i and j of two ranks; one of them may be empty.
 func (s *state) swap(i, j int32) {
 	a, b := s.slot[i], s.slot[j]
 	g, h := s.rankOf[i], s.rankOf[j]
@@ -161,7 +160,7 @@ func (s *state) swap(i, j int32) {
 	}
 }
 
-// swapMoves is what a swap adds to moved.
+// swapMoves is the change of moved by a swap.
 func (s *state) swapMoves(i, j int32) int {
 	a, b := s.slot[i], s.slot[j]
 	g, h := s.rankOf[i], s.rankOf[j]
@@ -203,7 +202,7 @@ func (s *state) hottest() (int32, float64) {
 	return best, peak
 }
 
-// remember notes what an old layer held as `was`; forget undoes that for the next layer.
+// remember records the old layer's holdings in `was`; forget clears them for the next layer.
 func (s *state) remember(old *Placement, l int) {
 	for g := range min(s.ranks, old.Ranks()) {
 		for _, e := range old.Rank(l, g) {

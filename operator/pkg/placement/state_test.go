@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// whole loads stay whole when up to 12 replicas share them and ranks are of half or double speed: equal is equal.
+// whole loads remain integers if up to 12 replicas share them on ranks of half or double speed, so equality is exact.
 func whole(r *rand.Rand) float64 { return float64(2 * 27720 * (1 + r.IntN(1000))) }
 
 // anyRanks with room for the experts, of 1 to 4 slots each and of a few speeds.
@@ -24,7 +24,7 @@ func anyRanks(r *rand.Rand, experts int) []Rank {
 	return out
 }
 
-// scene is a planner in the middle of a layer: each expert lies somewhere, more replicas anywhere, slots may be empty.
+// scene is a planner in the middle of a layer: each expert has a slot, some have more replicas, slots may be empty.
 func scene(t *testing.T, seed uint64) (*Planner, *Problem, *rand.Rand) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 20))
@@ -51,7 +51,7 @@ func scene(t *testing.T, seed uint64) (*Planner, *Problem, *rand.Rand) {
 	return p, pr, r
 }
 
-// requireSound compares all that a state keeps up with what its slots alone say.
+// requireSound compares the incremental state with one computed from the slots alone.
 func requireSound(t *testing.T, s *state, slot []int32, was []bool) {
 	t.Helper()
 	require.Equal(t, slot, s.slot)
@@ -134,7 +134,7 @@ func TestAStateIsWhatItsSlotsSay(t *testing.T) {
 		}
 		if slot := slices.Clone(s.slot); !slices.Contains(s.count, 0) {
 			moved := s.moved
-			s.take(s.head[0]) // what lies there does not matter
+			s.take(s.head[0]) // the content of the slots does not matter
 			p.restore(slot)
 			s.moved = moved
 			requireSound(t, s, slot, was)
@@ -147,7 +147,7 @@ func TestAStateIsWhatItsSlotsSay(t *testing.T) {
 	}
 }
 
-// A layer begins with nothing in its slots, whatever the one before was like.
+// A layer starts with empty slots, whatever the previous one had.
 func TestALayerBeginsEmpty(t *testing.T) {
 	p, pr, _ := scene(t, 5)
 	s := &p.state
@@ -163,7 +163,7 @@ func TestMayExchange(t *testing.T) {
 		s := &p.state
 		for i := range int32(s.slots) {
 			for j := range int32(s.slots) {
-				held := func(at, e int32) bool { // by the rank of `at`, in another slot than that
+				held := func(at, e int32) bool { // by the rank of `at`, in another slot
 					for k := range int32(s.slots) {
 						if k != at && s.rankOf[k] == s.rankOf[at] && s.slot[k] == e && e != Empty {
 							return true

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// drifting makes windows of log-normal popularity with AR(1) drift, as tokens: the workload
-// `ln1.0, rho .9` of the reference, without its sampling noise.
+// drifting generates windows of log-normal popularity with AR(1) drift, as tokens: the workload `ln1.0, rho .9` of the
+// reference, without its sampling noise.
 type drifting struct {
 	random *rand.Rand
 	x      [][]float64

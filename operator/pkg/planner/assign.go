@@ -5,16 +5,15 @@ import (
 	"slices"
 )
 
-// worth of an expert to a group that has something of it: what would have to move else. To all others it is worth nothing, so
-// these lists are as long as there are holders.
+// worth of an expert to a group that holds part of it: the bytes that need not move. For all other groups it is 0, so
+// these lists are only as long as there are holders.
 type worth struct {
 	group int
 	value int64
 }
 
-// assignExperts deals experts to n groups so that the sizes differ by at most one and
-// the total of what they are worth there is as large as it can be. spare[j] is how often group j got
-// the longer share so far; where values tie, the one with the fewest gets it.
+// assignExperts assigns experts to n groups so that the sizes differ by at most one and the total worth is maximal.
+// spare[j] is how often group j got the longer share so far; of equal choices, the group with the fewest gets it.
 func assignExperts(n int, worths [][]worth, spare []int) []int {
 	if owners, ok := assignSingle(n, worths, spare); ok {
 		return owners
@@ -28,9 +27,8 @@ func assignExperts(n int, worths [][]worth, spare []int) []int {
 	return newTransport(len(worths), n, value, spare).solve()
 }
 
-// assignSingle is exact where every expert is worth something, always the same, to at
-// most one group. Group j keeps min(held, its size) of what it holds, so the longer
-// shares go first to groups that hold more than the shorter one.
+// assignSingle is exact if every expert is worth something, always the same, to at most one group. Group j keeps
+// min(held, its size) of its experts, so the longer shares go first to groups that hold more than the shorter one.
 func assignSingle(n int, worths [][]worth, spare []int) ([]int, bool) {
 	value := int64(0)
 	owners := make([]int, len(worths))
@@ -69,7 +67,7 @@ func assignSingle(n int, worths [][]worth, spare []int) ([]int, bool) {
 			size[j]++
 		}
 	}
-	// Those over their size give up their highest experts; the free ones fill up in order.
+	// Groups above their size release their highest experts; the free ones fill up in order.
 	left := append([]int(nil), size...)
 	for e, j := range owners {
 		if j < 0 {
@@ -95,10 +93,9 @@ func assignSingle(n int, worths [][]worth, spare []int) ([]int, bool) {
 	return owners, true
 }
 
-// transport is the transportation problem by successive shortest paths: experts enter
-// one by one, each along the cheapest chain of moves between groups (Ahuja, Magnanti,
-// Orlin, Network Flows, 9.7). Groups take `short` experts each; one more goes through
-// a common node of capacity `extra`, which keeps sizes within one.
+// transport solves the transportation problem by successive shortest paths: experts enter one by one, each along the
+// cheapest chain of moves between groups (Ahuja, Magnanti, Orlin, Network Flows, 9.7). Groups take `short` experts
+// each; one more goes through a common node of capacity `extra`, which keeps sizes within one.
 type transport struct {
 	n, short, extra int
 	value           []int64 // scaled so that the tie-break below never outweighs a real unit
@@ -110,7 +107,7 @@ type transport struct {
 	longer          int // groups that have short+1
 }
 
-// unreachable is more than any way costs, and so little that two of it have a sum.
+// unreachable exceeds the cost of any path, and twice it does not overflow.
 const unreachable = math.MaxInt64 / 4
 
 func newTransport(experts, n int, value []int64, spare []int) *transport {
@@ -127,7 +124,7 @@ func newTransport(experts, n int, value []int64, spare []int) *transport {
 		for i, w := range value {
 			t.value[i] = w * scale
 		}
-		// At most n - 1 of these are paid at once, so their sum stays below one unit.
+		// A path pays at most n - 1 of these, so their sum stays below one unit.
 		for j := range spare {
 			t.spare[j] = min(spare[j], scale/n)
 		}
@@ -178,7 +175,7 @@ func (t *transport) insert(e int) {
 		}
 		for a := range n {
 			for b := range n {
-				relax(a, b, t.move[a][b]) // from a group to itself that costs nothing and helps nothing
+				relax(a, b, t.move[a][b]) // from a group to itself: free and useless
 			}
 			if len(t.of[a]) <= t.short {
 				relax(a, n, int64(t.spare[a]))
@@ -197,7 +194,7 @@ func (t *transport) insert(e int) {
 		end = n
 		t.longer++
 	}
-	// Walk back: what enters a group is the expert that its predecessor gives up.
+	// Walk back: a group receives the expert that its predecessor releases.
 	touched := make([]int, 0, 8)
 	for at := end; at >= 0; at = from[at] {
 		before := from[at]
@@ -205,7 +202,7 @@ func (t *transport) insert(e int) {
 			continue
 		}
 		if before == n {
-			continue // the group passes its longer share on, and gives up an expert below
+			continue // the group passes its longer share on, and releases an expert below
 		}
 		if before < 0 {
 			t.owners[e] = at

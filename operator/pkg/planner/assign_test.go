@@ -9,7 +9,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// dealt is what a deal of experts is worth, how much the groups with longer shares had before, and whether the sizes are even.
+// dealt returns the worth of an assignment of experts, the earlier longer shares of the groups that get them, and
+// whether the sizes are even.
 func dealt(owners []int, n int, value []int64, spare []int) (total int64, had int, even bool) {
 	size := make([]int, n)
 	for e, j := range owners {
@@ -26,8 +27,8 @@ func dealt(owners []int, n int, value []int64, spare []int) (total int64, had in
 	return total, had, even
 }
 
-// The deal is the most valuable one of even shares, and of those the one whose longer shares go to groups that had the fewest: by trying
-// all. It is so where each expert is worth something to one group only, and where it is worth something to many.
+// The assignment has the maximum worth among even shares and, of equals, gives longer shares to groups that had the
+// fewest: verified by trying all. This holds if each expert has worth for one group only, and if it has worth for many.
 func TestExpertsAreDealtForTheMost(t *testing.T) {
 	single := 0
 	for seed := range uint64(1500) {
@@ -38,7 +39,7 @@ func TestExpertsAreDealtForTheMost(t *testing.T) {
 		kind := r.IntN(3)
 		for e := range experts {
 			switch kind {
-			case 0: // one holder or none, always worth the same
+			case 0: // one holder or none, always of equal worth
 				if j := r.IntN(n + 1); j < n {
 					value[e*n+j] = 700
 				}
@@ -49,7 +50,7 @@ func TestExpertsAreDealtForTheMost(t *testing.T) {
 			}
 		}
 		if kind == 2 && r.IntN(2) == 0 {
-			value[0] = 1 << 34 // too large to be scaled: the ties are anybody's then
+			value[0] = 1 << 34 // too large to be scaled: ties are arbitrary then
 		}
 		for j := range spare {
 			spare[j] = r.IntN(4)
@@ -59,7 +60,7 @@ func TestExpertsAreDealtForTheMost(t *testing.T) {
 		require.True(t, even, "seed %d: %v", seed, got)
 		most, fewest := int64(-1), 0
 		owners := make([]int, experts)
-		for at := 0; at < experts; { // all deals there are
+		for at := 0; at < experts; { // all possible assignments
 			if x, h, ok := dealt(owners, n, value, spare); ok && (x > most || x == most && h < fewest) {
 				most, fewest = x, h
 			}
@@ -83,7 +84,7 @@ func TestExpertsAreDealtForTheMost(t *testing.T) {
 	require.Greater(t, single, 400)
 }
 
-// sparse is value[e*n+j] without what is worth nothing.
+// sparse is value[e*n+j] without zeros.
 func sparse(n int, value []int64) [][]worth {
 	out := make([][]worth, len(value)/n)
 	for i, v := range value {
@@ -94,17 +95,17 @@ func sparse(n int, value []int64) [][]worth {
 	return out
 }
 
-// However often a group had the longer share, that never outweighs a unit of value; and values too large to be scaled are compared
-// as they are.
+// The number of earlier longer shares never outweighs a unit of value. Values too large to be scaled are compared as
+// they are.
 func TestTiesNeverOutweighValue(t *testing.T) {
 	for n := 2; n < 5; n++ {
 		for keep := range n {
-			value, spare := make([]int64, (2*n-1)*n), make([]int, n) // one group has one expert less
+			value, spare := make([]int64, (2*n-1)*n), make([]int, n) // one group has one expert fewer
 			for i := range value {
 				value[i] = 1 << 20
 			}
 			for e := range 2*n - 1 {
-				value[e*n+keep]-- // all would rather be elsewhere
+				value[e*n+keep]-- // every expert prefers another group
 			}
 			for j := range spare {
 				if j != keep {
@@ -122,7 +123,7 @@ func TestTiesNeverOutweighValue(t *testing.T) {
 	require.Equal(t, []int{1, 0}, newTransport(2, 2, large, []int{0, 0}).solve())
 }
 
-// Where each expert has one holder, that keeps its lowest ones.
+// If each expert has one holder, the holder keeps its lowest experts.
 func TestHoldersKeepTheirLowest(t *testing.T) {
 	owners, ok := assignSingle(2, sparse(2, []int64{0, 9, 0, 9, 0, 9, 0, 9, 0, 9}), []int{0, 0})
 	require.True(t, ok)

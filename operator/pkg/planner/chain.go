@@ -11,22 +11,22 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// chain is the chain of flips as it grows, and the world as the flips so far leave it.
+// chain is the growing chain of flips, and the state of the world after the flips so far.
 type chain struct {
 	*world
 	now    *tangramv1.Layout
 	dense  []bool   // by rank: holds the dense weights, verified
-	pages  []uint64 // by rank: behind its banks, without dense
-	extra  []uint64 // by rank: behind pieces that no layout names, gone after the first flip
+	pages  []uint64 // by rank: of its banks, without dense
+	extra  []uint64 // by rank: of pieces that no layout names, freed after the first flip
 	nears  []uint8  // near(a, b) at a*members+b
 	wire   map[*tangramv1.LayerLayout][]byte
 	bounds *bound.Memo
-	// of the layer whose bound is asked for: one list for all, to be filled again
+	// Scratch of the current layer's bound: one list for all experts, refilled each time.
 	holders []bound.Held
 	out     *Result
 }
 
-// newChain is a chain without a flip yet.
+// newChain returns a chain without flips.
 func (w *world) newChain() (*chain, error) {
 	c := &chain{world: w, wire: map[*tangramv1.LayerLayout][]byte{}, bounds: bound.NewMemo(w.v)}
 	c.out = &Result{Plan: &tangramv1.Plan{World: w.in.World, Cost: &tangramv1.Cost{}}}
@@ -80,8 +80,8 @@ func (w *world) chain(changes []*change, joins bool) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(steps) == 0 && c.damaged() { // nobody joins then: joiners take heads
-		steps = []step{nil} // same layout, but pieces of it have to be brought again
+	if len(steps) == 0 && c.damaged() { // no member joins then: joiners would take heads
+		steps = []step{nil} // same layout, but some of its pieces must be fetched again
 	}
 	for _, s := range steps {
 		if err := c.layout(s); err != nil {
@@ -109,8 +109,8 @@ func (c *chain) finish() (*Result, error) {
 	return c.out, nil
 }
 
-// hash is layout.Hash with the wire form of each layer made once: a chain of n flips
-// would otherwise marshal every layer n times. Fields 1-5, 6 (layers), 7-9.
+// hash is layout.Hash, but caches the wire form of each layer: a chain of n flips would otherwise marshal every layer n
+// times. Fields 1-5, 6 (layers), 7-9.
 func (c *chain) hash(l *tangramv1.Layout) ([]byte, error) {
 	options := proto.MarshalOptions{Deterministic: true}
 	head, err := options.Marshal(&tangramv1.Layout{World: l.World, Epoch: l.Epoch, Revision: l.Revision,
@@ -138,7 +138,7 @@ func (c *chain) hash(l *tangramv1.Layout) ([]byte, error) {
 	return sum.Sum(nil), nil
 }
 
-// emit adds a flip to `next` and takes the world there.
+// emit adds a flip to `next` and advances the world to it.
 func (c *chain) emit(kind tangramv1.FlipKind, delta *tangramv1.LayoutDelta, next *tangramv1.Layout, b *parts) error {
 	hash, err := c.hash(next)
 	if err != nil {
@@ -169,7 +169,7 @@ func (c *chain) emit(kind tangramv1.FlipKind, delta *tangramv1.LayoutDelta, next
 	return nil
 }
 
-// first is the first start: every byte is read from the checkpoint by one rank.
+// first is the first start: one rank reads each byte from the checkpoint.
 func (c *chain) first(changes []*change) error {
 	n := len(c.members)
 	spare := c.in.Options.SpareBanks
@@ -194,7 +194,7 @@ func (c *chain) first(changes []*change) error {
 	return c.emit(tangramv1.FlipKind_FLIP_KIND_FIRST, delta, next, b)
 }
 
-// join appends the joiners: they bring the dense weights and own nothing.
+// join appends the joiners: they fetch the dense weights and own nothing.
 func (c *chain) join() error {
 	n := len(c.members)
 	delta := &tangramv1.LayoutDelta{MembersChanged: true, Members: c.members}
@@ -210,7 +210,7 @@ func (c *chain) join() error {
 	return c.emit(tangramv1.FlipKind_FLIP_KIND_JOIN, delta, next, b)
 }
 
-// layout is one flip between layouts of the same members.
+// layout adds one flip between layouts of the same members.
 func (c *chain) layout(s step) error {
 	delta := &tangramv1.LayoutDelta{}
 	b := c.newParts(len(c.members))
@@ -232,8 +232,8 @@ func (c *chain) layout(s step) error {
 	return c.emit(tangramv1.FlipKind_FLIP_KIND_LAYOUT, delta, next, b)
 }
 
-// leave removes the members that are not in the target. Parts are numbered as before it, and nothing is brought: what was
-// lacking came with a flip before.
+// leave removes the members that are not in the target. Parts have the numbering before it, and fetch nothing: an
+// earlier flip fetched all missing pieces.
 func (c *chain) leave() error {
 	delta := &tangramv1.LayoutDelta{MembersChanged: true, Renumber: make([]uint32, len(c.members))}
 	stays := make([]bool, len(c.members))

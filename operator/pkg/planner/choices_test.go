@@ -16,12 +16,12 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// crew is a world whose members have names of their own, on nodes, and perhaps not all that the layout gives them.
+// crew is a world whose members have explicit names and nodes, and possibly incomplete inventories.
 type crew struct {
 	v    *geometry.View
 	node map[string]string
 	now  *tangramv1.Layout
-	held map[string]*tangramv1.Inventory // instead of what the layout says
+	held map[string]*tangramv1.Inventory // instead of the layout's inventory
 	lost map[string]bool
 }
 
@@ -52,7 +52,7 @@ func (c *crew) plan(t *testing.T, s layout.Shape, target ...string) (*planner.Re
 	return result, checker.Check(check)
 }
 
-// to goes there.
+// to plans, checks and moves the world there.
 func (c *crew) to(t *testing.T, s layout.Shape, target ...string) *planner.Result {
 	t.Helper()
 	result, err := c.plan(t, s, target...)
@@ -61,7 +61,7 @@ func (c *crew) to(t *testing.T, s layout.Shape, target ...string) *planner.Resul
 	return result
 }
 
-// without some pieces, and perhaps without the dense weights.
+// damage removes some pieces, and possibly the dense weights.
 func (c *crew) damage(id string, dense bool, gone func(i int, inv *tangramv1.Inventory) bool) {
 	whole := layout.InventoryOf(c.now, c.v, uint32(layout.RankOf(c.now, id)))
 	inv := &tangramv1.Inventory{Revision: whole.Revision, Dense: dense}
@@ -85,7 +85,7 @@ func placed(layers ...[][]uint32) layout.Shape {
 	return layout.Shape{Mode: layout.Expert, Placement: layers}
 }
 
-// Who holds it and is nearest sends it; of those as near the one that sends least so far, and of those the lowest rank.
+// The source is the nearest holder; of equals the one that sends least so far, then the lowest rank.
 func TestSourcesAreNearAndTakeTurns(t *testing.T) {
 	for name, c := range map[string]struct {
 		node map[string]string
@@ -113,7 +113,7 @@ func TestSourcesAreNearAndTakeTurns(t *testing.T) {
 	}
 }
 
-// The parts of the dense weights come from the nearest that hold them, in turn; from the checkpoint where nobody does.
+// The parts of the dense weights come from the nearest holders in turn, or from the checkpoint if there are none.
 func TestDenseWeightsComeFromTheNearestInTurn(t *testing.T) {
 	v := view(t, shape(4, 4, 1, 0))
 	turns := func(of ...uint32) (out []uint32) {
@@ -150,7 +150,7 @@ func TestDenseWeightsComeFromTheNearestInTurn(t *testing.T) {
 	require.Equal(t, v.Proto.DenseBytes, result.Plan.Cost.CheckpointBytes)
 }
 
-// Whoever is to be measured without peers reads all that it lacks, and the costs say so.
+// With FromCheckpoint a rank reads all that it lacks from the checkpoint, and the costs include it.
 func TestFromTheCheckpointThoughOthersHoldIt(t *testing.T) {
 	v := view(t, shape(6, 4, 2, 64))
 	crew := &crew{v: v}
@@ -181,7 +181,8 @@ func TestFromTheCheckpointThoughOthersHoldIt(t *testing.T) {
 	require.NotZero(t, fetches)
 }
 
-// What few hold goes from joiner to joiner: nobody sends much more than all of it once, and no part passes through many hands.
+// Dense weights with few holders spread from joiner to joiner: no rank sends much more than all of them once, and no
+// part takes many hops.
 func TestDenseWeightsSpreadAsATree(t *testing.T) {
 	v := view(t, shape(64, 4, 1, 0))
 	var all []string
@@ -237,7 +238,7 @@ func TestDenseWeightsSpreadAsATree(t *testing.T) {
 	}
 }
 
-// Survivors without the dense weights bring them with the repair.
+// A repair also fetches missing dense weights of survivors.
 func TestARepairBringsDenseWeights(t *testing.T) {
 	b := at(t, view(t, shape(4, 4, 2, 0)), 3, expertShape, 2)
 	first := b.now.Members[0].Id
@@ -256,7 +257,8 @@ func TestARepairBringsDenseWeights(t *testing.T) {
 	}
 }
 
-// Members that own nothing leave by one flip, also one that is lost; what those who stay lack is brought before.
+// Members that own nothing leave by one flip, even if one is lost; missing pieces of the remaining ones are fetched
+// before it.
 func TestMembersThatOwnNothingLeaveByOneFlip(t *testing.T) {
 	v := view(t, shape(8, 4, 2, 0))
 	joined := func() *crew {
@@ -288,7 +290,8 @@ func TestMembersThatOwnNothingLeaveByOneFlip(t *testing.T) {
 	require.Len(t, result.Plan.Flips[0].Parts, 2)
 }
 
-// What is lacking comes with the first flip, also where that is a join or leads elsewhere, and also where a member is lost.
+// Missing pieces are fetched with the first flip, even if that is a join or changes other layers, and even with a lost
+// member.
 func TestTheFirstFlipMendsWhatItDoesNotChange(t *testing.T) {
 	v := view(t, shape(8, 4, 4, 0)) // layers 1 to 3 have experts
 	c := &crew{v: v}
@@ -308,7 +311,7 @@ func TestTheFirstFlipMendsWhatItDoesNotChange(t *testing.T) {
 	require.Equal(t, (4+2+8)*v.ExpertBytes, result.Plan.Cost.ExpertBytes)
 	require.Equal(t, (2+2+8)*v.ExpertBytes, result.Plan.Cost.CheckpointBytes)
 
-	// Once is enough: the second flip does not mend again.
+	// Once suffices: the second flip does not fetch again.
 	c = &crew{v: v}
 	c.to(t, expertShape, "a", "b")
 	c.damage("b", true, func(i int, inv *tangramv1.Inventory) bool { return inv.Layer[i] == 1 })
@@ -328,8 +331,8 @@ func TestTheFirstFlipMendsWhatItDoesNotChange(t *testing.T) {
 	}
 }
 
-// What a leaver still holds unnamed does not keep a slot of others from use; what a rank holds in another bank is no reason to use
-// that slot, and what lies in a hole may fill it.
+// An extra piece of a leaver does not block a slot for others. An extra in another bank does not select that slot, and
+// an extra in a hole may fill it.
 func TestSlotsOfWholeExperts(t *testing.T) {
 	v := view(t, shape(4, 4, 1, 0))
 	start := func() *crew {
@@ -405,10 +408,10 @@ func TestSlotsOfWholeExperts(t *testing.T) {
 	hold(c.held["b"], 0, 0, 35, 1, 0, 4)
 	c.to(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b")
 
-	c = start() // two pieces in one slot: at most one of them is there
+	c = start() // two pieces in one slot: at most one of them is really stored
 	c.damage("b", true, nil)
 	hold(c.held["b"], 0, 0, 2, 0, 0, 4)
-	result, _ = c.plan(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b") // the checker has no word for such a memory
+	result, _ = c.plan(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b") // the checker cannot model such a memory
 	require.NotNil(t, result)
 	require.ElementsMatch(t, []uint32{0, 1, 3, 4}, result.Final.Layers[0].Experts[1].Slots)
 
@@ -421,7 +424,7 @@ func TestSlotsOfWholeExperts(t *testing.T) {
 	require.EqualError(t, err, "plan: rank 1 (b) still holds granules 1..3 in slot 4 of bank 0, which the layout of epoch 1 does not name: retire before planning")
 }
 
-// Placements that a rank without experts has part in, and those where the ranks are as many and others.
+// Placements with a rank that had no experts, and with the same number of other ranks.
 func TestAPlacementOnRanksWithoutExperts(t *testing.T) {
 	c := &crew{v: view(t, shape(4, 4, 1, 0))}
 	c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
@@ -435,20 +438,20 @@ func TestAPlacementOnRanksWithoutExperts(t *testing.T) {
 	require.Equal(t, c.v.ExpertBytes, result.Plan.Cost.ExpertBytes, "d has none of it yet")
 }
 
-// The longer shares of experts go in turn to the groups, those of layers that stay in place among them.
+// Groups get the longer shares in turn, counting layers that stay in place.
 func TestLongerSharesAreCountedInPlaceToo(t *testing.T) {
 	c := &crew{v: view(t, shape(5, 4, 2, 0))}
 	s := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}, Placement: [][][]uint32{nil, {{0}, {1}, {2}, {3, 4}}}}
 	c.to(t, s, "a", "b", "c", "d")
 	require.Len(t, c.now.Layers[0].Experts[0].Slots, 3)
 	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}, 1: {ExpertGroup: 2}}}
-	c.to(t, pairs, "a", "b", "c", "e") // two experts of layer 1 are on a and b, and one on c
+	c.to(t, pairs, "a", "b", "c", "e") // Layer 1 has two experts on a and b, and one on c.
 	require.Len(t, c.now.Layers[0].Experts[0].Slots, 3)
 	require.Len(t, c.now.Layers[1].Experts[0].Slots, 2)
 	require.Len(t, c.now.Layers[1].Experts[1].Slots, 3)
 }
 
-// A flip's peak counts what no layout names with as many pages as it can touch.
+// A flip's peak counts pieces that no layout names with as many pages as they can touch.
 func TestThePeakOfAPlanCountsWhatIsUnnamed(t *testing.T) {
 	c := &crew{v: view(t, shape(4, 16, 2, 0))} // experts of three pages
 	c.to(t, expertShape, "a", "b")
@@ -463,7 +466,7 @@ func TestThePeakOfAPlanCountsWhatIsUnnamed(t *testing.T) {
 	require.Equal(t, plain[1], result.Plan.Flips[1].Parts[0].PeakBytes, "it is gone by then")
 }
 
-// Pieces alone may be lacking, of a layout with holes, and lie elsewhere.
+// Single pieces may be missing, in a layout with holes, or be in another bank.
 func TestLackingPiecesAreBroughtAlone(t *testing.T) {
 	v := view(t, shape(6, 4, 1, 0))
 	c := &crew{v: v}
@@ -471,7 +474,7 @@ func TestLackingPiecesAreBroughtAlone(t *testing.T) {
 	c.to(t, placed([][]uint32{{0, 1, 2, 3}, {4, 5}}), "a", "b")
 	require.Equal(t, []uint32{0, 5, 6}, c.now.Layers[0].Experts[1].Slots)
 	c.damage("b", true, func(int, *tangramv1.Inventory) bool { return true })
-	hold(c.held["b"], 0, 1, 1, 4, 0, 4) // in another bank, in the same slot
+	hold(c.held["b"], 0, 1, 1, 4, 0, 4) // in another bank, at the same slot
 	result := c.to(t, placed([][]uint32{{0, 1, 2, 3}, {4, 5}}), "a", "b")
 	require.Len(t, result.Plan.Flips, 1)
 	require.True(t, proto.Equal(&tangramv1.Cost{LocalBytes: v.ExpertBytes, ExpertBytes: v.ExpertBytes, ExpertBoundBytes: v.ExpertBytes,
@@ -481,7 +484,7 @@ func TestLackingPiecesAreBroughtAlone(t *testing.T) {
 	require.Equal(t, 2*v.ExpertBytes, result.Plan.Cost.ExpertBytes)
 	require.Equal(t, 2*v.ExpertBytes, result.Plan.Cost.ExpertBoundBytes)
 
-	// A placement on fewer ranks is not there yet while another rank has a copy; what lies unnamed on who leaves is in nobody's way.
+	// A placement on fewer ranks is not reached while another rank has a copy. Extra pieces of a leaver block nothing.
 	c = &crew{v: v}
 	c.to(t, placed([][]uint32{{0, 1}, {2, 3}, {4, 5}}), "a", "b", "c")
 	c.to(t, placed([][]uint32{{0, 1, 4}, {2, 3, 5}, {0}}), "a", "b", "c")
@@ -497,8 +500,8 @@ func TestLackingPiecesAreBroughtAlone(t *testing.T) {
 	c.to(t, placed([][]uint32{{0, 1, 4}, {2, 3, 5}}), "a", "b")
 }
 
-// A group that stays in place keeps its bank, and who stays in it its position, wherever that is; groups that are not balanced do
-// not stay.
+// A group that stays in place keeps its bank, and each remaining rank its position, whatever it is. Unbalanced groups
+// do not stay.
 func TestWhoStaysInAGroupKeepsItsPosition(t *testing.T) {
 	v := view(t, shape(6, 4, 1, 0))
 	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}}

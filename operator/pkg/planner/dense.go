@@ -7,17 +7,18 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// denseCopy is a part of the dense weights at a rank; so many ranks passed it on since it was held, or read.
+// denseCopy is a copy of a part of the dense weights at a rank; hands counts the transfers since a rank held or read
+// it.
 type denseCopy struct{ rank, hands int }
 
-// bringDense gives every rank that lacks the dense weights a source for each of their parts: the nearest rank that has it by then, of
-// equals one that has sent all of them fewest times, then the one that got it through fewest hands. So what few hold, or one reads,
-// goes from rank to rank as a tree, and nobody sends much more than all of it once. Where nobody holds the dense weights, one rank
-// reads each part from the checkpoint, in turn.
+// bringDense gives every rank that lacks the dense weights a source for each part: the nearest rank that has it by
+// then. Of equals, it takes one that has sent all parts fewest times, then the one with the fewest transfers. So pieces
+// with few holders or one reader spread as a tree, and no rank sends much more than all parts once. If no rank holds
+// the dense weights, ranks take turns to read each part from the checkpoint.
 func (c *chain) bringDense(b *parts) {
 	var lack []int
 	var held []denseCopy
-	alone := c.in.Options.FromCheckpoint // everybody reads for himself
+	alone := c.in.Options.FromCheckpoint // every rank reads all parts itself
 	for r, part := range b.parts {
 		if c.dense[r] {
 			held = append(held, denseCopy{rank: r})
@@ -36,7 +37,7 @@ func (c *chain) bringDense(b *parts) {
 	sent := make([]int, len(c.members)) // parts
 	for turn := range lack {
 		for i, have := range copies {
-			r := lack[(i+turn)%len(lack)] // parts first come to different ranks
+			r := lack[(i+turn)%len(lack)] // parts first go to different ranks
 			next := denseCopy{rank: r}
 			if s := c.denseSource(r, have, sent); s != nil && !alone {
 				sent[s.rank]++
@@ -60,7 +61,7 @@ func (c *chain) bringDense(b *parts) {
 	}
 }
 
-// denseSource of a part for rank r among those that have it; nil: nobody has.
+// denseSource returns the source of a part for rank r among those that have it; nil: none has.
 func (c *chain) denseSource(r int, have []denseCopy, sent []int) *denseCopy {
 	near := c.nears[r*len(c.members):]
 	var best *denseCopy

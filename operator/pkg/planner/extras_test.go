@@ -13,8 +13,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Plans of worlds whose members hold pieces that no layout names, as a chain that stopped leaves them: what helps is used until the
-// first flip has dropped it, nothing is written over it, and what cannot be planned around is to be retired first.
+// Plans of worlds whose members hold pieces that no layout names, as an interrupted chain leaves them. They are used
+// until the first flip drops them, and never overwritten. If a plan cannot avoid them, they must be retired first.
 func TestRandomChainsBesideWhatNoLayoutNames(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	planned, refused := 0, 0
@@ -48,7 +48,7 @@ func TestRandomChainsBesideWhatNoLayoutNames(t *testing.T) {
 			}
 			name := fmt.Sprintf("world %d, step %d", i, step)
 			s := randomShape(r, v, uint32(n))
-			if r.IntN(3) == 0 { // back to where it was, or on
+			if r.IntN(3) == 0 { // back to the old layout, or on to the next
 				s = layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{}}
 				for _, layer := range w.now.Layers {
 					s.Layers[layer.Layer] = layout.LayerShape{ExpertGroup: layer.ExpertGroupSize, AttentionGroup: layer.AttentionGroupSize}
@@ -61,7 +61,7 @@ func TestRandomChainsBesideWhatNoLayoutNames(t *testing.T) {
 			w.mutate = func(id string, inv *tangramv1.Inventory) *tangramv1.Inventory {
 				own := layout.InventoryOf(w.now, v, uint32(max(0, layout.RankOf(w.now, id))))
 				if len(own.Layer) == 0 && inv != nil && !slices.Contains(target, id) {
-					return own // the checker wants who leaves at once to be empty
+					return own // the checker requires immediate leavers to be empty
 				}
 				return inv
 			}

@@ -31,7 +31,7 @@ type goldenLayout struct {
 }
 
 type goldenFlip struct {
-	From  int      `json:"from"` // index of the layout before; -1: nothing serves
+	From  int      `json:"from"` // index of the previous layout; -1: none
 	To    int      `json:"to"`
 	Kind  int32    `json:"kind"`
 	Epoch uint64   `json:"epoch"`
@@ -54,7 +54,7 @@ type golden struct {
 	Cases  []goldenCase `json:"cases"`
 }
 
-// goldenStep leads a world to a shape, or takes ranks from it.
+// goldenStep moves a world to a shape, or removes ranks.
 type goldenStep struct {
 	ranks int
 	shape layout.Shape
@@ -99,8 +99,8 @@ func makeGolden(t *testing.T) golden {
 		{"uneven", 10, 6, 3, 0, []goldenStep{{ranks: 3, shape: expertShape}, {ranks: 4, shape: expertShape}, {ranks: 4, shape: tensorShape}, {ranks: 3, shape: expertShape}}},
 		{"tail and groups", 7, 5, 4, 40, []goldenStep{{ranks: 4, shape: layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{1: {ExpertGroup: 2, AttentionGroup: 4}}}},
 			{ranks: 5, shape: tensorShape}, {ranks: 2, shape: expertShape}}},
-		// Rank 1 is lost in TensorParallel: positions are doubled; a new member takes them back in place. Then
-		// two are lost in Expert.
+		// Rank 1 is lost in TensorParallel: positions are doubled, and a new member takes them over in place. Then two
+		// are lost in Expert.
 		{"repaired", 9, 7, 4, 40, []goldenStep{{ranks: 4, shape: tensorShape}, {lose: []int{1}}, {ranks: 4, shape: tensorShape}, {ranks: 4, shape: expertShape}, {lose: []int{0, 2}},
 			{ranks: 3, shape: expertShape}}},
 	} {

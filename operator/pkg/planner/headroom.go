@@ -14,43 +14,43 @@ import (
 type HeadroomInput struct {
 	Geometry *geometry.View
 	Layout   *tangramv1.Layout
-	// Members of Layout, in any order; only their id and MemoryBytes are read. One that is
-	// not here, or whose MemoryBytes is 0, is not checked.
+	// Members of Layout, in any order; only their id and MemoryBytes are read. A missing member, or one with
+	// MemoryBytes 0, is not checked.
 	Members []Member
 }
 
-// RankNeed is what a repair asks of one survivor.
+// RankNeed is the memory that a repair needs on one survivor.
 type RankNeed struct {
 	Rank        uint32 // in the layout before the loss
 	Member      string
 	NeedBytes   uint64 // pieces and dense weights after the repair, which is its peak
 	MemoryBytes uint64 // of its pool; 0: not checked
 	ShortBytes  uint64 // NeedBytes beyond MemoryBytes
-	KVTokens    uint64 // tokens of KV on this rank that take ShortBytes; 0: none short, or not known
+	KVTokens    uint64 // tokens of this rank's KV cache that use ShortBytes; 0: nothing short, or unknown
 }
 
-// RankLoss is what the loss of one rank asks of the others.
+// RankLoss is the effect of the loss of one rank on the others.
 type RankLoss struct {
 	Rank       uint32
 	Member     string
-	BringBytes uint64     // pieces that the survivors take over
+	BringBytes uint64     // of the pieces that the survivors take over
 	Survivors  []RankNeed // by rank
-	Short      uint64     // the most that one of them is short of, bytes
-	// Beyond says why no memory would do: only a first layout from the checkpoint could
-	// follow. Empty: a repair can be made.
+	Short      uint64     // maximum of ShortBytes
+	// Beyond explains why no amount of memory suffices: the world must restart from the checkpoint. Empty: a repair is
+	// possible.
 	Beyond string
 }
 
-// HeadroomResult says whether the loss of any one rank could be repaired.
+// HeadroomResult is whether the loss of any one rank could be repaired.
 type HeadroomResult struct {
 	Enough bool
-	// Worst loss: one beyond repair, else the one with the greatest shortage, else the one that
-	// leaves the least of a pool.
+	// Worst loss: one beyond repair, otherwise the one with the largest shortage, otherwise the one that leaves the
+	// least of a pool.
 	Worst RankLoss
 }
 
-// Headroom tells whether the loss of any one rank could be repaired within the pools of the
-// others: it makes each repair as Repair would with nothing but the layout's own pieces.
+// Headroom checks whether the loss of any one rank could be repaired within the pools of the others. It plans each
+// repair as Repair would, with only the layout's own pieces.
 func Headroom(in HeadroomInput) (*HeadroomResult, error) {
 	if in.Layout == nil {
 		return nil, fmt.Errorf("headroom: no layout is active yet")
@@ -75,14 +75,14 @@ func Headroom(in HeadroomInput) (*HeadroomResult, error) {
 			return nil, fmt.Errorf("headroom: loss of rank %d: %w", lost, err)
 		}
 		out.Enough = out.Enough && loss.Beyond == "" && loss.Short == 0
-		if loss.worse(&out.Worst) { // the first one is: it leaves less than nothing lost
+		if loss.worse(&out.Worst) { // true for the first one: it leaves less than no loss
 			out.Worst = *loss
 		}
 	}
 	return out, nil
 }
 
-// loss of one rank. before: each rank's pages of experts with everybody there.
+// loss of one rank. before: each rank's pages of experts without the loss.
 func (w *world) loss(lost uint32, before []uint64) (*RankLoss, error) {
 	w.answers[lost] = false
 	defer func() { w.answers[lost] = true }()
@@ -130,7 +130,7 @@ func (w *world) loss(lost uint32, before []uint64) (*RankLoss, error) {
 	return out, nil
 }
 
-// sameSeat: the rank holds the same pieces of the layer, at the same places.
+// sameSeat reports whether the rank holds the same pieces of the layer, at the same places.
 func sameSeat(before *tangramv1.LayerLayout, was seat, after *tangramv1.LayerLayout, is seat) bool {
 	if was.group < 0 || is.group < 0 {
 		return was.group == is.group
@@ -139,7 +139,7 @@ func sameSeat(before *tangramv1.LayerLayout, was seat, after *tangramv1.LayerLay
 		slices.Equal(before.Experts[was.group].Slots, after.Experts[is.group].Slots)
 }
 
-// kvTokenBytes are the bytes that a token of a request takes on a rank of its home's group.
+// kvTokenBytes returns the KV bytes of one token on a rank of its home's group.
 func (w *world) kvTokenBytes(rank uint32) uint64 {
 	heads := uint64(0)
 	for _, layer := range w.cur.Layers {
@@ -164,7 +164,7 @@ func (l *RankLoss) worse(than *RankLoss) bool {
 	return l.leaves() < than.leaves()
 }
 
-// leaves is the least that is left of a pool; without pools, how little more could be needed.
+// leaves is the minimum that remains of a pool; without pools, it compares the needs.
 func (l *RankLoss) leaves() int64 {
 	least := int64(1<<63 - 1)
 	for _, s := range l.Survivors {

@@ -10,14 +10,14 @@ import (
 	"tangram.dev/operator/pkg/planner"
 )
 
-// What Headroom says of each loss is what Repair then needs.
+// Headroom's numbers for each loss equal those of the actual Repair.
 func TestHeadroomIsWhatARepairNeeds(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	for range worlds(60) {
 		v := view(t, shape(4+uint32(r.IntN(30)), 4+uint32(r.IntN(12)), 1+uint32(r.IntN(5)), uint64(r.IntN(2)*40)))
 		n := 2 + r.IntN(3)
 		b := at(t, v, n, randomShape(r, v, uint32(n)))
-		if r.IntN(2) == 0 && n > 2 { // and of a world that was repaired already
+		if r.IntN(2) == 0 && n > 2 { // also of a repaired world
 			if b.kill(r, 1); true {
 				if _, err := b.repair(); !planner.IsBeyondRepair(err) {
 					b.repaired(t)
@@ -108,11 +108,11 @@ func TestHeadroomCountsTokensAndSaysWhatIsBeyondRepair(t *testing.T) {
 	require.ErrorContains(t, err, "no layout is active yet")
 }
 
-// The worst loss is the one that leaves the least, whichever rank that is.
+// The worst loss is the one that leaves the least, for any rank.
 func TestTheWorstLoss(t *testing.T) {
 	v := view(t, shape(12, 8, 2, 0))
 	b := at(t, v, 4, expertShape)
-	for small := range 4 { // whose pool is the smallest: the worst loss is another's
+	for small := range 4 { // whose pool is the smallest: the worst loss is that of another rank
 		in := planner.HeadroomInput{Geometry: v, Layout: b.now}
 		for rank, m := range b.now.Members {
 			memory := uint64(1 << 30)
@@ -131,7 +131,7 @@ func TestTheWorstLoss(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, got.Enough, "whichever loss comes last")
 	}
-	// Who has no heads frees no tokens.
+	// A rank without heads frees no tokens.
 	w := &world{v: v}
 	_, err := w.to([]string{"a", "b"}, expertShape)
 	require.NoError(t, err)

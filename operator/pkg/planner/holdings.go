@@ -15,7 +15,7 @@ type holder struct {
 	bank  uint32
 	slot  uint32
 	run   geometry.Run
-	extra bool // not a piece of the current layout: gone after the first flip
+	extra bool // not a piece of the current layout: dropped after the first flip
 }
 
 // holdings are all verified pieces of the world, by MoE ordinal and expert, then rank.
@@ -57,8 +57,7 @@ func newShardTable(granules, g uint32) *shardTable {
 
 func (t *shardTable) of(expert, position uint32) geometry.Run { return t.runs[expert%t.g*t.g+position] }
 
-// readInventories checks the columns and gathers them. Layers whose pieces are all held
-// as the layout says are counted in complete.
+// readInventories validates and collects the inventories. It counts held pieces that the current layout names in named.
 func (w *world) readInventories() error {
 	v := w.v
 	w.held = &holdings{experts: int(v.Proto.Experts)}
@@ -136,7 +135,7 @@ func (w *world) checkInventory(rank uint32, inv *tangramv1.Inventory) error {
 	return nil
 }
 
-// seat is a rank's place in a layer: group, -1 if it has none, and its positions there, ascending.
+// seat is a rank's place in a layer: its group (-1: none) and its positions there, ascending.
 type seat struct {
 	group     int32
 	positions []int32
@@ -151,7 +150,7 @@ func seatsOf(layer *tangramv1.LayerLayout, members int) []seat {
 	for _, group := range layer.Experts {
 		n += len(group.Ranks)
 	}
-	firsts := make([]int32, 0, n) // a rank has one position, but for odd layouts
+	firsts := make([]int32, 0, n) // a rank has one position, except in unusual layouts
 	for g, group := range layer.Experts {
 		for p, rank := range group.Ranks {
 			s := &seats[rank]
@@ -167,12 +166,12 @@ func seatsOf(layer *tangramv1.LayerLayout, members int) []seat {
 	return seats
 }
 
-// stands says whether the seat has this run of the expert as a shard.
+// stands reports whether the seat has this run of the expert as a shard.
 func (s seat) stands(shards *shardTable, expert uint32, run geometry.Run) bool {
 	return slices.ContainsFunc(s.positions, func(p int32) bool { return shards.of(expert, uint32(p)) == run })
 }
 
-// names says whether the current layout gives exactly this piece to its rank.
+// names reports whether the current layout gives exactly this piece to its rank.
 func (w *world) names(o int, h *holder, expert uint32) bool {
 	l := w.old[o]
 	if l.seats[h.rank].group < 0 || h.bank != l.bank {
@@ -183,8 +182,8 @@ func (w *world) names(o int, h *holder, expert uint32) bool {
 	return h.slot < uint32(len(slots)) && slots[h.slot] == expert+1 && at.stands(l.shards, expert, h.run)
 }
 
-// runsOf are the granules that consecutive holders of one rank have, each once and in order. Each
-// run lies in one piece: what two pieces have side by side lies in two places.
+// runsOf returns the granules of consecutive holders of one rank, each once and in order. Each run is in one piece:
+// adjacent runs of two pieces are at different addresses.
 func runsOf(hs []holder, useExtras bool, buffer []geometry.Run) []geometry.Run {
 	out := buffer[:0]
 	for _, h := range hs {

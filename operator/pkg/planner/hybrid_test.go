@@ -9,8 +9,9 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// What people write as ranges of layers is what the final layout has, by groups that are counted here: from ExpertParallel to Hybrid, to TensorParallel, to another Hybrid, to a
-// width that nobody asked for, and back, with a death and its repair between. The checker plays each plan.
+// The final layout has the ranges of layers that a user wrote, counted by groups: from ExpertParallel to Hybrid,
+// TensorParallel, another Hybrid, an unrequested number of ranks, and back, with a death and its repair in between. The
+// checker replays each plan.
 func TestHybridsThatPeopleWrite(t *testing.T) {
 	r := source(t)
 	for i := range worlds(120) {
@@ -50,12 +51,12 @@ func TestHybridsThatPeopleWrite(t *testing.T) {
 		hybrid()
 		to(ranks, tensorShape)
 		ranges := hybrid()
-		to(ranks-1, ranges.Fitted(v, ranks-1)) // a pod left in a hurry
+		to(ranks-1, ranges.Fitted(v, ranks-1)) // a pod left early
 		exact, err := ranges.On(v, ranks)
 		require.NoError(t, err)
 		to(ranks, exact)
 		if ranks == 2 {
-			continue // nobody could hold a group that is lost
+			continue // no rank could take over a lost group
 		}
 		b.dead[b.now.Members[r.IntN(ranks)].Id] = true
 		b.repaired(t)
@@ -65,7 +66,7 @@ func TestHybridsThatPeopleWrite(t *testing.T) {
 	}
 }
 
-// requireWritten: each layer has the groups that its range says, over all ranks; a layer of none has groups of one.
+// requireWritten: each layer has the groups of its range, over all ranks; a layer outside all ranges has groups of one.
 func requireWritten(t *testing.T, w *world, ranges layout.Ranges, ranks int, what string) {
 	t.Helper()
 	for l, layer := range w.now.Layers {

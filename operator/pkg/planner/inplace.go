@@ -6,9 +6,9 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// sameSlots changes a layer of g > 1 in place, if it can: the groups keep g and slots, and only
-// other ranks stand at some positions. A position's place is the same on every rank, so that
-// nothing moves that stays. False: the layer has to be rewritten into another bank.
+// sameSlots changes a layer of g > 1 in place if possible: the groups keep g and slots, and only some positions change
+// ranks. A position's place is the same on every rank, so staying pieces do not move. False: the layer must be
+// rewritten into another bank.
 func (w *world) sameSlots(c *change, spare []int, useExtras bool) bool {
 	g := int(c.next.ExpertGroupSize)
 	if w.cur == nil || g == 1 {
@@ -68,8 +68,8 @@ func (w *world) balanced(old oldLayer, g int) bool {
 	})
 }
 
-// blocks gives each old group a block of g consecutive ranks of the target. A rank stays in its
-// group: at another one's places it would write over what it holds.
+// blocks gives each old group a block of g consecutive ranks of the target. A rank stays in its group: at another
+// group's places it would overwrite its own pieces.
 func (w *world) blocks(old oldLayer, g int) (blockOf []int, ok bool) {
 	groups := len(old.layer.Experts)
 	blockOf = make([]int, groups)
@@ -100,8 +100,7 @@ func (w *world) blocks(old oldLayer, g int) (blockOf []int, ok bool) {
 	return blockOf, true
 }
 
-// inTheWay: a rank of the target holds something in the layer's bank that lies at no place of
-// the group that it is to be in.
+// inTheWay: a rank of the target holds a piece in the layer's bank outside the places of its future group.
 func (w *world) inTheWay(o int, blockOf []int, g int) bool {
 	for i, h := range w.held.extras {
 		at, ok := slices.BinarySearch(w.target, h.rank)
@@ -116,8 +115,7 @@ func (w *world) inTheWay(o int, blockOf []int, g int) bool {
 	return false
 }
 
-// positionOf says at which position's place a piece in the bank of a layer of g > 1 lies, -1 if
-// at none.
+// positionOf returns the position at whose place a piece in the bank of a layer of g > 1 is stored, -1 if at none.
 func (w *world) positionOf(o, group int, h *holder, expert uint32) int {
 	old := w.old[o]
 	slots := old.layer.Experts[group].Slots

@@ -11,8 +11,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Several groups of g > 1 stay in place while every rank stays in its group; a rank that changes
-// its group would write over what it holds, so that the layer is rewritten then.
+// Several groups of g > 1 stay in place while every rank stays in its group. A rank that changes its group would
+// overwrite its pieces, so the layer is rewritten then.
 func TestGroupsStayInPlaceWhileRanksStayInThem(t *testing.T) {
 	v := view(t, shape(12, 8, 2, 0))
 	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}}
@@ -58,7 +58,7 @@ func TestGroupsStayInPlaceWhileRanksStayInThem(t *testing.T) {
 	}
 }
 
-// odd adds a whole expert of layer 0 to what a rank holds, in a bank where shards lie.
+// odd adds a whole expert of layer 0 to a rank's inventory, in a bank of shards.
 func odd(b *broken, rank int, inv *tangramv1.Inventory, id string) *tangramv1.Inventory {
 	if id == b.now.Members[rank].Id {
 		bank := layout.Bank(b.now.Layers[0], b.v)
@@ -91,7 +91,7 @@ func TestNothingIsWrittenOverWhatLiesInTheWay(t *testing.T) {
 	require.True(t, planner.IsBeyondRepair(err))
 	require.ErrorContains(t, err, "layer 0: no survivor can take position 0 of expert group 0, ranks [0 1 2 3]")
 
-	// A plan rewrites the layer then; it stops after the join, so that what lies there is not retired yet.
+	// A plan then rewrites the layer. It stops after the join, so the extra piece is not retired yet.
 	b.repaired(t)
 	result, err = b.to(b.ids(4), tensorShape)
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// sound is the input of a plan from two ranks to three, which is good.
+// sound is a valid input of a plan from two ranks to three.
 func sound(t *testing.T) planner.Input {
 	t.Helper()
 	b := at(t, view(t, shape(8, 4, 2, 0)), 2, expertShape)
@@ -23,7 +23,7 @@ func sound(t *testing.T) planner.Input {
 	return in
 }
 
-// Each input that is wrong is refused before anything is planned, and the refusal names it.
+// Each invalid input is rejected before planning, and the error names it.
 func TestInputsThatAreWrong(t *testing.T) {
 	_, err := planner.Plan(sound(t))
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestInputsThatAreWrong(t *testing.T) {
 	require.ErrorContains(t, err, "the layout is of world")
 }
 
-// A text that has no wire form has no hash: whoever gives it one is told.
+// A text without a wire form has no hash: the error reports it.
 func TestTextsWithoutAWireFormAreRefused(t *testing.T) {
 	in := sound(t)
 	in.Current, in.Members, in.World = nil, []planner.Member{{Member: &tangramv1.Member{Id: "a"}}}, "\xff"
@@ -74,7 +74,7 @@ func TestTextsWithoutAWireFormAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "plan: marshal layout")
 }
 
-// Each kind of flip that does not fit is refused under its number and name.
+// Each kind of flip that does not fit is rejected with its number and name.
 func TestMemoryIsAskedForEachFlip(t *testing.T) {
 	v := view(t, shape(16, 6, 5, 0))
 	refused := func(from *tangramv1.Layout, id string, limit uint64, s layout.Shape, target ...string) error {
@@ -96,7 +96,7 @@ func TestMemoryIsAskedForEachFlip(t *testing.T) {
 	require.ErrorContains(t, refused(three, "a", layout.SteadyBytes(three, v, 0), tensorShape, "a", "b", "c"), "flip 0 (FLIP_KIND_LAYOUT): rank 0 (a)")
 }
 
-// KV is asked for only where something changes: a world that is as wanted serves on.
+// KV is checked only if something changes: a settled world keeps serving.
 func TestKVIsNoReasonToRefuseWhatIsThere(t *testing.T) {
 	w := &world{v: view(t, shape(8, 4, 2, 0))}
 	_, err := w.to(w.ids(2), expertShape)
@@ -110,7 +110,8 @@ func TestKVIsNoReasonToRefuseWhatIsThere(t *testing.T) {
 	require.ErrorContains(t, err, "plan: KV: 126 blocks of 16 tokens are reserved")
 }
 
-// A full rewrite walks: layers go in the order of their banks, so that the free banks end at the other end, wherever they were.
+// A full rewrite walks: layers move in the order of their banks, so that the free banks end at the other end, for any
+// initial place.
 func TestAFullRewriteLeavesTheFreeBanksAtAnEnd(t *testing.T) {
 	v := view(t, shape(12, 6, 5, 0)) // 4 layers of experts, 5 banks
 	free := func(l *tangramv1.Layout) (out []int) {
@@ -163,7 +164,7 @@ func TestAFullRewriteLeavesTheFreeBanksAtAnEnd(t *testing.T) {
 	_, err = w.to(target, tensorShape)
 	require.NoError(t, err)
 	require.Equal(t, []int{4, 5}, free(w.now), "the free ones were below most others")
-	// None: nothing can be rewritten.
+	// None: no layer can be rewritten.
 	w.now = proto.CloneOf(w.now)
 	w.now.Banks = 4
 	_, err = w.to(target, expertShape)

@@ -9,7 +9,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// An inventory is believed up to the last granule, expert, bank and layer of experts, and refused beyond.
+// An inventory is accepted up to the last granule, expert, bank and layer of experts, and rejected beyond.
 func TestInventoriesAreBelievedWithinBounds(t *testing.T) {
 	v, err := geometry.New(&tangramv1.Geometry{Model: "test", Layers: 3, Hidden: 16, MoeInner: 40, Experts: 4, TopK: 1, QueryHeads: 12, KvHeads: 4,
 		HeadDim: 8, GranuleRows: 8, GranuleBytes: 768, Dtype: tangramv1.DType_DTYPE_BF16, PageBytes: 4096, DenseBytes: 10000, KvHeadTokenBytes: 64,

@@ -6,10 +6,9 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// checkKV refuses a shape whose KV does not fit. Requests keep no home, so the reserved
-// blocks are counted as shared out evenly over the target's ranks, each of which is the
-// home of its share: in a layer with t > 1 every rank of the home's group holds the
-// pages of the KV heads that its query heads read, replicated ones too.
+// checkKV rejects a shape whose KV does not fit. Requests keep no home, so the reserved blocks count as evenly
+// distributed over the target's ranks, each of which is the home of its share. In a layer with t > 1, every rank of the
+// home's group holds the pages of the KV heads that its query heads read, replicated ones too.
 func (w *world) checkKV(shapes []layout.LayerShape) error {
 	var blocks, block uint64
 	for _, m := range w.info {
@@ -27,7 +26,7 @@ func (w *world) checkKV(shapes []layout.LayerShape) error {
 		if kv.Pages == 0 {
 			continue
 		}
-		perShare := uint64(0) // head pages on this rank if every rank is home of one block
+		perShare := uint64(0) // head pages on this rank if every rank is the home of one block
 		for _, s := range shapes {
 			bounds, err := layout.HeadBounds(w.v, s.AttentionGroup)
 			if err != nil {

@@ -9,7 +9,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// memoryError refuses a plan whose flip does not fit a rank.
+// memoryError rejects a plan because a flip does not fit a rank.
 type memoryError struct {
 	rank                uint32
 	member              string
@@ -33,9 +33,8 @@ func (e *memoryError) Error() string {
 		e.flip, e.kind, e.rank, e.member, e.peak, e.steady, e.limit, e.peak-e.limit, advice)
 }
 
-// layerPages are the pages behind a rank's pieces of a layer. What else lies in the same bank and
-// counts too: slots of whole experts (g = 1), or positions of the same group (g > 1), each
-// position having pages of its own.
+// layerPages returns the pages of a rank's pieces of a layer. Further slots in the same bank count too: slots of whole
+// experts (g = 1), or positions of the same group (g > 1), each position in pages of its own.
 func (w *world) layerPages(layer *tangramv1.LayerLayout, at seat, shards *shardTable, slotsToo []uint32, positionsToo []int32) uint64 {
 	if at.group < 0 {
 		return 0
@@ -75,7 +74,7 @@ func (w *world) positionPages(slots []uint32, shards *shardTable, position int32
 	return geometry.RoundUp(bytes, w.v.Proto.PageBytes) / w.v.Proto.PageBytes
 }
 
-// IsNoMemory says whether a plan was refused because a flip does not fit a rank.
+// IsNoMemory reports whether a plan was rejected because a flip does not fit a rank.
 func IsNoMemory(err error) bool {
 	var e *memoryError
 	return errors.As(err, &e)

@@ -27,7 +27,7 @@ func model(t *testing.T, experts, granules, layers uint32, tail uint64) *geometr
 	return v
 }
 
-// What to do about memory depends on whether the end would fit, and on whether there is a way around the flip.
+// The advice of a memory error depends on whether the final layout fits, and on whether there is a way around the flip.
 func TestARefusalForMemorySaysWhatToDo(t *testing.T) {
 	for _, c := range []struct {
 		kind   tangramv1.FlipKind
@@ -47,7 +47,7 @@ func TestARefusalForMemorySaysWhatToDo(t *testing.T) {
 	require.False(t, IsNoMemory(&beyondRepair{"for another reason"}))
 }
 
-// The pages of a layer, alone and with what else lies in its bank, are those that its pieces touch, each once.
+// The pages of a layer, alone and with other contents of its bank, are those that its pieces touch, each once.
 func TestLayerPagesAreThoseThatPiecesTouch(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 40))
 	for range 300 {
@@ -101,7 +101,7 @@ func TestLayerPagesAreThoseThatPiecesTouch(t *testing.T) {
 	}
 }
 
-// The table has the shard rule.
+// The table equals the shard rule.
 func TestShardTable(t *testing.T) {
 	for granules := uint32(1); granules < 14; granules++ {
 		for g := uint32(1); g <= granules; g++ {
@@ -151,7 +151,7 @@ func TestRunsAreTheGranulesEachOnce(t *testing.T) {
 	}
 }
 
-// The holders of an expert are told rank by rank.
+// byRank calls rank by rank.
 func TestHoldersAreToldByRank(t *testing.T) {
 	var got [][]uint32
 	hs := []holder{{rank: 1, slot: 4}, {rank: 1, slot: 5}, {rank: 3, slot: 6}, {rank: 4, slot: 7}, {rank: 4, slot: 8}}
@@ -165,7 +165,7 @@ func TestHoldersAreToldByRank(t *testing.T) {
 	require.Equal(t, [][]uint32{{1, 4, 5}, {3, 6}, {4, 7, 8}}, got)
 }
 
-// What a rank holds of an expert is worth the bytes that it need not bring, its tail among them.
+// The worth of a rank's granules of an expert is the bytes that it need not fetch, including the tail.
 func TestWorthIsWhatNeedsNotBeBrought(t *testing.T) {
 	w := &world{v: model(t, 2, 8, 2, 40)}
 	run := func(start, count uint32) geometry.Run { return geometry.Run{Start: start, Count: count} }
@@ -175,7 +175,7 @@ func TestWorthIsWhatNeedsNotBeBrought(t *testing.T) {
 	require.EqualValues(t, 40, w.worth([]geometry.Run{run(0, 3)}, run(4, 4)), "who has a part of it has the tail")
 }
 
-// KV is shared out evenly over the ranks of the target; each must have the pages of its share, rounded up.
+// KV is distributed evenly over the ranks of the target; each must have the pages of its share, rounded up.
 func TestKVOfEachRankIsCounted(t *testing.T) {
 	v := model(t, 6, 12, 2, 0) // 2 layers of 12 query heads and 4 KV heads
 	g := proto.CloneOf(v.Proto)
@@ -200,7 +200,7 @@ func TestKVOfEachRankIsCounted(t *testing.T) {
 		"an engine without blocks":        {[]KV{engine(8, 16, 32), engine(8, 0, 7000)}, 1, ""},
 		"engines disagree":                {[]KV{engine(80, 16, 32), engine(80, 32, 0)}, 1, "engines disagree on tokens in a KV block: 16 and 32"},
 		"nothing is reserved":             {[]KV{engine(1, 16, 0), engine(1, 16, 0)}, 1, ""},
-		// Of 5 KV heads three ranks have 2, 3 and 2 (two are shared), of all blocks of the three.
+		// Of 5 KV heads, three ranks have 2, 3 and 2 (two are shared), for all blocks of the three.
 		"heads are not alike":       {[]KV{engine(12, 16, 96), engine(18, 16, 0), engine(12, 16, 0), engine(12, 16, 0), engine(18, 16, 0), engine(12, 16, 0)}, 3, ""},
 		"the second group's second": {[]KV{engine(12, 16, 96), engine(18, 16, 0), engine(12, 16, 0), engine(12, 16, 0), engine(17, 16, 0), engine(12, 16, 0)}, 3, "rank 4 (4) needs 18 head pages"},
 	} {

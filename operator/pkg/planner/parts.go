@@ -6,14 +6,14 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// parts are the ranks' parts of one flip in the making.
+// parts are the ranks' parts of one flip under construction.
 type parts struct {
 	parts []*tangramv1.RankPart // by rank; nil for a lost member, which takes no part
 	cost  tangramv1.Cost
 	load  []uint64 // granules that each rank sends in this flip
-	peak  []int64  // pages of banks, by rank, above what the rank has now
+	peak  []int64  // pages of banks, by rank, above the current number
 	delta []int64  // the same after Retire
-	room  int      // for the fetches of a rank that had none so far
+	room  int      // capacity for the fetches of a rank that had none so far
 }
 
 func (c *chain) newParts(n int) *parts {
@@ -27,7 +27,7 @@ func (c *chain) newParts(n int) *parts {
 	return b
 }
 
-// lost: a member of the current layout that no agent answers for.
+// lost reports whether a member of the current layout has no answering agent.
 func (w *world) lost(rank uint32) bool {
 	if w.cur == nil || int(rank) >= len(w.cur.Members) {
 		return false
@@ -35,8 +35,8 @@ func (w *world) lost(rank uint32) bool {
 	return !w.answers[rank]
 }
 
-// settle turns pages into the declared bytes. All who have a part have the dense weights by the flip, and keep them; with `stays`
-// (by rank) only those who stay.
+// settle converts pages to the declared bytes. By the flip, all ranks with a part have the dense weights, and keep
+// them; with `stays` (by rank), only staying ranks keep them.
 func (c *chain) settle(b *parts, stays []bool) {
 	page := c.v.Proto.PageBytes
 	for r, part := range b.parts {
@@ -54,7 +54,7 @@ func (c *chain) settle(b *parts, stays []bool) {
 	}
 }
 
-// bring adds to each rank's part what it lacks of a changed layer.
+// bring adds the missing pieces of a changed layer to each rank's part.
 func (c *chain) bring(b *parts, ch *change, useExtras bool) {
 	useExtras = useExtras && ch.inPlace
 	bank := uint32(int64(ch.ordinal) + int64(ch.next.BankOffset))
@@ -118,8 +118,8 @@ func newFetches(n int) *tangramv1.Fetches {
 		Source: column(4)}
 }
 
-// need brings one piece: nothing if it lies there already, local copies of what the rank
-// holds elsewhere, fetches of the rest.
+// need adds one piece: nothing if it is in place, local copies of granules that the rank holds elsewhere, fetches of
+// the rest.
 func (c *chain) need(b *parts, part *tangramv1.RankPart, layer uint32, ordinal int, e uint32, want geometry.Run, bank, slot uint32,
 	inPlace, useExtras bool) {
 	hs := c.held.of(ordinal, int(e))
@@ -159,7 +159,7 @@ func (c *chain) need(b *parts, part *tangramv1.RankPart, layer uint32, ordinal i
 		at = have.End()
 	}
 	fromCheckpoint := c.fetch(b, part, layer, e, hs, geometry.Run{Start: at, Count: want.End() - at}, useExtras)
-	// As agents bring it (docs/architecture.md, section 8).
+	// As agents fetch it (docs/architecture.md, section 8).
 	tail := c.v.Proto.ExpertTailBytes
 	switch {
 	case len(runs) > 0:
@@ -172,9 +172,8 @@ func (c *chain) need(b *parts, part *tangramv1.RankPart, layer uint32, ordinal i
 	}
 }
 
-// fetch brings granules that the rank lacks, each run from a rank that holds it now: the
-// nearest, and among those the one that sends least so far. It says whether the
-// checkpoint had to be read.
+// fetch adds fetches of granules that the rank lacks, each run from a rank that holds it: the nearest and, among
+// equals, the one that sends least so far. It reports whether the checkpoint must be read.
 func (c *chain) fetch(b *parts, part *tangramv1.RankPart, layer, e uint32, hs []holder, want geometry.Run, useExtras bool) bool {
 	checkpoint := false
 	granule := c.v.Proto.GranuleBytes
@@ -184,10 +183,10 @@ func (c *chain) fetch(b *parts, part *tangramv1.RankPart, layer, e uint32, hs []
 	nears := c.nears[int(part.Rank)*len(c.members):]
 	for at := want.Start; at < want.End(); {
 		var best *holder
-		end := want.End() // of what the checkpoint has to give if nobody holds `at`
+		end := want.End() // of the run from the checkpoint if no rank holds `at`
 		for i := range hs {
 			h := &hs[i]
-			if h.extra && !useExtras { // the rank itself holds none of what it lacks
+			if h.extra && !useExtras { // the rank itself holds no granule that it lacks
 				continue
 			}
 			if at < h.run.Start {
@@ -227,7 +226,7 @@ func (c *chain) fetch(b *parts, part *tangramv1.RankPart, layer, e uint32, hs []
 	return checkpoint
 }
 
-// damaged says whether an agent that answers lacks something that the layout gives it.
+// damaged reports whether an answering agent lacks a piece of the layout.
 func (c *chain) damaged() bool {
 	for r := range c.members {
 		if !c.lost(uint32(r)) && !c.dense[r] {
@@ -242,8 +241,8 @@ func (c *chain) damaged() bool {
 	return false
 }
 
-// repair brings, in the first flip, pieces that the layout names and their rank lacks, in
-// layers that this flip does not change.
+// repair fetches, in the first flip, pieces of the layout that their rank lacks, in layers that this flip does not
+// change.
 func (c *chain) repair(b *parts, changed step) {
 	skip := map[int]bool{}
 	for _, ch := range changed {
@@ -256,7 +255,7 @@ func (c *chain) repair(b *parts, changed step) {
 		type place struct {
 			rank  uint32
 			slot  uint32
-			start uint32 // tells a rank's positions apart
+			start uint32 // distinguishes a rank's positions
 		}
 		held := map[place]bool{}
 		for e := range c.held.experts {

@@ -11,13 +11,13 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// randomPlacement on n ranks: every expert somewhere, some twice and more, uneven ranks.
+// randomPlacement on n ranks: every expert once or more, uneven ranks.
 func randomPlacement(r *rand.Rand, v *geometry.View, n int) [][][]uint32 {
 	out := make([][][]uint32, v.MoELayers())
 	for o := range out {
 		has := make([]map[uint32]bool, n)
 		for i := range has {
-			has[i] = map[uint32]bool{uint32(r.IntN(int(v.Proto.Experts))): true} // a rank has one
+			has[i] = map[uint32]bool{uint32(r.IntN(int(v.Proto.Experts))): true} // a rank has at least one
 		}
 		for e := range v.Proto.Experts {
 			for range 1 + r.IntN(2)*r.IntN(3) {
@@ -35,8 +35,8 @@ func randomPlacement(r *rand.Rand, v *geometry.View, n int) [][][]uint32 {
 	return out
 }
 
-// Chains between placements, widths and modes: the checker agrees with each, only what is lacking moves, and a plan to
-// the same placement is none.
+// Chains between placements, widths and modes: the checker accepts each, only missing pieces move, and a plan to the
+// same placement is empty.
 func TestRandomPlacements(t *testing.T) {
 	r := source(t)
 	for i := range worlds(60) {
@@ -65,7 +65,7 @@ func TestRandomPlacements(t *testing.T) {
 	}
 }
 
-// One replica more is one expert's bytes, from the rank that has it; one less is none.
+// One more replica costs one expert's bytes, from the rank that has it; one fewer costs none.
 func TestOneReplica(t *testing.T) {
 	v := view(t, shape(4, 4, 2, 0))
 	w := &world{v: v, spare: 1}

@@ -9,8 +9,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// world is the state of one plan being made. Ranks are those of the layouts between
-// JOIN and LEAVE: the members of Current, then the joiners.
+// world is the state of a plan under construction. Ranks are those of the layouts between JOIN and LEAVE: the members
+// of Current, then the joiners.
 type world struct {
 	in      Input
 	v       *geometry.View
@@ -108,7 +108,8 @@ func newWorld(in Input) (*world, error) {
 	return w, nil
 }
 
-// near is how far two ranks are from each other: 0 in one pod, 1 on one node, 2 in one NVLink domain, 3 on one network of NICs, 4 beyond.
+// near is the distance of two ranks: 0 in one pod, 1 on one node, 2 in one NVLink domain, 3 on one network of NICs, 4
+// beyond.
 func (w *world) near(a, b uint32) int {
 	x, y := w.members[a], w.members[b]
 	switch {
@@ -141,9 +142,8 @@ func (w *world) everyone(n int) (*tangramv1.DenseLayout, []*tangramv1.PipelineSt
 // step is the set of layers that one LAYOUT flip changes.
 type step []*change
 
-// steps shares the changes out over flips: in-place layers all in the first one,
-// rewritten ones as the free banks allow. A full rewrite walks (section 8): the
-// free banks lie at one end, so layers are taken from that end.
+// steps distributes the changes over flips: in-place layers all in the first one, rewritten ones as the free banks
+// allow. A full rewrite walks (section 8): the free banks are at one end, so layers are taken from that end.
 func (w *world) steps(changes []*change) ([]step, error) {
 	var attention, inPlace, rewrite []*change
 	for _, c := range changes {

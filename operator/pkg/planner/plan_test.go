@@ -22,7 +22,7 @@ func source(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// worlds is how many of the random ones are tried: the same first ones, and fewer, where time is short.
+// worlds is the number of random cases: n, or fewer with -short, the same first ones.
 func worlds(n int) int {
 	if testing.Short() {
 		return n / 5
@@ -50,7 +50,7 @@ func view(t *testing.T, g *tangramv1.Geometry) *geometry.View {
 	return v
 }
 
-// world is a simple world of agents: what each holds follows the last layout.
+// world simulates agents whose inventories follow the last layout.
 type world struct {
 	v        *geometry.View
 	now      *tangramv1.Layout
@@ -60,12 +60,12 @@ type world struct {
 	kv       planner.KV
 	mutate   func(id string, inv *tangramv1.Inventory) *tangramv1.Inventory
 	lost     map[string]bool
-	others   []*tangramv1.Layout // by which members hold more than the layout in force: staged for one, or not retired yet
-	lose     func() bool         // of each piece: it is not verified any more
+	others   []*tangramv1.Layout // layouts of further pieces of members: staged for one, or not retired yet
+	lose     func() bool         // for each piece: it is no longer verified
 	lastCase checker.Case
 }
 
-// inventory of a member: its pieces by the layout in force, and what it has by the others.
+// inventory of a member: its pieces of the active layout, and those of the others.
 func (w *world) inventory(id string) *tangramv1.Inventory {
 	out := layout.InventoryOf(w.now, w.v, uint32(layout.RankOf(w.now, id)))
 	seen := map[[6]uint32]bool{}
@@ -104,7 +104,7 @@ func (w *world) ids(n int) []string {
 	return ids
 }
 
-// to plans, checks and takes the world there.
+// to plans, checks and moves the world there.
 func (w *world) to(target []string, s layout.Shape) (*planner.Result, error) {
 	in := planner.Input{World: "w", Revision: "r1", Geometry: w.v, Current: w.now, Target: target, Shape: s,
 		Options: planner.Options{SpareBanks: w.spare}}
@@ -170,8 +170,7 @@ func randomShape(r *rand.Rand, v *geometry.View, n uint32) layout.Shape {
 
 func pure(s layout.Shape) bool { return len(s.Layers) == 0 }
 
-// Chains of plans between random shapes: the checker agrees with each, and plans to pure
-// shapes move exactly the bound.
+// Chains of plans between random shapes: the checker accepts each, and plans to pure shapes move exactly the bound.
 func TestRandomChainsAreSoundAndPureShapesReachTheBound(t *testing.T) {
 	r := source(t)
 	for i := range worlds(150) {

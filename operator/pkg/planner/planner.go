@@ -1,6 +1,5 @@
-// Package planner makes the chain of flips that takes a world from what its agents
-// verifiably hold to a wanted shape, with as few bytes moved as any layout of that
-// shape allows. Pure: no I/O, no clock, no globals.
+// Package planner computes the chain of flips from the verified inventories of a world's agents to a desired shape. It
+// moves as few bytes as any layout of that shape allows. Pure: no I/O, no clock, no globals.
 //
 // Rules of places, banks and flips: docs/architecture.md, section 8.
 package planner
@@ -11,11 +10,11 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// KV is what a member's engine says about its KV region. Pages 0: no engine yet, not checked.
+// KV is a member's KV region as its engine reports it. Pages 0: no engine yet, not checked.
 type KV struct {
 	Pages          uint64 // head pages: one KV head, one layer, one block of tokens
 	BlockTokens    uint32
-	ReservedTokens uint64 // of admitted requests, prompt plus the most they may generate
+	ReservedTokens uint64 // of admitted requests: prompt plus maximum generation
 }
 
 // Member is one rank's agent as it reports itself.
@@ -28,10 +27,11 @@ type Member struct {
 
 // Options of a plan.
 type Options struct {
-	// SpareBanks is k of a first layout: how many layers one flip may rewrite. Later plans
-	// keep the banks of the layout that serves. 0 means 1.
+	// SpareBanks is the number of layers that one flip may rewrite (k), for a first layout. Later plans keep the banks
+	// of the active layout. 0 means 1.
 	SpareBanks uint32
-	// FromCheckpoint: what a rank lacks is read from the checkpoint, also where others hold it. For benches of what peers are worth.
+	// FromCheckpoint reads missing pieces from the checkpoint even if other ranks hold them. For benches that measure
+	// the value of peers.
 	FromCheckpoint bool
 }
 
@@ -40,12 +40,12 @@ type Input struct {
 	World    string
 	Revision string
 	Geometry *geometry.View
-	Current  *tangramv1.Layout // nil: nothing serves yet
-	// Members: every member of Current whose agent answers, and every joiner. One of
-	// Current that is not here is lost: its pieces come from elsewhere.
+	Current  *tangramv1.Layout // nil: no active layout yet
+	// Members: every member of Current whose agent answers, and every joiner. A missing member of Current is lost: its
+	// pieces come from other sources.
 	Members []Member
-	// Target: ids of the members that the final layout has. Those of Current keep their
-	// order; the others are appended in the order given.
+	// Target: ids of the members of the final layout. Those of Current keep their order; the others are appended in the
+	// given order.
 	Target  []string
 	Shape   layout.Shape
 	Options Options
@@ -58,8 +58,7 @@ type Result struct {
 	Layouts []*tangramv1.Layout // after each flip
 }
 
-// Plan makes the chain. It refuses, naming the numbers, what does not fit: shapes,
-// memory (peak of any flip on any rank), KV. A world that already has the shape and
-// holds all of it gets a plan of 0 flips. The messages of Input are only read; those of
-// the result share layers with each other and with Current and must not be changed.
+// Plan computes the chain. It rejects, with the numbers in the error, misfits of shapes, memory (peak of any flip on
+// any rank) and KV. A world that already has the shape and holds all of it gets a plan of 0 flips. The messages of
+// Input are only read. Those of the result share layers with each other and with Current and must not be changed.
 func Plan(in Input) (*Result, error) { return plan(in) }

@@ -102,7 +102,7 @@ func TestALostMembersPiecesComeFromTheCheckpoint(t *testing.T) {
 	}
 }
 
-// A rank that lost verified pieces gets them again, though the layout stays the same.
+// A rank that lost verified pieces fetches them again, though the layout stays the same.
 func TestDamageIsRepairedInPlace(t *testing.T) {
 	v := view(t, shape(9, 5, 3, 0))
 	for _, s := range []layout.Shape{expertShape, tensorShape} {
@@ -132,7 +132,7 @@ func TestReplicasInTheInventoryAreUsed(t *testing.T) {
 	w := &world{v: v, spare: 1}
 	_, err := w.to(w.ids(4), expertShape)
 	require.NoError(t, err)
-	// Rank 0 also holds what ranks 2 and 3 own: two ranks then need nothing from others.
+	// Rank 0 also holds the experts of ranks 2 and 3: then two ranks need no fetches.
 	w.mutate = func(id string, inv *tangramv1.Inventory) *tangramv1.Inventory {
 		if id == "pod-1/0/1" {
 			for i, e := range []uint32{4, 6} {
@@ -148,7 +148,7 @@ func TestReplicasInTheInventoryAreUsed(t *testing.T) {
 	require.Equal(t, result.Plan.Cost.ExpertBoundBytes, result.Plan.Cost.ExpertBytes)
 }
 
-// The checker objects to each way of spoiling a plan.
+// The checker rejects each kind of spoilt plan.
 func TestTheCheckerObjectsToSpoiltPlans(t *testing.T) {
 	v := view(t, shape(11, 6, 3, 0))
 	w := &world{v: v, spare: 1}

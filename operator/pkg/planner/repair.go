@@ -9,22 +9,21 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// RepairInput is a world after a fence, and what its survivors hold.
+// RepairInput is a world after a fence, and its survivors' inventories.
 type RepairInput struct {
 	World    string
 	Revision string
 	Geometry *geometry.View
-	Current  *tangramv1.Layout // that the survivors stand on
-	// Survivors: members of Current that the fence left, in any order. Their inventories may
-	// hold pieces that Current does not name, staged or not yet retired: all are sources. All of
-	// Current's members is allowed: then nothing moves, and only the epoch is new.
+	Current  *tangramv1.Layout // active layout of the survivors
+	// Survivors: members of Current that the fence kept, in any order. Their inventories may hold pieces that Current
+	// does not name, staged or not yet retired: all are sources. All of Current's members is allowed: then no piece
+	// moves, and only the epoch is new.
 	Survivors []Member
 }
 
-// Repair makes the one flip of kind REPAIR that goes on without the members that the fence
-// removed (architecture, section 8). Survivors keep what they have where it is; what nobody
-// holds any more is read from the checkpoint, each byte once. Errors: IsNoMemory with the
-// numbers, IsBeyondRepair where only a first layout can go on.
+// Repair plans the one flip of kind REPAIR without the members that the fence removed (architecture, section 8).
+// Survivors keep their pieces in place. Pieces that no rank holds are read from the checkpoint, each byte once. Errors:
+// IsNoMemory with the numbers, IsBeyondRepair if the world must restart from the checkpoint.
 func Repair(in RepairInput) (*Result, error) {
 	c, err := newRepair(in)
 	if err != nil {
@@ -46,8 +45,7 @@ func Repair(in RepairInput) (*Result, error) {
 	return c.repairFlip(b, layers)
 }
 
-// newRepair reads a repair's input. The ranks of the chain are those of Current; only
-// survivors answer.
+// newRepair reads a repair's input. The ranks of the chain are those of Current; only survivors answer.
 func newRepair(in RepairInput) (*chain, error) {
 	if in.Current == nil {
 		return nil, fmt.Errorf("repair: no layout is active yet")
@@ -73,7 +71,7 @@ func newRepair(in RepairInput) (*chain, error) {
 	return w.newChain()
 }
 
-// forBound is who holds what, as pkg/bound takes it.
+// forBound returns the holdings in the format of pkg/bound.
 func (h *holdings) forBound() [][][]bound.Held {
 	out := make([][][]bound.Held, (len(h.first)-1)/h.experts)
 	for o := range out {
@@ -87,7 +85,7 @@ func (h *holdings) forBound() [][][]bound.Held {
 	return out
 }
 
-// complete brings every piece of a MoE layer that its rank does not hold in its place.
+// complete fetches every piece of a MoE layer that its rank does not hold in its place.
 func (c *chain) complete(b *parts, o int, next *tangramv1.LayerLayout) {
 	old, intact := c.old[o], 0
 	for _, group := range old.layer.Experts {
@@ -104,7 +102,7 @@ func (c *chain) complete(b *parts, o int, next *tangramv1.LayerLayout) {
 	for _, group := range next.Experts {
 		for p, rank := range group.Ranks {
 			at := old.seats[rank]
-			stood := false // what it had there it has still
+			stood := false // the rank keeps its pieces of this position
 			for _, q := range at.positions {
 				stood = stood || int(q) == p
 			}
@@ -123,8 +121,8 @@ func (c *chain) complete(b *parts, o int, next *tangramv1.LayerLayout) {
 	}
 }
 
-// repairMemory declares each rank's bytes. Nothing that a layout names goes, so that the peak
-// is what is there at the end and the extras that go then.
+// repairMemory declares each rank's bytes. No piece that a layout names is freed, so the peak is the final state plus
+// the extras that are freed then.
 func (c *chain) repairMemory(b *parts, t *takeover, layers []*tangramv1.LayerLayout) {
 	page := c.v.Proto.PageBytes
 	pages := c.repairedPages(layers)
@@ -135,7 +133,7 @@ func (c *chain) repairMemory(b *parts, t *takeover, layers []*tangramv1.LayerLay
 	}
 }
 
-// repairedPages are the pages of experts of each rank when the layers are these.
+// repairedPages returns the pages of experts of each rank under these layers.
 func (w *world) repairedPages(layers []*tangramv1.LayerLayout) []uint64 {
 	pages := make([]uint64, len(w.members))
 	for o, old := range w.old {
@@ -148,7 +146,7 @@ func (w *world) repairedPages(layers []*tangramv1.LayerLayout) []uint64 {
 	return pages
 }
 
-// extraPages are those that a rank's extras take beyond what the layers give it.
+// extraPages returns the pages of a rank's extras beyond those of the layers.
 func (t *takeover) extraPages(rank uint32, layers []*tangramv1.LayerLayout) uint64 {
 	page, pages := t.v.Proto.PageBytes, uint64(0)
 	user := make([]*tangramv1.LayerLayout, t.cur.Banks)
@@ -172,7 +170,7 @@ func (t *takeover) extraPages(rank uint32, layers []*tangramv1.LayerLayout) uint
 			case known:
 				p.Offset = offset
 				here = append(here, p)
-			default: // as many pages as it can touch
+			default: // maximum number of pages that it can touch
 				pages += (p.Bytes-1)/page + 2
 			}
 		}
@@ -181,7 +179,7 @@ func (t *takeover) extraPages(rank uint32, layers []*tangramv1.LayerLayout) uint
 	return pages
 }
 
-// extraOffset is where an extra begins in its bank, if that can be told.
+// extraOffset returns the offset of an extra in its bank, if it is known.
 func (t *takeover) extraOffset(i int, user *tangramv1.LayerLayout) (uint64, bool) {
 	h, expert := t.held.extras[i], t.held.extraExpert[i]
 	if h.run.Count == t.v.Granules {
@@ -203,7 +201,7 @@ func (t *takeover) extraOffset(i int, user *tangramv1.LayerLayout) (uint64, bool
 	return 0, false
 }
 
-// repairFlip numbers everything as the survivors are numbered, and makes the flip.
+// repairFlip renumbers everything to the survivors' ranks, and builds the flip.
 func (c *chain) repairFlip(b *parts, layers []*tangramv1.LayerLayout) (*Result, error) {
 	delta := &tangramv1.LayoutDelta{MembersChanged: true, Renumber: make([]uint32, len(c.members))}
 	for i, rank := range c.target {
@@ -240,7 +238,7 @@ func (c *chain) repairFlip(b *parts, layers []*tangramv1.LayerLayout) (*Result, 
 	return c.finish()
 }
 
-// renumber is for layers that only the planner has seen.
+// renumber is for layers that are not shared outside the planner.
 func renumber(layer *tangramv1.LayerLayout, to []uint32) {
 	mapped := func(ranks []uint32) []uint32 {
 		out := make([]uint32, len(ranks))

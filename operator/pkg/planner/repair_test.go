@@ -21,7 +21,7 @@ type broken struct {
 	dead map[string]bool
 }
 
-// repair plans, checks, compares with the bound, and takes the world there.
+// repair plans, checks, compares with the bound, and moves the world there.
 func (b *broken) repair() (*planner.Result, error) {
 	c := checker.Case{Geometry: b.v, Revision: "r1", Before: b.now, Inventories: map[string]*tangramv1.Inventory{}, Limits: b.limit,
 		Lost: b.dead, Others: b.others}
@@ -69,8 +69,8 @@ func (b *broken) repair() (*planner.Result, error) {
 	return result, nil
 }
 
-// wholeGroupLost: no rank of a group of several lives. Where everybody else is in another group of the
-// layer, that is beyond repair.
+// wholeGroupLost: no rank of one of several groups survives. If all others are in other groups of the layer, that is
+// beyond repair.
 func (b *broken) wholeGroupLost() bool {
 	for _, layer := range b.now.Layers {
 		for _, g := range layer.Experts {
@@ -89,8 +89,8 @@ func (b *broken) kill(r *rand.Rand, n int) {
 	}
 }
 
-// Worlds that are somewhere in a random chain lose 1 to k ranks, with what was staged or not yet
-// retired still there, once and again; then they are planned to any shape.
+// Worlds at a random point of a chain repeatedly lose 1 to k ranks, with staged or not yet retired pieces; then they
+// are planned to a random shape.
 func TestRandomRepairsAreSoundReadTheLeastAndLeadAnywhere(t *testing.T) {
 	r := source(t)
 	repairs, beyond, doubled, withExtras := 0, 0, 0, 0
@@ -146,7 +146,7 @@ func TestRandomRepairsAreSoundReadTheLeastAndLeadAnywhere(t *testing.T) {
 				require.Len(t, result.Plan.Flips, 1, name)
 				w.now = result.Final
 				if b.lose != nil || r.IntN(2) == 0 {
-					b.others = nil // retired, or what is gone of them would be back
+					b.others = nil // retired; otherwise lost pieces would reappear
 				}
 				repairs++
 				for _, layer := range w.now.Layers {

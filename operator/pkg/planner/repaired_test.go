@@ -13,7 +13,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// at is a world in a shape, without the ranks named.
+// at is a world in a shape, without the named ranks.
 func at(t *testing.T, v *geometry.View, n int, s layout.Shape, lost ...int) *broken {
 	t.Helper()
 	b := &broken{world: &world{v: v, spare: 1}, dead: map[string]bool{}}
@@ -33,8 +33,8 @@ func (b *broken) repaired(t *testing.T) *planner.Result {
 	return result
 }
 
-// Tensor, one rank lost: the survivors take its position in turn, layer by layer, and a new
-// member takes it back for its share of the bytes and nothing else.
+// In Tensor one rank is lost: the survivors take its position in turn, layer by layer. A new member takes it over again
+// for its share of the bytes and nothing else.
 func TestADoubledPositionIsTakenInTurnAndGivenBackInPlace(t *testing.T) {
 	v := view(t, shape(12, 8, 7, 0)) // 6 MoE layers
 	b := at(t, v, 4, tensorShape, 1)
@@ -66,7 +66,7 @@ func TestADoubledPositionIsTakenInTurnAndGivenBackInPlace(t *testing.T) {
 	}
 }
 
-// A world may have more than a thousand ranks: it grows, loses one, and is whole again.
+// A world can have more than a thousand ranks: it grows, loses one, and is restored.
 func TestMoreThanAThousandRanks(t *testing.T) {
 	const ranks = 1100
 	v := view(t, shape(1200, 2, 1, 0))
@@ -80,7 +80,7 @@ func TestMoreThanAThousandRanks(t *testing.T) {
 	require.Equal(t, v.ExpertBytes, result.Plan.Cost.CheckpointBytes, "the one expert that nobody else had")
 }
 
-// A member replaced in TensorParallel without a repair between is in place too.
+// A member replaced in TensorParallel, without a repair in between, is in place too.
 func TestAReplacedMemberOfATensorWorldMovesOneShare(t *testing.T) {
 	v := view(t, shape(12, 8, 3, 0))
 	b := at(t, v, 4, tensorShape)
@@ -134,12 +134,12 @@ func TestExpertsOfALostRankGoToThoseWithTheFewest(t *testing.T) {
 	require.Equal(t, "ExpertParallel", layout.ModeOf(b.now))
 }
 
-// What a survivor staged or did not retire yet is used, and stays where it lies.
+// Pieces that a survivor staged or did not retire yet are used, and stay in place.
 func TestPiecesThatNoLayoutNamesAreKeptInPlace(t *testing.T) {
 	v := view(t, shape(24, 6, 1, 0))
 	b := at(t, v, 4, expertShape)
 	wide := b.now
-	// A new member joins and is given experts; it dies before the others retired them.
+	// A new member joins and gets experts; it dies before the others retire them.
 	_, err := b.to(b.ids(5), expertShape)
 	require.NoError(t, err)
 	b.dead[b.now.Members[4].Id] = true
@@ -150,7 +150,7 @@ func TestPiecesThatNoLayoutNamesAreKeptInPlace(t *testing.T) {
 		require.Equal(t, layout.InventoryOf(wide, v, rank), layout.InventoryOf(b.now, v, rank))
 	}
 
-	// The same in TensorParallel: a member replaced a doubled position and died.
+	// The same in TensorParallel: a member took over a doubled position and died.
 	b = at(t, view(t, shape(12, 8, 2, 0)), 3, tensorShape, 0)
 	b.repaired(t)
 	doubled := b.now
@@ -209,7 +209,7 @@ func TestTheCheckerObjectsToSpoiltRepairs(t *testing.T) {
 		b.repaired(t)
 		sound := b.lastCase
 		require.NoError(t, checker.Check(sound))
-		// again: the delta's layout with its hash made right, so that the rule itself has to object.
+		// again recomputes the hash of the delta's layout, so that only the rule under test can reject.
 		again := func(c *checker.Case) {
 			next, err := layout.ApplyDelta(c.Before, c.Plan.Flips[0].Delta, c.Before.Epoch+1)
 			require.NoError(t, err)

@@ -10,7 +10,8 @@ import (
 	"tangram.dev/operator/pkg/layout"
 )
 
-// mostKept is how many granules two pairs of ranks could keep at best of what [rank] hold: by trying every deal and every seating.
+// mostKept is the maximum number of granules that two pairs of ranks can keep of the experts that they hold: by trying
+// every assignment and seating.
 func mostKept(v *geometry.View, holds [4]map[uint32]bool) uint32 {
 	experts, best := int(v.Proto.Experts), uint32(0)
 	for deal := range 1 << experts {
@@ -22,7 +23,7 @@ func mostKept(v *geometry.View, holds [4]map[uint32]bool) uint32 {
 			continue
 		}
 		kept := uint32(0)
-		for pair := range 2 { // each is seated for itself
+		for pair := range 2 { // each pair is seated separately
 			most := uint32(0)
 			for turned := range 2 {
 				sum := uint32(0)
@@ -42,8 +43,8 @@ func mostKept(v *geometry.View, holds [4]map[uint32]bool) uint32 {
 	return best
 }
 
-// Who gets which experts and who sits where depend on each other. Dealing, seating and dealing once more finds what trying
-// everything finds, but for a few.
+// Assignment and seating depend on each other. Assigning, seating and assigning once more is optimal in all but a few
+// cases.
 func TestPairsKeepNearlyAllThatTheyCan(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 12))
 	as, less, tries := 0, 0, 120

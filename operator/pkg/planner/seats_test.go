@@ -38,7 +38,8 @@ func TestBalanced(t *testing.T) {
 	}
 }
 
-// Old groups keep the block of the target in which their ranks are, and those without a rank there get the blocks that are left.
+// Old groups keep the block of the target that contains their ranks; groups without a rank there get the remaining
+// blocks.
 func TestBlocksOfOldGroups(t *testing.T) {
 	for name, c := range map[string]struct {
 		groups []int32 // by rank; -1: none
@@ -74,7 +75,7 @@ func TestBlocksOfOldGroups(t *testing.T) {
 	}
 }
 
-// A piece is in the way in a layer's bank unless it lies where its rank's group to be has that very piece.
+// A piece in a layer's bank is in the way, unless its rank's future group has the same piece at that place.
 func TestWhatIsInTheWayOfSharedExperts(t *testing.T) {
 	v := model(t, 4, 8, 3, 0)
 	w := &world{v: v, target: []uint32{0, 1, 2, 4}, held: &holdings{experts: 4}}
@@ -116,7 +117,7 @@ func TestWhatIsInTheWayOfSharedExperts(t *testing.T) {
 	}
 }
 
-// A seat is the same if its pieces are, at the same places; who is in no group is where it was if it is in none.
+// A seat is the same if its pieces are, at the same places; for a rank in no group, if it stays in none.
 func TestSameSeat(t *testing.T) {
 	a := &tangramv1.LayerLayout{Experts: []*tangramv1.ExpertGroup{{Slots: []uint32{1, 2}}, {Slots: []uint32{3}}}}
 	b := &tangramv1.LayerLayout{Experts: []*tangramv1.ExpertGroup{{Slots: []uint32{3}}, {Slots: []uint32{1, 2}}}}

@@ -8,7 +8,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// liesAs says whether the layer has exactly these experts on the ranks of the target, in any slots.
+// liesAs reports whether the layer has exactly these experts on the ranks of the target, in any slots.
 func (w *world) liesAs(old oldLayer, placed [][]uint32) bool {
 	if old.layer.ExpertGroupSize != 1 || len(old.layer.Experts) != len(w.target) {
 		return false
@@ -32,8 +32,8 @@ func (w *world) liesAs(old oldLayer, placed [][]uint32) bool {
 	return true
 }
 
-// placeAs gives each rank of the target the experts that are asked for; what it holds stays in its slot.
-// A first layout has one copy of each, as each byte is read once then, and by one rank.
+// placeAs gives each rank of the target its requested experts; held ones stay in their slot. A first layout has one
+// copy of each, because one rank reads each byte once then.
 func (w *world) placeAs(c *change, placed [][]uint32) error {
 	if copies := len(slices.Concat(placed...)); w.cur == nil && copies > w.held.experts {
 		return fmt.Errorf("plan: layer %d: a first layout with %d copies of %d experts: start with one of each, replicate then",
@@ -74,14 +74,13 @@ func byGroup(owners []int, groups int) [][]uint32 {
 	return out
 }
 
-// slotsInPlace keeps the slot of every expert that is there whole, and gives the others
-// slots in which nothing lies and which the old layout does not use either: a slot that
-// this flip empties is still being read.
+// slotsInPlace keeps the slot of every expert that a rank holds whole. The others get slots that are empty and that the
+// old layout does not use either: a slot that this flip empties is still being read.
 func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
 	old := w.old[c.ordinal]
 	size := w.held.experts + geometry.SpareSlots
 	kept := make([][]uint32, len(w.target)) // slots by group, as in ExpertGroup
-	taken := make([][]bool, len(w.target))  // no longer than they must be: a rank uses few of all the slots there are
+	taken := make([][]bool, len(w.target))  // as short as possible: a rank uses few of all slots
 	for j, rank := range w.target {
 		if at := old.seats[rank].group; at >= 0 {
 			slots := old.layer.Experts[at].Slots
@@ -101,7 +100,7 @@ func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
 		}
 	}
 	for j, mine := range experts {
-		free := 0 // no slot below it is
+		free := 0 // no slot below it is free
 		for _, e := range mine {
 			slot := -1
 			for _, h := range w.held.of(c.ordinal, int(e)) { // whole ones, in this bank
@@ -125,7 +124,7 @@ func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
 	return nil
 }
 
-// at is what a list says of i, and nothing beyond its end; set makes it as long as need be.
+// at returns element i, or zero beyond the end; set extends the list as needed.
 func at[T any](list []T, i int) (value T) {
 	if i < len(list) {
 		value = list[i]

@@ -12,23 +12,23 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Survivors of attention groups keep to each other where all groups lost alike; else they are grouped anew, in order.
+// Attention groups keep their survivors if all groups lost equal numbers; otherwise survivors are regrouped, in order.
 func TestHeadsOfSurvivors(t *testing.T) {
 	v := view(t, shape(12, 4, 2, 0))
 	for _, c := range []struct {
 		ranks int
 		heads uint32
 		lost  []int
-		want  [][]uint32 // as the survivors are numbered
+		want  [][]uint32 // in the survivors' numbering
 	}{
 		{6, 2, []int{4, 5}, [][]uint32{{0, 1}, {2, 3}}},             // a whole group
 		{6, 2, []int{1}, [][]uint32{{0}, {1}, {2}, {3}, {4}}},       // 5 ranks are no pairs
-		{6, 2, []int{1, 3}, [][]uint32{{0, 1}, {2, 3}}},             // 1, 1 and 2: pairs anew
+		{6, 2, []int{1, 3}, [][]uint32{{0, 1}, {2, 3}}},             // 1, 1 and 2: new pairs
 		{6, 2, []int{0, 2, 4}, [][]uint32{{0}, {1}, {2}}},           // one of each
 		{6, 2, []int{1, 3, 4, 5}, [][]uint32{{0}, {1}}},             // one of each, and none
 		{4, 2, []int{1, 3}, [][]uint32{{0}, {1}}},                   // one of each
 		{6, 3, []int{0, 4}, [][]uint32{{0, 1}, {2, 3}}},             // one of each
-		{6, 3, []int{0, 1}, [][]uint32{{0, 1}, {2, 3}}},             // 1 and 3: by three it is not, so by two
+		{6, 3, []int{0, 1}, [][]uint32{{0, 1}, {2, 3}}},             // 1 and 3: not divisible by three, so by two
 		{6, 6, []int{3}, [][]uint32{{0, 1, 2, 3, 4}}},               // one group
 		{8, 4, []int{0, 1, 4}, [][]uint32{{0}, {1}, {2}, {3}, {4}}}, // 2 and 3: 5 of them
 		{8, 4, []int{0, 1}, [][]uint32{{0, 1, 2}, {3, 4, 5}}},       // 2 and 4: by three
@@ -48,7 +48,7 @@ func TestHeadsOfSurvivors(t *testing.T) {
 	}
 }
 
-// survivors of a layout, by rank, with what they hold.
+// survivorsOf returns the survivors of a layout, by rank, with their inventories.
 func survivorsOf(b *broken, hold map[uint32]*tangramv1.Inventory) planner.RepairInput {
 	in := planner.RepairInput{World: "w", Revision: "r1", Geometry: b.v, Current: b.now}
 	for rank, m := range b.now.Members {
@@ -64,7 +64,7 @@ func survivorsOf(b *broken, hold map[uint32]*tangramv1.Inventory) planner.Repair
 	return in
 }
 
-// with is what a rank holds, and more: layer, bank, slot, expert, start, count.
+// with adds pieces to a rank's inventory: layer, bank, slot, expert, start, count.
 func with(b *broken, rank uint32, more ...[6]uint32) map[uint32]*tangramv1.Inventory {
 	inv := layout.InventoryOf(b.now, b.v, rank)
 	for _, x := range more {
@@ -73,7 +73,8 @@ func with(b *broken, rank uint32, more ...[6]uint32) map[uint32]*tangramv1.Inven
 	return map[uint32]*tangramv1.Inventory{rank: inv}
 }
 
-// An expert that nobody serves goes to who lacks least of it, into the slot where it lies, or the first that is free.
+// An expert without a serving rank goes to the survivor that lacks least of it, into the slot that has it, or the first
+// free one.
 func TestWhoTakesALostExpert(t *testing.T) {
 	v := view(t, shape(6, 4, 1, 0)) // 0, 1 on rank 0; 2, 3 on rank 1; 4, 5 on rank 2
 	slots := func(in planner.RepairInput) [][]uint32 {
@@ -112,13 +113,13 @@ func TestWhoTakesALostExpert(t *testing.T) {
 	require.Equal(t, v.ExpertBytes, result.Plan.Cost.LocalBytes, "it is copied from where it lies")
 	two := at(t, view(t, shape(6, 4, 2, 0)), 3, expertShape, 2)
 	require.Equal(t, [][]uint32{{1, 2, 5}, {3, 4, 6}}, slots(survivorsOf(two, with(two, 0, [6]uint32{1, 0, 7, 4, 0, 4}))), "expert 4 of another layer lies there")
-	// A hole is a slot that is free.
+	// A hole is a free slot.
 	crew := &crew{v: v}
 	crew.to(t, placed([][]uint32{{0, 1}, {2, 3}, {4, 5}}), "a", "b", "c")
 	crew.to(t, placed([][]uint32{{1}, {0, 2, 3}, {4, 5}}), "a", "b", "c")
 	b.now, b.dead = crew.now, map[string]bool{"c": true}
 	require.Equal(t, [][]uint32{{5, 2, 6}, {3, 4, 1}}, slots(survivorsOf(b, nil)))
-	// No slot at all.
+	// No free slot at all.
 	full := at(t, v, 3, expertShape, 1, 2)
 	var more [][6]uint32
 	for slot := uint32(2); slot < 38; slot++ {
@@ -132,7 +133,7 @@ func TestWhoTakesALostExpert(t *testing.T) {
 	require.NoError(t, err, "four slots for four experts")
 }
 
-// A group that lost all its ranks is taken by survivors that are in none, in turn; its parts that they hold count.
+// Survivors in no group take the positions of a group without survivors, in turn; parts that they hold count.
 func TestAGroupWithoutSurvivorsIsTakenByWhoIsInNone(t *testing.T) {
 	v := view(t, shape(8, 4, 1, 0))
 	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}}
@@ -147,7 +148,7 @@ func TestAGroupWithoutSurvivorsIsTakenByWhoIsInNone(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []uint32{0, 1}, result.Final.Layers[0].Experts[0].Ranks)
 	require.Equal(t, []uint32{2, 3}, result.Final.Layers[0].Experts[1].Ranks, "one position each")
-	// Who holds pieces of a position, at its place, takes it.
+	// A rank with the pieces of a position, at its place, takes it.
 	group := b.now.Layers[0].Experts[1]
 	for position := range uint32(2) {
 		var more [][6]uint32
@@ -163,9 +164,9 @@ func TestAGroupWithoutSurvivorsIsTakenByWhoIsInNone(t *testing.T) {
 	}
 }
 
-// What a survivor holds unnamed counts for its peak with the pages that it touches and nothing else touches.
+// An extra piece of a survivor counts for its peak with the pages that only it touches.
 func TestThePeakOfARepairCountsWhatIsUnnamed(t *testing.T) {
-	v := view(t, shape(6, 4, 1, 0)) // experts of 3072 bytes side by side, in pages of 4096
+	v := view(t, shape(6, 4, 1, 0)) // experts of 3072 bytes, contiguous, in pages of 4096
 	b := at(t, v, 3, expertShape)
 	for name, c := range map[string]struct {
 		more  [6]uint32
@@ -189,7 +190,7 @@ func TestThePeakOfARepairCountsWhatIsUnnamed(t *testing.T) {
 	result, err := planner.Repair(survivorsOf(three, with(three, 0, [6]uint32{0, 1, 9, 4, 1, 16})))
 	require.NoError(t, err)
 	require.EqualValues(t, 4*4096, result.Plan.Flips[0].Parts[0].PeakBytes-result.Plan.Flips[0].Parts[0].SteadyBytes, "three pages anywhere touch four")
-	// In a bank of shards an extra that lies at a position's place begins where that does.
+	// In a bank of shards, an extra at a position's place starts at that position's offset.
 	v = view(t, shape(40, 8, 2, 0))
 	b = at(t, v, 4, tensorShape)
 	r := rand.New(rand.NewPCG(seed, 9))
@@ -207,7 +208,7 @@ func TestThePeakOfARepairCountsWhatIsUnnamed(t *testing.T) {
 		require.NoError(t, err)
 		part := result.Plan.Flips[0].Parts[rank]
 		require.Equal(t, want*4096, part.PeakBytes-part.SteadyBytes, "layer %d, position %d, piece %d", layer.Layer, position, i)
-		// In the bank of the other layer, or under another slot, nobody knows.
+		// In another layer's bank, or under another slot, its offset is unknown.
 		other := layout.Bank(b.now.Layers[1-layer.Layer], v)
 		for _, odd := range [][6]uint32{{layer.Layer, other, p.Slot, p.Expert, p.Run.Start, p.Run.Count},
 			{layer.Layer, p.Bank, uint32(len(layer.Experts[0].Slots)), p.Expert, p.Run.Start, p.Run.Count}} {
@@ -219,7 +220,7 @@ func TestThePeakOfARepairCountsWhatIsUnnamed(t *testing.T) {
 	}
 }
 
-// A survivor that holds nothing of a layer any more gets all of it again, though no rank of that layer was lost.
+// A survivor without any piece of a layer fetches all of it again, though no rank of that layer was lost.
 func TestARepairMendsSurvivors(t *testing.T) {
 	v := view(t, shape(6, 4, 2, 0))
 	for _, s := range []layout.Shape{expertShape, tensorShape} {

@@ -11,12 +11,12 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// takeover decides, layer by layer, which survivor takes what nobody serves any more. All of it is
-// in place: survivors keep what they have where it is. Ranks are those of the current layout.
+// takeover decides, layer by layer, which survivor takes the pieces without a serving rank. All is in place: survivors
+// keep their pieces where they are. Ranks are those of the current layout.
 type takeover struct {
 	*world
-	bytes  []uint64            // by rank: of its pieces over all layers, with those given so far
-	given  uint64              // bytes of all pieces given so far
+	bytes  []uint64            // by rank: of its pieces over all layers, including those assigned so far
+	given  uint64              // bytes of all pieces assigned so far
 	extras map[[2]uint32][]int // rank, bank -> indices of held.extras
 }
 
@@ -51,21 +51,21 @@ func (t *takeover) give(rank int, bytes uint64) {
 	t.given += bytes
 }
 
-// beyondRepair refuses a repair that no choice of survivors can make.
+// beyondRepair rejects a repair that no choice of survivors makes possible.
 type beyondRepair struct{ why string }
 
 func (e *beyondRepair) Error() string {
 	return "repair: " + e.why + "; restart the world from the checkpoint"
 }
 
-// IsBeyondRepair says that what survives cannot hold the model by one flip, whatever its memory:
-// the world has to start again from the checkpoint.
+// IsBeyondRepair reports that the survivors cannot hold the model after one flip, whatever their memory: the world must
+// restart from the checkpoint.
 func IsBeyondRepair(err error) bool {
 	var e *beyondRepair
 	return errors.As(err, &e)
 }
 
-// layer is what becomes of a layer: the layer itself if no removed rank is in it.
+// layer returns the repaired layer: the layer itself if no removed rank is in it.
 func (t *takeover) layer(l uint32) (*tangramv1.LayerLayout, error) {
 	now := t.cur.Layers[l]
 	removed := func(ranks []uint32) bool { return slices.ContainsFunc(ranks, t.lost) }
@@ -88,9 +88,9 @@ func (t *takeover) layer(l uint32) (*tangramv1.LayerLayout, error) {
 	return next, t.heads(now, next)
 }
 
-// heads forms the attention groups anew over the survivors that were in them. All groups of a
-// layer are of one size: where the old ones lost different numbers, the survivors are grouped
-// anew, by the largest size that divides them and is none of theirs before.
+// heads forms the attention groups from their survivors. All groups of a layer have one size. If the old groups lost
+// different numbers of ranks, the survivors are regrouped by the largest size that divides their number and is at most
+// the old one.
 func (t *takeover) heads(now, next *tangramv1.LayerLayout) error {
 	var groups [][]uint32
 	var all []uint32
@@ -132,15 +132,15 @@ func (t *takeover) heads(now, next *tangramv1.LayerLayout) error {
 // choice is how well a survivor suits; less is better, field by field, and the lowest rank of equals.
 type choice struct {
 	brought uint64 // bytes it lacks
-	here    int    // experts or positions that it has in the layer
-	bytes   uint64 // that it has over all layers
+	here    int    // experts or positions of the layer that it has
+	bytes   uint64 // of its pieces over all layers
 }
 
 func (a choice) compare(b choice) int {
 	return cmp.Or(cmp.Compare(a.brought, b.brought), cmp.Compare(a.here, b.here), cmp.Compare(a.bytes, b.bytes))
 }
 
-// lacks are the bytes that each rank would have to bring to hold this run of an expert.
+// lacks calls add with the bytes that each holder saves toward this run of an expert.
 func (t *takeover) lacks(o int, e uint32, want geometry.Run, add func(rank uint32, saved uint64)) {
 	var buffer [8]geometry.Run
 	byRank(t.held.of(o, int(e)), func(rank uint32, mine []holder) {
@@ -148,7 +148,7 @@ func (t *takeover) lacks(o int, e uint32, want geometry.Run, add func(rank uint3
 	})
 }
 
-// whole gives the experts of a layer of g = 1 that nobody serves any more to the survivors.
+// whole assigns the experts of a layer of g = 1 without a serving rank to the survivors.
 func (t *takeover) whole(o int, next *tangramv1.LayerLayout) error {
 	groupOf, owned := map[uint32]*tangramv1.ExpertGroup{}, make([]bool, t.held.experts)
 	count := make([]int, len(t.members))
@@ -166,8 +166,7 @@ func (t *takeover) whole(o int, next *tangramv1.LayerLayout) error {
 			}
 		}
 	}
-	// Those that somebody holds something of first, as they draw to their holders; the others
-	// then make the numbers even.
+	// Experts with a partial holder first, because they prefer their holders; the others then even out the numbers.
 	var lost []uint32
 	for _, held := range []bool{true, false} {
 		for e := range uint32(t.held.experts) {
@@ -196,7 +195,7 @@ func (t *takeover) whole(o int, next *tangramv1.LayerLayout) error {
 				len(t.target), e, t.old[o].bank)}
 		}
 		g := groupOf[uint32(best)]
-		if g == nil { // it owned nothing here
+		if g == nil { // it owned no expert of the layer
 			g = &tangramv1.ExpertGroup{Ranks: []uint32{uint32(best)}}
 			groupOf[uint32(best)] = g
 			next.Experts = append(next.Experts, g)
@@ -211,14 +210,14 @@ func (t *takeover) whole(o int, next *tangramv1.LayerLayout) error {
 	return nil
 }
 
-// freeSlot for an expert among the slots that a rank has: the one where it lies already, else the
-// first in which nothing lies; -1 if there is none.
+// freeSlot returns a slot for an expert on a rank: the one that already has it, otherwise the first empty one; -1 if
+// there is none.
 func (t *takeover) freeSlot(o int, rank, expert uint32, slots []uint32) int {
 	taken := map[uint32]bool{}
 	for _, i := range t.extras[[2]uint32{rank, t.old[o].bank}] {
 		h := t.held.extras[i]
 		if h.run.Count != t.v.Granules {
-			return -1 // a shard: nobody knows where it begins
+			return -1 // a shard: its offset is unknown
 		}
 		empty := int(h.slot) >= len(slots) || slots[h.slot] == 0
 		if int(t.held.extraOf[i]) == o && t.held.extraExpert[i] == expert && empty && h.slot < uint32(t.held.experts)+geometry.SpareSlots {
@@ -234,8 +233,8 @@ func (t *takeover) freeSlot(o int, rank, expert uint32, slots []uint32) int {
 	return -1
 }
 
-// sharded gives the lost positions of a layer of g > 1 to survivors of their groups; those of a
-// group without any to survivors that are in no group.
+// sharded assigns the lost positions of a layer of g > 1 to survivors of their groups; those of a group without
+// survivors, to survivors that are in no group.
 func (t *takeover) sharded(o int, next *tangramv1.LayerLayout) error {
 	old := t.old[o]
 	group := make([]int, len(t.members)) // of each rank, -1: none
@@ -270,8 +269,8 @@ func (t *takeover) sharded(o int, next *tangramv1.LayerLayout) error {
 	return nil
 }
 
-// forPosition chooses a survivor for a position, -1 if none can take it. may: how many
-// positions of the group a rank has, and whether it may take one.
+// forPosition chooses a survivor for a position, -1 if none can take it. may returns the number of positions of the
+// group that a rank has, and whether it may take one.
 func (t *takeover) forPosition(o, group int, position uint32, may func(rank uint32) (int, bool)) int {
 	old := t.old[o]
 	saved, size := make([]uint64, len(t.members)), uint64(0)
@@ -297,7 +296,7 @@ func (t *takeover) forPosition(o, group int, position uint32, may func(rank uint
 	return best
 }
 
-// blocked: the rank holds something in the layer's bank that lies at no position's place.
+// blocked: the rank holds a piece in the layer's bank that is not at the place of any position.
 func (t *takeover) blocked(o, group int, rank uint32) bool {
 	return slices.ContainsFunc(t.extras[[2]uint32{rank, t.old[o].bank}], func(i int) bool {
 		return int(t.held.extraOf[i]) != o || t.positionOf(o, group, &t.held.extras[i], t.held.extraExpert[i]) < 0

@@ -8,19 +8,19 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// change is one model layer on its way from the current layout to the wanted shape.
+// change is one model layer between the current layout and the desired shape.
 type change struct {
 	layer   uint32
 	ordinal int // -1: no experts
 	next    *tangramv1.LayerLayout
 	experts bool // expert groups change (else only attention)
-	inPlace bool // in its own bank; else next.BankOffset is set when the flip is known
+	inPlace bool // in its own bank; otherwise next.BankOffset is set once the flip is known
 	seats   []seat
 	shards  *shardTable
-	placed  [][]uint32 // experts by rank of the target, where they are asked for
+	placed  [][]uint32 // experts by rank of the target, if a placement is requested
 }
 
-// decide finds what each layer has to become. Layers that are already right are left out.
+// decide computes the change of each layer. Layers that already fit are omitted.
 func (w *world) decide(shapes []layout.LayerShape, useExtras bool) ([]*change, error) {
 	var out []*change
 	spare := map[uint32][]int{} // longer shares so far, by group size
@@ -68,9 +68,9 @@ func sameAttention(a, b []*tangramv1.AttentionGroup) bool {
 	})
 }
 
-// expertsFit says whether the layer has the wanted shape as it is: the experts that are placed, or groups
-// of the wanted ranks in any order of positions, balanced, no redundant experts. Pieces
-// of it that a rank lacks are brought to where they belong.
+// expertsFit reports whether the layer already has the desired shape: the placed experts, or groups of the desired
+// ranks in any order of positions, balanced, without redundant experts. Its missing pieces are fetched into their
+// places.
 func (w *world) expertsFit(o int, g uint32, placed [][]uint32) bool {
 	old := w.old[o]
 	if placed != nil {
@@ -83,7 +83,7 @@ func (w *world) expertsFit(o int, g uint32, placed [][]uint32) bool {
 		ranks := slices.Clone(group.Ranks)
 		slices.Sort(ranks)
 		at, _ := slices.BinarySearch(w.target, ranks[0])
-		// Groups of neighbours that share out all ranks begin at multiples of their size.
+		// Groups of neighbors that divide all ranks start at multiples of their size.
 		if !slices.Equal(ranks, w.target[at:min(at+int(g), len(w.target))]) {
 			return false
 		}
@@ -91,7 +91,7 @@ func (w *world) expertsFit(o int, g uint32, placed [][]uint32) bool {
 	return true
 }
 
-// place gives the layer's experts to the target ranks: who owns what, and where it lies.
+// place assigns the layer's experts to the target ranks, with their places.
 func (w *world) place(c *change, spare []int, useExtras bool) error {
 	g, o, n := int(c.next.ExpertGroupSize), c.ordinal, len(w.target)
 	groups := n / g
@@ -110,8 +110,8 @@ func (w *world) place(c *change, spare []int, useExtras bool) error {
 		owners = w.deal(o, g, order, spare, useExtras)
 	}
 	if g > 1 {
-		// With several groups, who takes what and who sits where depend on each other: deal,
-		// seat, and once more. With one group the seating alone is exact.
+		// With several groups, assignment and seating depend on each other: assign, seat, and repeat once. With one
+		// group the seating alone is exact.
 		for round := 0; ; round++ {
 			for j := range groups {
 				w.seatGroup(o, j, order[j*g:(j+1)*g], owners, c.shards, useExtras)
@@ -155,7 +155,7 @@ func (w *world) place(c *change, spare []int, useExtras bool) error {
 	return nil
 }
 
-// worth is what a rank saves by holding these runs when it is to hold `want`, in bytes.
+// worth is the number of bytes that a rank with these runs saves if it must hold `want`.
 func (w *world) worth(runs []geometry.Run, want geometry.Run) int64 {
 	granules := uint32(0)
 	for _, r := range runs {
@@ -174,7 +174,7 @@ func (w *world) deal(o, g int, order []uint32, spare []int, useExtras bool) []in
 		index[rank] = i + 1
 	}
 	worths := make([][]worth, w.held.experts)
-	all := w.worths[:0] // room for the lists, one after another
+	all := w.worths[:0] // storage of the lists, one after another
 	shards := w.shards(uint32(g))
 	var buffer [8]geometry.Run
 	for e := range w.held.experts {
@@ -200,7 +200,7 @@ func (w *world) deal(o, g int, order []uint32, spare []int, useExtras bool) []in
 	return assignExperts(groups, worths, spare)
 }
 
-// seatGroup orders the ranks of group j so that they keep as much as they can.
+// seatGroup orders the ranks of group j so that they keep as much as possible.
 func (w *world) seatGroup(o, j int, ranks []uint32, owners []int, shards *shardTable, useExtras bool) {
 	g := len(ranks)
 	value := make([]int64, g*g)

@@ -10,14 +10,14 @@ import (
 
 // Options of the calibrated policy.
 type Options struct {
-	Cooldown  float64 // seconds after a switch in which there is no other
-	PerHour   float64 // switches at most, in any hour
-	Margin    float64 // how many times the cost of its stall a switch must save, after it is paid: for what the fluid leaves out
-	Deviation float64 // standard deviations by which the model is taken to be wrong, against the switch
-	Wrong     float64 // relative error of a shape's speed that is taken for possible beside that, as the fluid is no world
+	Cooldown  float64 // seconds after a switch without another one
+	PerHour   float64 // maximum switches in any hour
+	Margin    float64 // minimum savings after payback, times the stall's cost: for effects outside the fluid model
+	Deviation float64 // assumed error of the model against the switch, in standard deviations
+	Wrong     float64 // further assumed relative error of a shape's speed, because the fluid is not a world
 	Chunk     float64 // tokens of a step of the engines, all ranks together
 	RankChunk float64 // above 0: of each rank, instead of Chunk
-	Smooth    float64 // seconds over which lengths of prompts and answers are averaged
+	Smooth    float64 // seconds over which lengths of prompts and responses are averaged
 }
 
 // Defaults of the options.
@@ -25,7 +25,7 @@ func Defaults() Options {
 	return Options{Cooldown: 5, PerHour: 60, Margin: 1, Deviation: 1, Wrong: .02, Chunk: 8192, Smooth: 60}
 }
 
-// Calibrated switches when what a shape saves until the load is expected to change is worth more than the switch costs.
+// Calibrated switches if the expected savings of a shape until the next change of load exceed the cost of the switch.
 type Calibrated struct {
 	o     Options
 	model *costmodel.Model
@@ -36,20 +36,20 @@ type Calibrated struct {
 	arrivals detector
 	lengthsSeen
 	switched []float64
-	shape    kernels.Shape // that served when it was asked last, or that it decided on since
+	shape    kernels.Shape // at the last call, or decided on since
 }
 
-// NewCalibrated policy over a model of the steps.
+// NewCalibrated returns a policy over a model of the steps.
 func NewCalibrated(o Options, m *costmodel.Model) *Calibrated {
 	return &Calibrated{o: o, model: m}
 }
 
-// Observe a step; what is no measurement is left out by the model.
+// Observe a step; the model ignores invalid measurements.
 func (p *Calibrated) Observe(s kernels.Shape, w costmodel.Work, seconds float64) {
-	_ = p.model.Observe(s, w, seconds) // a step that is refused changes nothing
+	_ = p.model.Observe(s, w, seconds) // a rejected step changes nothing
 }
 
-// Decide by what each shape would cost from now on.
+// Decide by the future cost of each shape.
 func (p *Calibrated) Decide(t Telemetry, s State) Decision {
 	before, had := p.before, p.seen
 	if wrong := p.guard.check(t, s); wrong != "" {
@@ -62,7 +62,7 @@ func (p *Calibrated) Decide(t Telemetry, s State) Decision {
 	}
 	sudden := p.learn(before, t)
 	if was := p.shape; was.Ranks > 1 && s.Shape.Ranks > 1 && was.Kind() != s.Shape.Kind() {
-		p.switched = append(p.switched, t.At) // by somebody else, as the policy of the width: it counts as much
+		p.switched = append(p.switched, t.At) // switched by another policy, such as that of the width; it counts too
 	}
 	p.shape = s.Shape
 	if s.Busy {
@@ -75,13 +75,13 @@ func (p *Calibrated) Decide(t Telemetry, s State) Decision {
 	if own == nil {
 		return hold(s, "No decision was made: the active shape %v is not an option of this world.", s.Shape)
 	}
-	if p.prompt == 0 || p.output == 0 && t.Generated == 0 { // the first answers tell what they have so far
+	if p.prompt == 0 || p.output == 0 && t.Generated == 0 { // the first responses report their length so far
 		return stay(s, "No request has received a token yet, so the demand is unknown.", nil)
 	}
 	return p.weigh(t, s, own, sudden)
 }
 
-// learn the load from what changed since the report before. True: its rate changed suddenly.
+// learn updates the load from the change since the previous report. True: its rate changed suddenly.
 func (p *Calibrated) learn(before, t Telemetry) bool {
 	seconds := t.At - before.At
 	sudden := p.arrivals.add(float64(t.Arrived-before.Arrived), seconds)
@@ -110,7 +110,8 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 	if t.Decoding > 0 {
 		context = float64(t.ContextTokens) / float64(t.Decoding)
 	}
-	// In traffic with long tails those that run longer than the ones that ended did have as much before them as behind them; whoever waits or comes is as those that ended.
+	// In traffic with long tails, requests that run longer than ended ones are at half of their length. Waiting and
+	// future requests are like ended ones.
 	output := max(p.output, 1)
 	if long := float64(t.Generated) / float64(max(t.Decoding, 1)); long > output {
 		decoding, others := float64(t.Decoding), float64(t.Running-t.Decoding+t.Waiting)+p.arrivals.rate*horizon
@@ -123,7 +124,7 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 		rate: p.arrivals.rate, prompt: max(p.prompt*(1-p.reused), 1), output: output, chunk: chunk, clump: max(p.arrivals.clumped, 1),
 		longer: 1 + p.variance/(p.prompt*p.prompt)}
 	base.room = float64(own.WorldTokens) / (p.prompt + p.output)
-	// What is left at the horizon is done at the speed of the fastest shape, whoever left it.
+	// The remainder at the horizon is served at the speed of the fastest shape, for any shape before it.
 	cost := func(f fluid, shape kernels.Shape, deviations, stall float64) float64 {
 		inside, left := f.cost(shape, p.speed(deviations), stall, horizon)
 		return inside + left.rest(all, p.speed(0))
@@ -149,7 +150,7 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 		}
 		there := base
 		there.room = float64(o.WorldTokens) / (p.prompt + p.output)
-		there.prompt = max(p.prompt, 1) // prefixes that no live request holds are not carried
+		there.prompt = max(p.prompt, 1) // cached prefixes without a live request are not migrated
 		stall, _ := s.Rates.Stall(o.Switch, live, 0)
 		goes := cost(there, o.Shape, 0, stall)
 		slow := cost(there, o.Shape, p.o.Deviation, stall)
@@ -190,7 +191,7 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 	return best
 }
 
-// tooSoon for a switch after those that were.
+// tooSoon checks a switch against earlier ones.
 func (p *Calibrated) tooSoon(at float64) (string, map[string]float64) {
 	n := p.recent(at)
 	if n > 0 && at-p.switched[n-1] < p.o.Cooldown {
@@ -202,7 +203,7 @@ func (p *Calibrated) tooSoon(at float64) (string, map[string]float64) {
 	return "", nil
 }
 
-// recent switches: in the hour before. The more there were, the more the next must be worth.
+// recent counts switches in the last hour. The more there were, the more the next must gain.
 func (p *Calibrated) recent(at float64) int {
 	for len(p.switched) > 0 && p.switched[0] < at-3600 {
 		p.switched = p.switched[1:]
@@ -210,7 +211,7 @@ func (p *Calibrated) recent(at float64) int {
 	return len(p.switched)
 }
 
-// speed by the model, so many deviations slower. A shape without a prior takes for ever.
+// speed by the model, this many deviations slower. NaN for a shape without a prior.
 func (p *Calibrated) speed(deviations float64) speed {
 	return func(s kernels.Shape, w costmodel.Work) float64 {
 		e, _, err := p.model.Borrowed(s, w)

@@ -10,22 +10,22 @@ import (
 
 // choice of width and mode.
 type choice struct {
-	all []verdict // on each width in each mode, for when pods would have come; the narrowest first
-	now []verdict // on the modes of the width that serves, for what comes now
+	all []verdict // on each width in each mode, for the time when pods would have started; the narrowest first
+	now []verdict // on the modes of the active width, for the current rate
 }
 
-// against modes of the width that serves.
+// against lists the modes of the active width that a policy of the mode should avoid.
 type against struct {
 	ranks   int
 	reasons map[kernels.Shape]Reason
-	unseen  []kernels.Shape // that planner or memory refused when it was looked: whether they would hold the SLO is not known
+	unseen  []kernels.Shape // rejected by planner or memory; unknown whether they would meet the SLO
 }
 
-// modeCooldown: seconds after any change in which the mode does not change.
+// modeCooldown: seconds after any change during which the mode does not change.
 const modeCooldown = 5
 
-// modesNow of the width that serves, by what comes now: a mode can be changed at once, so that no headroom is needed. Policies of the mode are told which of them
-// do not keep up where another one does.
+// modesNow judges the modes of the active width at the current rate, without headroom, because a mode change is
+// immediate. It records modes that do not keep up, if another one does, for policies of the mode.
 func (p *Width) modesNow(trials []trial, s State, l lengths, soon figuresNow) []verdict {
 	var out []verdict
 	soon.headroom = 1
@@ -53,7 +53,8 @@ func (p *Width) modesNow(trials []trial, s State, l lengths, soon figuresNow) []
 	return out
 }
 
-// Limit what a policy of the mode sees of the state to the width that serves, and to modes in which that holds the SLO if it does so in any.
+// Limit restricts the state for a policy of the mode to the active width. If some mode there keeps up, it marks those
+// that do not.
 func (p *Width) Limit(s State) State {
 	var out []Option
 	for _, o := range s.Options {
@@ -71,8 +72,8 @@ func (p *Width) Limit(s State) State {
 	return s
 }
 
-// byWidth is of each width the mode that the world would have there: the wanted one while it keeps up with what comes, else the one that does so with most to spare, or
-// that comes nearest to it.
+// byWidth selects, for each width, the mode that the world would have there: the wanted one if it keeps up with the
+// rate, otherwise the mode that keeps up with the most spare capacity, or that comes nearest.
 func byWidth(all []verdict, wanted kernels.Kind) []verdict {
 	var out []verdict
 	for len(all) > 0 {
@@ -108,7 +109,7 @@ func bestMode(of []verdict, wanted kernels.Kind) verdict {
 }
 
 func (p *Width) choose(t Telemetry, s State, c choice, rejected []Rejected) Decision {
-	wanted := s.Shape // what is there, or is on its way
+	wanted := s.Shape // active, or decided on
 	if s.Pods.Wanted.Ranks > 0 {
 		wanted = s.Pods.Wanted
 	}
@@ -117,7 +118,7 @@ func (p *Width) choose(t Telemetry, s State, c choice, rejected []Rejected) Deci
 	if none {
 		best = nearestOf(all, wanted, p.o.Margin)
 	}
-	calm := best // the narrowest that may be gone down to
+	calm := best // the narrowest that may be chosen
 	for _, v := range all {
 		if v.spare {
 			calm = v
@@ -140,14 +141,14 @@ func (p *Width) choose(t Telemetry, s State, c choice, rejected []Rejected) Deci
 		return Decision{Switch: true, To: v.option.Shape, Why: Reason{text + v.why.Text, f}, Rejected: rejected}
 	}
 	to := best.option.Shape.Ranks
-	last := t.At - max(p.changed, p.width) // decided on, or there
+	last := t.At - max(p.changed, p.width) // since the last decision or change
 	if v, is := p.modeFirst(t, s, c.now, best); is {
 		reject(v.option.Shape)
 		return Decision{Switch: true, To: v.option.Shape, Why: Reason{modeFirst + v.why.Text, v.why.Figures}, Rejected: rejected}
 	}
 	switch {
 	case to > wanted.Ranks:
-		if p.narrowed > 0 && t.At-p.narrowed < p.o.Window { // it was wrong to go down
+		if p.narrowed > 0 && t.At-p.narrowed < p.o.Window { // the earlier decrease was wrong
 			p.cooldown = min(2*p.cooldown, 16*p.o.Cooldown)
 		} else {
 			p.cooldown = p.o.Cooldown
@@ -191,8 +192,8 @@ func (p *Width) choose(t Telemetry, s State, c choice, rejected []Rejected) Deci
 
 const modeFirst = "The mode changes first, because this requires no new pod. "
 
-// modeFirst: another mode keeps up at the width that serves where this one does not, or the world is to have it with more ranks and comes no less near in it now. Ranks that
-// are ready are not waited for: then both change at once.
+// modeFirst changes the mode first if another one keeps up at the active width and the current one does not, or if the
+// world should get that mode with more ranks and is no worse in it now. If the ranks are ready, both change together.
 func (p *Width) modeFirst(t Telemetry, s State, now []verdict, best verdict) (verdict, bool) {
 	own := slices.IndexFunc(now, func(v verdict) bool { return v.option.Shape == s.Shape })
 	to := best.option.Shape
@@ -210,7 +211,7 @@ func (p *Width) modeFirst(t Telemetry, s State, now []verdict, best verdict) (ve
 	return v, true
 }
 
-// tooWide: what was decided on cannot be had.
+// tooWide: the cluster has no room for the width that was decided on.
 func (p *Width) tooWide(s State, all []verdict) bool {
 	return p.short > 0 && s.Pods.Wanted.Ranks > p.allowed && all[len(all)-1].option.Shape.Ranks < s.Pods.Wanted.Ranks
 }

@@ -2,33 +2,34 @@ package policy
 
 import "math"
 
-// detector of the rate of arrivals, and of its sudden changes: two cumulative sums of the log-likelihood ratio that the rate has
-// become `ratio` times as high or as low (Page, Continuous inspection schemes, Biometrika 41, 1954), for Poisson counts.
+// detector of the rate of arrivals, and of its sudden changes: two cumulative sums of the log-likelihood ratio that the
+// rate has become `ratio` times as high or as low (Page, Continuous inspection schemes, Biometrika 41, 1954), for
+// Poisson counts.
 type detector struct {
-	rate, seconds  float64 // mean of arrivals since the last change, over so many seconds, at most memory
+	rate, seconds  float64 // mean of arrivals since the last change, over these seconds, at most memory
 	up, down       float64
 	upN, downN     float64 // arrivals and seconds since the sums were last 0
 	upS, downS     float64
 	age            float64 // seconds since the last change
 	lengths, total float64 // of changes, seconds between them
-	clumped        float64 // variance of a report's count over its mean: 1 for Poisson, more where requests come in clumps
+	clumped        float64 // variance of a report's count over its mean: 1 for Poisson, more if requests come in clumps
 }
 
 const (
 	ratio    = 1.6
-	alarm    = 5.0  // of the sums: one false alarm in e^5 reports or so
-	memory   = 60.0 // seconds over which a rate that does not change is averaged
-	lifetime = 30.0 // seconds until the first change is expected
+	alarm    = 5.0  // of the sums: about one false alarm in e^5 reports
+	memory   = 60.0 // seconds over which a constant rate is averaged
+	lifetime = 30.0 // expected seconds until the first change
 )
 
-// add arrivals of so many seconds. True: the rate changed.
+// add arrivals during a number of seconds. True: the rate changed.
 func (d *detector) add(arrivals, seconds float64) bool {
 	d.age += seconds
 	expected := max(d.rate, .02) * seconds
 	if d.seconds > 2 {
 		off := arrivals - expected
 		d.clumped += (off*off/max(expected, .1) - d.clumped) * seconds / d.seconds
-		// So many requests of a clump tell as much as one that comes alone.
+		// A clump of requests has as much evidence as one separate request.
 		clump := max(d.clumped, 1)
 		arrivals, expected := arrivals/clump, expected/clump
 		d.up += arrivals*math.Log(ratio) - (ratio-1)*expected
@@ -58,13 +59,13 @@ func (d *detector) add(arrivals, seconds float64) bool {
 func (d *detector) change(arrivals, seconds float64) {
 	d.lengths++
 	d.total += d.age
-	// What set off the alarm is more than usual by choice: a few seconds of the old rate are mixed in.
+	// The data behind the alarm are biased upwards: mix in a few seconds of the old rate.
 	const mixed = 2
 	d.rate, d.seconds, d.age = (arrivals+mixed*d.rate)/(seconds+mixed), seconds+mixed, 0
 	d.up, d.upN, d.upS, d.down, d.downN, d.downS = 0, 0, 0, 0, 0, 0
 }
 
-// horizon is how long the rate is expected to last: the mean length of what was seen, one of `lifetime` counted as seen.
+// horizon is the expected duration of the rate: the mean length of past periods, with one of `lifetime` added.
 func (d *detector) horizon() float64 {
 	return min(max((d.total+lifetime)/(d.lengths+1), 5), 120)
 }

@@ -5,25 +5,25 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// fluid is a world without single requests: how the number of requests in it goes on, if the load stays as it is.
+// fluid is a world without single requests: it models the number of requests over time under a constant load.
 type fluid struct {
-	decoding, queued, waiting float64 // requests that get tokens; prompt tokens to compute; requests whose prompts these are
+	decoding, queued, waiting float64 // requests that get tokens; prompt tokens to compute; requests of these prompts
 	context                   float64 // tokens, of a decoding request
 	rate                      float64 // requests per second that arrive
-	prompt, output            float64 // tokens of one: to compute, to make
-	longer                    float64 // how much longer than the mean the prompt is that a queued token belongs to, in the mean: 1 + CV^2
-	chunk                     float64 // tokens of a step at most
-	clump                     float64 // requests that come at once: 1 or more
+	prompt, output            float64 // tokens of one: to compute, to generate
+	longer                    float64 // mean prompt length by token over that by prompt: 1 + CV^2
+	chunk                     float64 // maximum tokens of a step
+	clump                     float64 // requests that arrive together: 1 or more
 	room                      float64 // decoding requests that KV has room for
 }
 
-// speed of a step in a shape, in seconds.
+// speed is the seconds of a step in a shape.
 type speed func(shape kernels.Shape, w costmodel.Work) float64
 
 const fluidSteps = 32
 
-// cost in request-seconds of serving so for `horizon` seconds, after `stall` seconds in which nothing is done. It gives the world as
-// it is then, too.
+// cost returns the request-seconds of serving in this shape for `horizon` seconds, after `stall` seconds without
+// progress, and the world at the end.
 func (f fluid) cost(shape kernels.Shape, of speed, stall, horizon float64) (float64, fluid) {
 	inside := f.decoding + f.waiting
 	cost := inside*stall + f.rate*stall*stall/2
@@ -48,21 +48,22 @@ func (f fluid) cost(shape kernels.Shape, of speed, stall, horizon float64) (floa
 			f.decoding += admitted
 		}
 		steps += max(0, dt-busy) / plain
-		f.decoding *= 1 / (1 + steps/f.output) // each step ends one of `output` decoding requests
+		f.decoding *= 1 / (1 + steps/f.output) // of `output` decoding requests, each step ends one
 		cost += (f.decoding + f.waiting) * dt
 	}
 	return cost, f
 }
 
-// part is how many prompt tokens a step computes. A prompt is one group's work: of what is queued when the step begins, or of what comes at once, it
-// takes as much as there are groups with a prompt. There are fewer prompts than groups when little comes, and when most tokens belong to few long ones.
+// part is the number of prompt tokens that a step computes. A prompt is one group's work: a step takes as much as there
+// are groups with a prompt, among queued prompts or those that arrive together. Prompts are fewer than groups under low
+// load, or if most tokens belong to a few long ones.
 func (f fluid) part(groups float64) float64 {
 	there := max(f.queued, f.clump*f.prompt)
 	prompts := min(groups, max(1, there/(f.prompt*f.longer)))
 	return max(min(f.chunk/groups*prompts, there), 1)
 }
 
-// rest is what the requests that are there would cost if no more came, in the fastest shape.
+// rest is the cost of the present requests without further arrivals, in the fastest shape.
 func (f fluid) rest(all []kernels.Shape, of speed) float64 {
 	step, token := 1e9, 1e9
 	for _, s := range all {

@@ -2,8 +2,8 @@ package policy
 
 import "math"
 
-// slope of the rate of arrivals, in requests per second and second, by least squares over the last so many seconds, and how far it may be
-// off (one standard error, by the scatter that is there: clumps make it large). Too little is known: 0.
+// slope returns the slope of the arrival rate, in requests per second squared, by least squares over the load, and its
+// standard error (from the scatter: clumps make it large). 0 with too little data.
 func slope(load []second) (slope, err float64) {
 	var n, t, y float64
 	for _, s := range load {
@@ -32,15 +32,15 @@ func slope(load []second) (slope, err float64) {
 	return slope, math.Sqrt(rest / (n - 2) / tt)
 }
 
-// forecast of the rate in so many seconds: what it is, and its trend, as far as that is sure (two standard errors are taken off).
-// It grows at most to twice, and falls at most to half.
+// forecast returns the rate `ahead` seconds from now: the rate plus its trend minus two standard errors. It at most
+// doubles or halves.
 func forecast(rate float64, load []second, ahead float64) float64 {
 	s, err := slope(load)
 	sure := math.Copysign(max(0, math.Abs(s)-2*err), s)
 	return min(max(rate+sure*ahead, rate/2), 2*rate)
 }
 
-// forecasts that were made, and by how much the load was above what they said.
+// forecasts are past forecasts, and the ratio of the actual load to them.
 type forecasts struct {
 	keep float64
 	due  []due
@@ -51,17 +51,17 @@ type due struct{ at, rate float64 }
 
 type offBy struct {
 	at    float64
-	ratio weighted // of the rate that came to the forecast one, weighted by the requests that came
+	ratio weighted // of the actual rate to the forecast, weighted by the number of requests
 }
 
 const (
-	forecastFor  = 60.0 // seconds whose mean rate a forecast is about: shorter bursts are what playing the past is for
-	fewForecasts = 24   // that say nothing of how wrong they are
+	forecastFor  = 60.0 // period of a forecast's mean rate, seconds; the replay of the past covers shorter bursts
+	fewForecasts = 24   // too few to estimate the error
 	assumedOff   = 1.15
 	mostOff      = 1.5
 )
 
-// add one for a moment, and look how good those were whose time is over.
+// add a forecast for the time `at`, and evaluate those whose period has ended.
 func (f *forecasts) add(now, at, rate float64, load *past) {
 	for len(f.due) > 0 && f.due[0].at+forecastFor <= now {
 		d := f.due[0]
@@ -85,7 +85,7 @@ func (f *forecasts) add(now, at, rate float64, load *past) {
 	f.off = f.off[old:]
 }
 
-// headroom that a forecast needs, so that this share of the requests comes at no higher rate.
+// headroom for a forecast, so that this share of the requests arrives at no higher rate.
 func (f *forecasts) headroom(share float64) float64 {
 	if len(f.off) < fewForecasts {
 		return assumedOff
@@ -97,7 +97,7 @@ func (f *forecasts) headroom(share float64) float64 {
 	return min(max(quantile(all, share), 1), mostOff)
 }
 
-// account of the answers that were within the SLO, minute by minute.
+// account counts responses within the SLO, minute by minute.
 type account struct {
 	keep    float64
 	last    float64
@@ -106,7 +106,7 @@ type account struct {
 
 type minute struct{ at, answers, within float64 }
 
-// add what was felt in the last minute, once in each.
+// add the responses of the last minute, once per minute.
 func (a *account) add(now float64, f Felt) {
 	if now-a.last < recently || f.Answers == 0 {
 		return
@@ -118,7 +118,7 @@ func (a *account) add(now float64, f Felt) {
 	}
 }
 
-// attained share; of few answers the SLO's.
+// attained returns the share within the SLO; with few responses, it tends to `share`.
 func (a *account) attained(share float64) float64 {
 	n, within := 0.0, 0.0
 	for _, m := range a.minutes {

@@ -5,23 +5,23 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// Joint decides on width and mode with each other, by one model: the width in whichever modes could serve it, and the mode among those that hold the SLO at the
-// width that serves.
+// Joint decides on width and mode with one model: the width, over all modes that could serve it, and the mode among
+// those that meet the SLO at the active width.
 type Joint struct {
 	width *Width
 	mode  *Calibrated
 }
 
-// NewJoint policy over a model of the steps in all shapes that it may be asked about.
+// NewJoint returns a policy over a model of the steps in all possible shapes.
 func NewJoint(o WidthOptions, of Options, m *costmodel.Model) *Joint {
 	return &Joint{NewWidth(o, m), NewCalibrated(of, m)}
 }
 
-// Decide on the width; where that stays, on the mode.
+// Decide on the width; if it stays, on the mode.
 func (j *Joint) Decide(t Telemetry, s State) Decision {
 	width := j.width.Decide(t, s)
 	limited := j.width.Limit(s)
-	limited.Busy = limited.Busy || width.Switch // the mode's policy is asked all the same, lest it miss what arrived
+	limited.Busy = limited.Busy || width.Switch // the mode's policy is still called, so that it counts all arrivals
 	mode := j.mode.Decide(t, limited)
 	if width.Switch || !mode.Switch {
 		return width
@@ -32,5 +32,5 @@ func (j *Joint) Decide(t Telemetry, s State) Decision {
 
 // Observe a step.
 func (j *Joint) Observe(s kernels.Shape, w costmodel.Work, seconds float64) {
-	j.mode.Observe(s, w, seconds) // the model is the width's, too
+	j.mode.Observe(s, w, seconds) // the width uses the same model
 }

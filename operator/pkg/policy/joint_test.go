@@ -18,7 +18,7 @@ var (
 	tensor = kernels.Tensor(2).Kind()
 )
 
-// newJoint policy that has measured steps in some modes, at one width.
+// newJoint returns a policy with measured steps in some modes, at one width.
 func newJoint(t testing.TB, priors []*kernels.Step, measured ...kernels.Kind) policy.Policy {
 	t.Helper()
 	o, of := policy.WidthDefaults(), policy.Defaults()
@@ -43,8 +43,9 @@ func measuring(t testing.TB, p policy.Policy, priors []*kernels.Step, measured [
 	return p
 }
 
-// Mode and width are decided on with each other: whatever the load does, nothing is decided that planner or memory refuse, nor in a mode that nobody measured; no mode is changed within the
-// cooldown, and none is taken at the width that serves which would not keep up where the one that serves does; each figure is what the checker works out.
+// Mode and width are decided together. For any load, no decision is rejected by planner or memory, and none is for an
+// unmeasured mode. The mode does not change within the cooldown, nor, at the active width, to one that does not keep up
+// if the active one does. The checker reproduces each figure.
 func TestJointNeverDecidesWhatIsRefused(t *testing.T) {
 	priors := widthPriors(t)
 	both, byMode, widths := 0, 0, 0
@@ -129,7 +130,8 @@ func TestJointNeverDecidesWhatIsRefused(t *testing.T) {
 	require.Positive(t, byMode, "nothing was tested")
 }
 
-// mode that was decided on by what it saves: the figures say so, and at the width that serves it keeps up if the one that serves does.
+// mode checks a decision on the mode: the figures show its savings, and at the active width it keeps up if the active
+// mode does.
 func (c *widthChecker) mode(w *wide, d policy.Decision) {
 	c.arrive, c.at = append(c.arrive, float64(w.t.Arrived-c.before.Arrived)), append(c.at, w.t.At)
 	c.before = w.t
@@ -137,7 +139,8 @@ func (c *widthChecker) mode(w *wide, d policy.Decision) {
 	require.Equal(c.t, w.s.Shape.Ranks, d.To.Ranks)
 	require.Greater(c.t, f["saves"], f["margin"]+f["deviation"])
 	require.InDelta(c.t, f["stay"]-f["switch"], f["saves"], 1e-9*math.Abs(f["stay"]))
-	// What the width's policy has against a mode is some seconds old at most: by what came until now, and until then. Where it is close, nothing is said.
+	// The width's policy judged the modes up to some seconds ago: at the current load, and at that of then. A close
+	// judgment has no reason.
 	chunk := policy.WidthDefaults().Chunk
 	before, _ := c.since(60 + policy.WidthDefaults().Every + 1)
 	last, _ := c.since(policy.WidthDefaults().Every + 1)
@@ -150,8 +153,9 @@ func (c *widthChecker) mode(w *wide, d policy.Decision) {
 	require.Fail(c.t, "a mode that would not keep up", "%v keeps up, %v would not", w.s.Shape, d.To)
 }
 
-// A load that mode TensorParallel has no KV for, with as many ranks as there may be, grows the world in mode ExpertParallel; and the mode is changed before pods are waited for. Before
-// modes and widths were decided on with each other it grew in mode TensorParallel, to a width that did not hold the load either.
+// A load without enough KV in mode TensorParallel at any number of ranks grows the world in mode ExpertParallel, and
+// the mode changes before the world waits for pods. Before modes and widths were decided together, it grew in mode
+// TensorParallel, to a width that could not hold the load either.
 func TestJointDoesNotGrowInAModeWithoutKV(t *testing.T) {
 	priors := widthPriors(t)
 	w, p := newWide(5, 4, expert, tensor), newJoint(t, priors, expert, tensor)
@@ -172,7 +176,7 @@ func TestJointDoesNotGrowInAModeWithoutKV(t *testing.T) {
 		w.t.Reserved = 0
 		if d := p.Decide(w.t, w.s); d.Switch {
 			said = append(said, d.Why.Text)
-			if second > 60 { // when it is known how much comes
+			if second > 60 { // once the load is known
 				require.Equal(t, expert, d.To.Kind(), d.Why.Text)
 			}
 			w.follow(d.To)
@@ -185,7 +189,8 @@ func TestJointDoesNotGrowInAModeWithoutKV(t *testing.T) {
 	require.Greater(t, use, 1.0, "mode TensorParallel has no KV for it at any width: else nothing was tested")
 }
 
-// The width's policy changes the mode where the other one has the KV for what comes, since no pod has to come for that, and pods are decided on next.
+// The width's policy changes the mode if the other one has enough KV for the load, because that needs no pod. Pods are
+// decided next.
 func TestWidthChangesTheModeWhereThatWillDo(t *testing.T) {
 	priors := widthPriors(t)
 	w := newWide(5, 4, expert, tensor)
@@ -201,7 +206,7 @@ func TestWidthChangesTheModeWhereThatWillDo(t *testing.T) {
 		w.t.Reserved = 0
 		d := p.Decide(w.t, w.s)
 		checker.check(w, d)
-		if d.Switch && second <= 300 { // narrower: not what this is about
+		if d.Switch && second <= 300 { // a later decrease is not tested here
 			require.Equal(t, tensor, d.To.Kind(), d.Why.Text)
 			continue
 		}

@@ -2,7 +2,7 @@ package policy
 
 import "math"
 
-// lengthsSeen are the lengths of prompts and answers, in the mean of the last ones.
+// lengthsSeen are averages of recent lengths of prompts and responses.
 type lengthsSeen struct {
 	prompt, variance float64 // tokens of an arriving prompt, and their variance
 	output           float64
@@ -11,12 +11,12 @@ type lengthsSeen struct {
 
 func (l *lengthsSeen) known() bool { return l.prompt > 0 && l.output > 0 }
 
-// add what changed since the report before; lengths are averaged over so many requests, at least 16.
+// add the change since the previous report; lengths are averaged over this many requests, at least 16.
 func (l *lengthsSeen) add(before, t Telemetry, over float64) {
 	arrived, finished := float64(t.Arrived-before.Arrived), float64(t.Finished-before.Finished)
 	keep := 1 / max(over, 16)
 	if tokens := float64(t.PromptTokens - before.PromptTokens); arrived > 0 && tokens > 0 {
-		if l.prompt > 0 { // the mean of n prompts varies n times less than one
+		if l.prompt > 0 { // the variance of the mean of n prompts is 1/n of that of one
 			off := tokens/arrived - l.prompt
 			l.variance += (off*off*arrived - l.variance) * min(keep, 1)
 		}
@@ -28,7 +28,7 @@ func (l *lengthsSeen) add(before, t Telemetry, over float64) {
 	}
 }
 
-// now, with what the requests that are there tell.
+// now returns the lengths, with the context of the present requests.
 func (l *lengthsSeen) now(t Telemetry) lengths {
 	out := lengths{prompt: max(l.prompt*(1-l.reused), 1), longer: 1 + l.variance/(l.prompt*l.prompt), output: max(l.output, 1), context: l.prompt + l.output/2}
 	if t.Decoding > 0 {
@@ -37,17 +37,17 @@ func (l *lengthsSeen) now(t Telemetry) lengths {
 	return out
 }
 
-// contexts of decoding requests, in the mean of the last ones. With few requests those that happen to be there now say little of the others, by whose context a
-// past of many minutes is to be played.
+// contexts averages the context of decoding requests over time. With few requests, the present ones are a poor sample
+// for the replay of many minutes.
 type contexts struct{ tokens, requests float64 } // each times seconds
 
-// add a reading that holds for so many seconds; what is older than `over` seconds counts 1/e.
+// add a reading that holds for `seconds`; data older than `over` seconds has weight 1/e.
 func (c *contexts) add(t Telemetry, seconds, over float64) {
 	old := math.Exp(-seconds / over)
 	c.tokens, c.requests = c.tokens*old+float64(t.ContextTokens)*seconds, c.requests*old+float64(t.Decoding)*seconds
 }
 
-// of lengths, as far as requests were seen to decode.
+// of sets the mean context, if decoding requests were observed.
 func (c *contexts) of(l lengths) lengths {
 	if c.requests > 0 && c.tokens > 0 {
 		l.context = c.tokens / c.requests

@@ -8,7 +8,7 @@ import (
 
 const nearest = "No number of ranks meets the SLO at this load. This number comes closest. "
 
-// first verdict, the narrowest, that is so; or the narrowest, and that none is.
+// first returns the first (narrowest) verdict that satisfies `is`; otherwise the narrowest, and none is true.
 func first(all []verdict, is func(verdict) bool) (v verdict, none bool) {
 	if i := slices.IndexFunc(all, is); i >= 0 {
 		return all[i], false
@@ -16,8 +16,8 @@ func first(all []verdict, is func(verdict) bool) (v verdict, none bool) {
 	return all[0], true
 }
 
-// nearestOf widths of which none holds the SLO: a wider world's full steps are longer, so that the widest need not be the one that comes nearest. A narrower one
-// than what is wanted has to be nearer by a margin.
+// nearestOf chooses among widths that all miss the SLO. Full steps of a wider world are longer, so the widest is not
+// always the nearest. A width below the wanted one must be nearer by a margin.
 func nearestOf(all []verdict, wanted kernels.Shape, margin float64) verdict {
 	is := func(v verdict) bool { return v.option.Shape.Ranks == wanted.Ranks }
 	left := asNear(all, sameRatio)
@@ -34,11 +34,11 @@ func nearestOf(all []verdict, wanted kernels.Shape, margin float64) verdict {
 	return best
 }
 
-// sameRatio are two ratios that differ by no more.
+// sameRatio is the maximum difference of two equal ratios.
 const sameRatio = 1e-3
 
-// asNear as any but for a difference: by the condition that each misses by most; of those that are as near by that the next condition counts. Where all of the
-// past is lost with any width, that is how full steps would be.
+// asNear returns the verdicts that are nearest, up to a difference: by each one's most violated condition, then by the
+// next. If the whole past violates the SLO at any width, the next condition is the use of full steps.
 func asNear(all []verdict, difference float64) []verdict {
 	left := slices.Clone(all)
 	for i := range all[0].ratios {

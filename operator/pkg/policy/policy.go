@@ -1,5 +1,6 @@
-// Package policy decides in which shape a world should serve: telemetry and state in; a decision, its reasons with figures and what
-// was rejected, and why, out. Pure: no I/O, no globals, and no clock but the one that telemetry carries.
+// Package policy decides in which shape a world should serve. It takes telemetry and state. It returns a decision, its
+// reasons with figures, and the rejected options with reasons. Pure: no I/O, no globals, and no clock but that of the
+// telemetry.
 package policy
 
 import (
@@ -10,97 +11,97 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// Telemetry of a world at one moment. Counters only grow; At is in seconds of any clock that does not jump.
+// Telemetry of a world at one moment. Counters only grow; At is in seconds of any monotonic clock.
 type Telemetry struct {
 	At float64
 
-	Running       int     // requests that were admitted: their prompts are computed, or they get tokens
+	Running       int     // admitted requests: their prompts are computed, or they get tokens
 	Decoding      int     // those of Running that get tokens
-	Waiting       int     // requests that were not admitted yet
-	QueuedTokens  int     // prompt tokens of both that are to be computed yet
+	Waiting       int     // requests not admitted yet
+	QueuedTokens  int     // prompt tokens of both still to be computed
 	ContextTokens int     // of the decoding requests
-	Generated     int     // tokens that these were given so far
-	Reserved      int     // tokens of KV that admitted requests may come to need
-	WaitingNeed   int     // tokens of KV that waiting requests may come to need
-	CachedTokens  int     // of KV that no live request holds, kept for prompts that begin alike
+	Generated     int     // tokens generated for these so far
+	Reserved      int     // maximum KV tokens of admitted requests
+	WaitingNeed   int     // maximum KV tokens of waiting requests
+	CachedTokens  int     // KV tokens without a live request, kept for prompts with the same prefix
 	Arrived       uint64  // counter: requests
 	PromptTokens  uint64  // counter: of arrived requests
-	ReusedTokens  uint64  // counter: prompt tokens that were found cached
+	ReusedTokens  uint64  // counter: prompt tokens found cached
 	Finished      uint64  // counter: requests
 	OutputTokens  uint64  // counter: of finished requests
 	Steps         uint64  // counter: steps
 	StepSeconds   float64 // counter: seconds in steps
 
-	Felt Felt // by clients, lately; only policies of the width look at it
+	Felt Felt // recent client latencies; only policies of the width use them
 }
 
-// Felt by the clients whose answers ended in some last seconds.
+// Felt are client latencies of the responses that ended recently.
 type Felt struct {
-	Answers    int     // that ended
+	Answers    int     // ended responses
 	Within     float64 // share of them within the SLO
-	FirstToken float64 // seconds: quantile of the times to the first token, at the SLO's share; 0: not known
+	FirstToken float64 // seconds: quantile of the times to the first token, at the SLO's share; 0: unknown
 	PerToken   float64 // the same of the mean times between later tokens
 }
 
 // Option is a shape that a world could serve in.
 type Option struct {
 	Shape       kernels.Shape
-	WorldTokens int                  // of KV that fit
-	Switch      costmodel.Transition // from the shape that serves
-	Refused     string               // why planner or memory refuse it; empty: they do not
-	Against     *Reason              // why the policy of the width is against it; nil: it is not
+	WorldTokens int                  // KV capacity
+	Switch      costmodel.Transition // from the active shape
+	Refused     string               // why planner or memory rejects it; empty: it is allowed
+	Against     *Reason              // why the policy of the width avoids it; nil: it does not
 }
 
-// State of the world, beside what it measures.
+// State of the world, besides telemetry.
 type State struct {
 	Shape   kernels.Shape
-	Options []Option // the shape that serves included
+	Options []Option // including the active shape
 	Rates   costmodel.Rates
-	Busy    bool // a transition is under way
-	DryRun  bool // nobody follows a decision: a switch that is not made is decided anew while it pays, and counts for nothing
-	Pods    Pods // only policies of the width look at it
+	Busy    bool // a transition is in progress
+	DryRun  bool // decisions are not carried out: a switch is decided again while it pays, and leaves no trace
+	Pods    Pods // only policies of the width use it
 }
 
-// Pods that are to make the world wider.
+// Pods that will make the world wider.
 type Pods struct {
-	Wanted  kernels.Shape // decided on, and not there yet since its pods start; zero: none
-	Ready   int           // ranks that could serve now, those that do included
-	Standby int           // of these, ranks that do not serve and are kept ready: they join within a second or so, and others are started for them
-	Waiting float64       // seconds since it was decided on
+	Wanted  kernels.Shape // decided on, waiting for its pods; zero: none
+	Ready   int           // ranks that could serve now, including those that do
+	Standby int           // of these, standby ranks: they join within about a second, and others are started for them
+	Waiting float64       // seconds since the decision
 	Refused bool          // the cluster has no room for some of them
-	Startup float64       // seconds that pods took lately from being wanted to being ready; 0: not known
+	Startup float64       // recent seconds from the request for pods until they are ready; 0: unknown
 }
 
-// Reason is one sentence with the figures that it rests on, by name, so that a checker can work them out again.
+// Reason is one sentence with its figures by name, so that a checker can recompute them.
 type Reason struct {
 	Text    string
 	Figures map[string]float64
 }
 
-// Rejected alternative, and why.
+// Rejected is a rejected alternative with the reason.
 type Rejected struct {
 	Shape kernels.Shape
 	Why   Reason
 }
 
-// Cause of a decision that is held, where somebody has to do something about it; empty: nobody has.
+// Cause of a held decision that requires action by a user; empty: no action.
 type Cause string
 
-// Decision of a policy. Held: no decision was possible, the layout stays; Why says what was wrong.
+// Decision of a policy. Held: no decision was possible and the layout stays; Why has the cause.
 type Decision struct {
 	Switch   bool
 	Held     bool
-	Withheld bool // a switch would pay, and is not made yet
+	Withheld bool // a switch would pay, but is delayed
 	Cause    Cause
-	To       kernels.Shape // the shape that serves if there is no switch
+	To       kernels.Shape // the active shape if there is no switch
 	Why      Reason
 	Rejected []Rejected
 }
 
-// Policy is asked again and again, at times that do not go back. The same calls get the same decisions.
+// Policy is called repeatedly, at times that do not go back. Equal calls get equal decisions.
 type Policy interface {
 	Decide(Telemetry, State) Decision
-	// Observe a step that was measured in this shape; many policies need none.
+	// Observe a step that was measured in this shape; many policies ignore it.
 	Observe(kernels.Shape, costmodel.Work, float64)
 }
 
@@ -112,17 +113,17 @@ func hold(s State, format string, args ...any) Decision {
 	return Decision{Held: true, To: s.Shape, Why: Reason{Text: fmt.Sprintf(format, args...)}}
 }
 
-// Most seconds between two reports; more is stale.
+// Maximum seconds between two reports; older telemetry is stale.
 const staleAfter = 30
 
-// guard refuses telemetry that cannot be right. It remembers the last that was.
+// guard rejects implausible telemetry. It keeps the last valid one.
 type guard struct {
 	seen bool
 	last Telemetry
 }
 
-// check says what is wrong with what was reported; "" if nothing is. After a clock or counter that went back the next
-// report is compared with that one: a world that was started anew counts from zero.
+// check returns what is wrong with a report; "" if nothing. After a clock or counter that went back, the next report is
+// compared with that one: a restarted world counts from zero.
 func (g *guard) check(t Telemetry, s State) string {
 	last, seen := g.last, g.seen
 	if math.IsNaN(t.At) || math.IsInf(t.At, 0) {
@@ -168,7 +169,7 @@ func (g *guard) check(t Telemetry, s State) string {
 	return ""
 }
 
-// option of a shape; nil if it is none of the state's.
+// option returns the option of a shape; nil if the state has none.
 func (s State) option(shape kernels.Shape) *Option {
 	for i := range s.Options {
 		if s.Options[i].Shape == shape {
@@ -178,7 +179,7 @@ func (s State) option(shape kernels.Shape) *Option {
 	return nil
 }
 
-// refusal of a switch to an option by planner or memory, and the figures it rests on; nil if they do not refuse.
+// refusal is the reason against a switch to an option, with figures; nil: none.
 func (o Option) refusal(t Telemetry) *Reason {
 	if o.Refused != "" {
 		return &Reason{Text: "The planner or the memory limit rejects this shape: " + o.Refused + "."}

@@ -36,7 +36,7 @@ func priors(t testing.TB) []*kernels.Step {
 	return nil
 }
 
-// trained policies of each kind, by name; the calibrated one has measured its steps.
+// trained returns policies of each kind, by name; the calibrated one has measured its steps.
 func trained(t testing.TB, steps []*kernels.Step) map[string]policy.Policy {
 	t.Helper()
 	m := costmodel.New(costmodel.Options{}, steps...)
@@ -55,13 +55,13 @@ func trained(t testing.TB, steps []*kernels.Step) map[string]policy.Policy {
 	return map[string]policy.Policy{"threshold": policy.NewThreshold(policy.Published()), "calibrated": c}
 }
 
-// worldly is a random walk of what a world reports.
+// worldly is a random walk of a world's reports.
 type worldly struct {
 	random *rand.Rand
 	t      policy.Telemetry
 	s      policy.State
 	load   int
-	calm   bool // the load stays, and nobody refuses
+	calm   bool // the load is constant, and nothing is rejected
 }
 
 func newWorldly(seed uint64) *worldly {
@@ -98,8 +98,8 @@ func (w *worldly) next() {
 	}
 }
 
-// No switch within the cooldown of the one before, none to what planner or memory refuse, none beyond an hour's, and the same
-// calls get the same decisions.
+// No switch within the cooldown, to an option that planner or memory rejects, or beyond the hourly limit. Equal calls
+// get equal decisions.
 func TestNeverWhatIsRefused(t *testing.T) {
 	steps := priors(t)
 	for name := range trained(t, steps) {
@@ -131,7 +131,7 @@ func TestNeverWhatIsRefused(t *testing.T) {
 	}
 }
 
-// checked works out again, without the policy's code, what a decision's figures say.
+// checked recomputes a decision's figures without the policy's code.
 func checked(t *testing.T, name string, w *worldly, d policy.Decision) {
 	t.Helper()
 	if d.Held {
@@ -206,7 +206,7 @@ func TestNoDecisionOnBadInput(t *testing.T) {
 			require.False(t, d.Switch)
 			require.Equal(t, s.Shape, d.To)
 			require.Contains(t, d.Why.Text, want, "%s", name)
-			// It goes on with the next good report but one, and what it learned is a number still.
+			// It continues with the second good report, and its figures are still numbers.
 			for range 3 {
 				w.next()
 				d = p.Decide(w.t, w.s)
@@ -216,7 +216,7 @@ func TestNoDecisionOnBadInput(t *testing.T) {
 	}
 }
 
-// Nothing measured: the answer is that it is not known yet, not a switch.
+// Without measurements, the answer is "not known yet", not a switch.
 func TestNotKnownYet(t *testing.T) {
 	p := policy.NewCalibrated(policy.Defaults(), costmodel.New(costmodel.Options{}, priors(t)...))
 	w := newWorldly(3)
@@ -234,7 +234,7 @@ func TestNotKnownYet(t *testing.T) {
 	require.Positive(t, unknown)
 }
 
-// Many requests want mode ExpertParallel, few mode TensorParallel, on kernels where that is so.
+// Many requests lead to mode ExpertParallel, few to mode TensorParallel, on kernels with that property.
 func TestFollowsTheLoad(t *testing.T) {
 	steps := priors(t)
 	for name := range trained(t, steps) {
@@ -257,7 +257,8 @@ func TestFollowsTheLoad(t *testing.T) {
 	}
 }
 
-// Nobody follows a dry run: what would pay is said as long as it does, and what was said is no switch that another one has to wait for.
+// Dry-run decisions are not carried out: a switch that pays is repeated while it does, and does not count as a switch
+// for cooldowns.
 func TestDryRun_WhenSwitchPays(t *testing.T) {
 	steps := priors(t)
 	for name := range trained(t, steps) {
@@ -278,7 +279,7 @@ func TestDryRun_WhenSwitchPays(t *testing.T) {
 	}
 }
 
-// Where engines keep the heads of a request on one rank, mode TensorParallel is another shape.
+// If engines keep the heads of a request on one rank, mode TensorParallel is another shape.
 func TestThreshold_WhenAttentionStaysByData(t *testing.T) {
 	p, w := policy.NewThreshold(policy.Published()), newWorldly(1)
 	w.s.Options[1].Shape = kernels.TensorByData(8)

@@ -9,19 +9,19 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// second of the past: what arrived in it. Reports that are closer together are added up.
+// second of the past, with its arrivals. Reports within a second are merged.
 type second struct {
 	at, seconds      float64 // its end; its length
-	requests, tokens float64 // tokens of prompts that have to be computed
+	requests, tokens float64 // prompt tokens to compute
 }
 
-// past load, as far back as somebody may ask.
+// past load, as far back as decisions need.
 type past struct {
 	keep float64
 	all  []second
 }
 
-// shortest of the past's seconds.
+// shortest length of an entry of the past.
 const shortest = 1
 
 func (p *past) add(s second) {
@@ -35,18 +35,18 @@ func (p *past) add(s second) {
 	for p.all[old].at < s.at-p.keep {
 		old++
 	}
-	if old > 64 { // now and then, lest all be copied each second
+	if old > 64 { // only sometimes, to avoid a copy each second
 		p.all = append([]second(nil), p.all[old:]...)
 	}
 }
 
-// since a moment.
+// since returns the load since a moment.
 func (p *past) since(at float64) []second {
 	i, _ := slices.BinarySearchFunc(p.all, at, func(s second, at float64) int { return cmp.Compare(s.at, at) })
 	return p.all[i:]
 }
 
-// playedLoad is what clients would have felt of a load.
+// playedLoad is the client latencies of a replayed load.
 type playedLoad struct {
 	Within     float64 // share of the requests within the SLO
 	FirstToken float64 // seconds, at the SLO's share of the requests
@@ -56,26 +56,26 @@ type playedLoad struct {
 
 // lengths of the requests of a load.
 type lengths struct {
-	prompt, longer float64 // tokens to compute of a prompt; of the one that a token belongs to over that, in the mean
+	prompt, longer float64 // tokens to compute of a prompt; mean length of a token's prompt over that
 	output         float64
 	context        float64
 }
 
-// machine that a load is played on.
+// machine is the model on which a load is replayed.
 type machine struct {
 	shape kernels.Shape
 	of    speed
-	chunk float64 // tokens of a step at most
-	room  float64 // requests that KV has room for
-	first float64 // measured over played times to the first token
+	chunk float64 // maximum tokens of a step
+	room  float64 // requests that fit into KV
+	first float64 // measured over replayed times to the first token
 	each  float64 // the same of times between tokens
 }
 
-// moment of a load that was played: what those felt that came in one of its seconds.
+// moment of a replayed load: the latencies of the requests that arrived in one of its seconds.
 type moment struct{ requests, first, each float64 }
 
-// play what arrived, second by second, as a fluid: prompts are computed in the order in which they came, in steps as full as they can be. Seconds in which nobody
-// came have no moment.
+// play replays arrivals, second by second, as a fluid: prompts are computed in order of arrival, in steps as full as
+// possible. Seconds without arrivals have no moment.
 func (m machine) play(load []second, l lengths) (out []moment) {
 	groups := float64(m.shape.Groups())
 	var queued, waiting, decoding, per float64
@@ -106,7 +106,7 @@ func (m machine) play(load []second, l lengths) (out []moment) {
 		steps += max(0, dt-busy) / plain
 		decoding /= 1 + steps/l.output
 		step := dt / max(steps, 1e-9)
-		// Whoever has long answers feels the mean of many seconds.
+		// Clients with long responses observe the mean over many seconds.
 		share := min(1, dt/max(l.output*step, dt))
 		if per == 0 {
 			share = 1
@@ -115,18 +115,19 @@ func (m machine) play(load []second, l lengths) (out []moment) {
 		if s.requests == 0 {
 			continue
 		}
-		// Half of what came in the same second is ahead of a request, as far as it could not be computed meanwhile.
+		// Half of the arrivals of the same second precede a request, minus the part computed meanwhile.
 		wait := max(0, ahead+s.tokens/2-part/one*dt/2) / (part / one)
 		own := one * (0.5 + max(1, l.prompt*l.longer*groups/m.chunk))
 		if decoding >= m.room {
-			wait += waiting / max(decoding, 1) * l.output * step // until somebody ends
+			wait += waiting / max(decoding, 1) * l.output * step // until a request ends
 		}
 		out = append(out, moment{s.requests, (wait + own) * m.first, per * m.each})
 	}
 	return out
 }
 
-// together is what clients would have felt of a load that was played in each of some modes at one width, as if the mode had always been the right one: to change it takes a second or so and no pod.
+// together returns the latencies of a load replayed in several modes of one width, as if the best mode were always
+// active: a change of mode takes about a second and no pod.
 func together(slo SLO, plays ...[]moment) playedLoad {
 	var out playedLoad
 	within := 0.0
@@ -154,7 +155,8 @@ func together(slo SLO, plays ...[]moment) playedLoad {
 	return out
 }
 
-// steady state at a rate: the share of its time in which full steps would do what arrives, and the seconds of a step.
+// steady returns the steady state at a rate: the share of time that full steps need for the arrivals, and the seconds
+// of a step.
 func (m machine) steady(rate float64, l lengths) (use, step float64) {
 	step = m.of(m.shape, costmodel.Work{Decode: 1, Context: max(int(l.context), 1)})
 	for range 400 {
@@ -169,7 +171,7 @@ func (m machine) steady(rate float64, l lengths) (use, step float64) {
 	f := fluid{decoding: min(rate*l.output*step, m.room), context: l.context, prompt: l.prompt}
 	full := m.of(m.shape, f.work(m.chunk))
 	use = rate * l.prompt * full / m.chunk
-	// KV: each request is there while it decodes.
+	// KV: each request occupies it while it decodes.
 	use = max(use, rate*l.output*step/max(m.room, 1))
 	return use, step
 }

@@ -7,19 +7,19 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// Thresholds of requests in the world, between mode TensorParallel below and mode ExpertParallel above.
+// Thresholds of requests in the world: mode TensorParallel below, mode ExpertParallel above.
 type Thresholds struct {
-	High     int     // Tensor -> Expert at once when more requests are there
-	Low      int     // Expert -> Tensor when the mean over the window is below
+	High     int     // Tensor -> Expert immediately above this number of requests
+	Low      int     // Expert -> Tensor if the mean over the window is below
 	Window   int     // reports
 	Cooldown float64 // seconds after a switch
 }
 
-// Published are the thresholds of Moebius (arXiv 2606.26607): 256, 0.8 of it, 5 s. Its window is in steps and not told; ten
-// reports here, five seconds of the simulator's.
+// Published are the thresholds of Moebius (arXiv 2606.26607): 256, 0.8 of it, 5 s. Its window is in steps, of an
+// unpublished number; here it is ten reports, five seconds of the simulator.
 func Published() Thresholds { return Thresholds{High: 256, Low: 205, Window: 10, Cooldown: 5} }
 
-// Rollout are its thresholds where the batch only falls: no hysteresis, no window, and nothing to cool down from.
+// Rollout are its thresholds for a batch that only shrinks: no hysteresis, no window, no cooldown.
 func Rollout() Thresholds { return Thresholds{High: 256, Low: 256, Window: 1} }
 
 // Threshold is the published policy.
@@ -31,10 +31,10 @@ type Threshold struct {
 	ever    bool
 }
 
-// NewThreshold with these thresholds.
+// NewThreshold returns a policy with these thresholds.
 func NewThreshold(t Thresholds) *Threshold { return &Threshold{t: t} }
 
-// Observe nothing: this policy measures no steps.
+// Observe ignores steps.
 func (*Threshold) Observe(kernels.Shape, costmodel.Work, float64) {}
 
 // Decide by the number of requests alone.

@@ -9,14 +9,14 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// SLO of the answers: seconds, 0: any time will do; and the share of them that are to be within.
+// SLO of the responses: seconds (0: no limit), and the share of responses that must meet them.
 type SLO struct{ TTFT, TPOT, Share float64 }
 
 func (s SLO) kept(first, each float64) bool {
 	return (s.TTFT == 0 || first <= s.TTFT) && (s.TPOT == 0 || each <= s.TPOT)
 }
 
-// Check that it can be held.
+// Check that the SLO is valid.
 func (s SLO) Check() error {
 	for _, v := range []float64{s.TTFT, s.TPOT} {
 		if !(v >= 0) || math.IsInf(v, 0) {
@@ -36,28 +36,28 @@ func (s SLO) Check() error {
 type WidthOptions struct {
 	SLO      SLO
 	Min, Max int     // ranks
-	Startup  float64 // seconds from wanting a pod to its ranks' being ready, until that is known
-	Joining  float64 // seconds from wanting ranks that stand by to their serving
-	Window   float64 // seconds of the past that a width must have held the SLO for: bursts come again
-	Margin   float64 // share of the answers by which a narrower width must hold the SLO better than asked for
-	Use      float64 // of a width's steps at the forecast rate, at most
+	Startup  float64 // seconds from the request for a pod until its ranks are ready, until measured
+	Joining  float64 // seconds from the request for standby ranks until they serve
+	Window   float64 // seconds of the past for which a width must have met the SLO, because bursts recur
+	Margin   float64 // share of responses by which a narrower width must exceed the target
+	Use      float64 // maximum use of a width's steps at the forecast rate
 	Spare    float64 // the same for a narrower width
-	Gain     float64 // how much surer a forecast has to be, for each share of the answers that is owed
-	Account  float64 // seconds over which the SLO is to be held: what was lost in them is made up for
-	Cooldown float64 // seconds since any change before the world gets narrower; each such change that was wrong doubles it
-	Patience float64 // seconds that pods which the cluster has no room for are waited for; then the world is as wide as they allow
-	Again    float64 // seconds until more pods are asked for after that
-	Chunk    float64 // tokens of a step at most, of each rank
-	Every    float64 // seconds between two looks at all widths
-	Smooth   float64 // seconds over which lengths of prompts and answers are averaged
+	Gain     float64 // increase of a forecast's certainty per share of responses missed
+	Account  float64 // seconds over which the SLO is averaged: losses within them are compensated
+	Cooldown float64 // seconds since any change before the world gets narrower; each wrong such change doubles it
+	Patience float64 // seconds to wait for pods without room in the cluster; then the world is as wide as they allow
+	Again    float64 // seconds until more pods are requested after that
+	Chunk    float64 // maximum tokens of a step, of each rank
+	Every    float64 // seconds between two evaluations of all widths
+	Smooth   float64 // seconds over which lengths of prompts and responses are averaged
 }
 
-// WidthDefaults of all but SLO, Min and Max.
+// WidthDefaults returns defaults for all but SLO, Min and Max.
 func WidthDefaults() WidthOptions {
 	return WidthOptions{Startup: 60, Joining: 1, Window: 900, Margin: .02, Use: .95, Spare: .85, Gain: 4, Account: 3600, Cooldown: 60, Patience: 60, Again: 300, Chunk: 2048, Every: 5, Smooth: 60}
 }
 
-// Check the options. The error says which is none.
+// Check the options. The error names the invalid one.
 func (o WidthOptions) Check() error {
 	if err := o.SLO.Check(); err != nil {
 		return err
@@ -71,11 +71,11 @@ func (o WidthOptions) Check() error {
 // Causes of the policy of the width.
 const (
 	OutOfReach   Cause = "SLOOutOfReach"     // no width holds the SLO, even without load
-	Contradicted Cause = "ModelContradicted" // the cost model contradicts what is measured
+	Contradicted Cause = "ModelContradicted" // the cost model contradicts the measurements
 )
 
-// Width decides how many ranks a world has: as few as hold the SLO, in the mode that can. Of modes it knows those that it is given options of: if all have the
-// mode that serves, that one stays.
+// Width decides the number of ranks of a world: the minimum that meets the SLO, in the mode that can. It considers only
+// modes with options: if all options have the active mode, it stays.
 type Width struct {
 	o     WidthOptions
 	model *costmodel.Model
@@ -87,47 +87,47 @@ type Width struct {
 	load     lengthsSeen
 	contexts contexts
 	past     past
-	ahead    forecasts // of when pods would have started
-	soon     forecasts // of when ranks that stand by would serve
+	ahead    forecasts // for the time when pods would have started
+	soon     forecasts // for the time when standby ranks would serve
 	account  account
 	first    correction
 	each     correction
-	shape    kernels.Shape // that serves
-	since    float64       // of that shape
-	width    float64       // since when there are as many ranks
+	shape    kernels.Shape // active shape
+	since    float64       // start of that shape
+	width    float64       // start of the current number of ranks
 	against  against
-	changed  float64 // when the width was last decided on
+	changed  float64 // time of the last decision on the width
 	ever     bool
 	cooldown float64
-	narrowed float64 // when a narrower width was last decided on; 0: never
+	narrowed float64 // time of the last decision for a narrower width; 0: never
 	said     said
-	short    float64 // when the cluster last had no room; 0: never
-	allowed  int     // ranks that there was room for then
+	short    float64 // last time without room in the cluster; 0: never
+	allowed  int     // ranks with room then
 }
 
-// NewWidth policy over a model of the steps in all shapes that it may be asked about.
+// NewWidth returns a policy over a model of the steps in all possible shapes.
 func NewWidth(o WidthOptions, m *costmodel.Model) *Width {
 	return &Width{o: o, model: m, past: past{keep: o.Window}, ahead: forecasts{keep: o.Window}, soon: forecasts{keep: o.Window}, account: account{keep: o.Account}, first: correction{1, 0}, each: correction{1, 0}, cooldown: o.Cooldown}
 }
 
-// Observe a step; what is no measurement is left out by the model.
+// Observe a step; the model ignores invalid measurements.
 func (p *Width) Observe(s kernels.Shape, w costmodel.Work, seconds float64) {
-	_ = p.model.Observe(s, w, seconds) // a step that is refused changes nothing
+	_ = p.model.Observe(s, w, seconds) // a rejected step changes nothing
 }
 
-// correction of what is played by what clients felt: the mean of the ratios, over some minutes.
+// correction of replayed latencies by client latencies: the mean of the ratios, over some minutes.
 type correction struct {
 	factor float64
 	weight float64
 }
 
 const (
-	mostWrong  = 4.0  // a correction beyond this, or below its inverse, says that the model contradicts what is measured
-	correctBy  = .02  // of a ratio, at each reading
-	fewAnswers = 20   // that say nothing of a quantile
-	recently   = 60.0 // seconds that Felt is about
-	lately     = 10.0 // seconds that are looked at least, for a rate
-	stillQueue = .9   // use of the steps above which a ratio of waits says nothing of the model
+	mostWrong  = 4.0  // beyond this or its inverse, the model contradicts the measurements
+	correctBy  = .02  // weight of a ratio, at each reading
+	fewAnswers = 20   // too few for a quantile
+	recently   = 60.0 // period of Felt, seconds
+	lately     = 10.0 // minimum seconds for a rate
+	stillQueue = .9   // above this use of the steps, a ratio of waits does not measure the model
 )
 
 func (c *correction) add(felt, played float64) {
@@ -142,7 +142,7 @@ func (c *correction) contradicts() bool {
 	return c.weight >= 1/correctBy && (c.factor > mostWrong || c.factor < 1/mostWrong)
 }
 
-// Decide on the fewest ranks that hold the SLO.
+// Decide on the fewest ranks that meet the SLO.
 func (p *Width) Decide(t Telemetry, s State) Decision {
 	before, had := p.before, p.seen
 	wrong := p.guard.check(t, s)
@@ -189,7 +189,7 @@ func (p *Width) Decide(t Telemetry, s State) Decision {
 	return d
 }
 
-// said last, if that was not to change anything.
+// said is the last decision, if it was not to change anything.
 type said struct {
 	at       float64
 	to, pods kernels.Shape
@@ -203,11 +203,11 @@ func (f Felt) sane() bool {
 // verdict on a width in a mode.
 type verdict struct {
 	option *Option
-	holds  bool       // the SLO
-	spare  bool       // with a margin: the world may become that narrow
-	keeps  bool       // up with what comes, at the TPOT asked for: the past left aside, which all modes of a width share
-	easily bool       // the same with a margin
-	ratios [3]float64 // of what it has to what is asked for, of each condition, the worst first; 1 is there
+	holds  bool       // meets the SLO
+	spare  bool       // with a margin: the world may become this narrow
+	keeps  bool       // keeps up with the rate, at the target TPOT; without the past, which all modes of a width share
+	easily bool       // same with a margin
+	ratios [3]float64 // actual over required, of each condition, the worst first; 1: met
 	why    Reason
 }
 
@@ -218,7 +218,7 @@ func (p *Width) weigh(t Telemetry, s State, own *Option) Decision {
 		startup = s.Pods.Startup
 	}
 	f := figuresNow{rate: p.rateFor(t.At, startup), clumped: max(p.arrivals.clumped, 1), attained: p.account.attained(p.o.SLO.Share)}
-	// What was lost has to be made up for, and what was won may be spent, within reason.
+	// Losses must be compensated, and gains may be spent, within limits.
 	owed := p.o.SLO.Share - f.attained
 	f.asked = min(max(p.o.SLO.Share+owed, 1-2*(1-p.o.SLO.Share)), 1-(1-p.o.SLO.Share)/2)
 	sure := min(max(p.o.SLO.Share+p.o.Gain*owed, .5), .99)
@@ -267,7 +267,7 @@ func (p *Width) weigh(t Telemetry, s State, own *Option) Decision {
 	return p.choose(t, s, choice{all: all, now: p.modesNow(trials, s, l, soon)}, rejected)
 }
 
-// trials of all options that can be had; the others are rejected.
+// trials of all possible options; the others are rejected.
 func (p *Width) trials(t Telemetry, s State, l lengths, own *Option) (trials []trial, rejected []Rejected) {
 	wide := p.allowedNow(t, s)
 	plays, modes := map[int][][]moment{}, map[kernels.Kind]bool{}
@@ -304,31 +304,31 @@ func (p *Width) trials(t Telemetry, s State, l lengths, own *Option) (trials []t
 	return trials, rejected
 }
 
-// alike: of the same mode.
+// alike reports whether two shapes have the same mode.
 func alike(a, b kernels.Shape) bool {
 	return a.Ranks == 1 || b.Ranks == 1 || a.Kind() == b.Kind()
 }
 
-// known says whether steps of a shape were measured, or those of another width in its mode.
+// known reports whether steps of a shape, or of another width in its mode, were measured.
 func (p *Width) known(s kernels.Shape, t Telemetry, l lengths) bool {
 	_, known, err := p.model.Borrowed(s, costmodel.Work{Decode: max(t.Decoding, 1), Context: max(int(l.context), 1)})
 	return err == nil && known
 }
 
-// figuresNow are those that all widths share.
+// figuresNow are the figures that all widths share.
 type figuresNow struct{ rate, clumped, forecast, headroom, attained, asked float64 }
 
-// trial of a width in a mode: what it would have been like in the window, and whether it holds the SLO without load.
+// trial is the replay of the window on a width in a mode, and whether it meets the SLO without load.
 type trial struct {
 	option  *Option
 	m       machine
-	felt    playedLoad // in whichever mode was the right one at the moment
-	alone   playedLoad // in this one
+	felt    playedLoad // in the best mode at each moment
+	alone   playedLoad // in this mode
 	idle    bool
-	several bool // modes are tried
+	several bool // several modes are tried
 }
 
-// judge a width in a mode, by its trial and by the rate that is expected when pods have come.
+// judge a width in a mode, by its trial and by the rate expected when pods have started.
 func (p *Width) judge(one trial, l lengths, now figuresNow) (verdict, error) {
 	o, m, felt := one.option, one.m, one.felt
 	ready := max(now.rate, now.forecast*now.headroom)
@@ -362,8 +362,9 @@ func (p *Width) judge(one trial, l lengths, now figuresNow) (verdict, error) {
 	return v, nil
 }
 
-// rateFor who looks so many seconds ahead: the mean of the last minute, or what came in the end of it, as far as that is surely more (two standard errors are taken off, of
-// requests that come in such clumps). No further back is looked than needs be, nor less far than one looks ahead: what lasted for ten seconds may be over in a minute.
+// rateFor returns the rate for decisions `ahead` seconds ahead: the mean of the last minute, or that of its end if it
+// is surely higher (minus two standard errors, for requests in clumps). It looks back at least as far as ahead: ten
+// seconds of load may have ended in a minute.
 func (p *Width) rateFor(at, ahead float64) float64 {
 	rate := meanRate(p.past.since(at - recently))
 	for w := recently - lately; w >= max(lately, ahead); w -= lately {
@@ -373,15 +374,15 @@ func (p *Width) rateFor(at, ahead float64) float64 {
 	return rate
 }
 
-// foresee the rate at which so many seconds from now begin, and the headroom that such forecasts needed.
+// foresee forecasts the rate `ahead` seconds from now, and the headroom that such forecasts needed.
 func (p *Width) foresee(of *forecasts, now, rate, ahead, sure float64) (forecasted, headroom float64) {
 	r := forecast(rate, p.past.since(now-max(2*ahead, 2*recently)), ahead)
 	of.add(now, now+ahead, r, &p.past)
 	return r, of.headroom(sure)
 }
 
-// judgeWith ranks that stand by: what comes until they would serve a width has to hold itself, and what comes until pods could be started it has to hold
-// with them.
+// judgeWith standby ranks: until they would serve, a width must hold the load itself; until pods could start, it must
+// hold it with them.
 func (p *Width) judgeWith(standby int, one trial, all []trial, l lengths, soon, later figuresNow) (verdict, error) {
 	v, err := p.judge(one, l, soon)
 	if err != nil {
@@ -414,7 +415,7 @@ func (p *Width) machine(o *Option, l lengths) machine {
 	return machine{shape: o.Shape, of: p.speed, chunk: p.o.Chunk * float64(o.Shape.Ranks), room: max(1, float64(o.WorldTokens)/(l.prompt+l.output)), first: p.first.factor, each: p.each.factor}
 }
 
-// speed of a step; of a shape that nobody measured as the nearest one of its mode that somebody did.
+// speed of a step; for a shape without measurements, from the nearest measured one of its mode.
 func (p *Width) speed(s kernels.Shape, w costmodel.Work) float64 {
 	e, _, err := p.model.Borrowed(s, w)
 	if err != nil {
@@ -423,7 +424,8 @@ func (p *Width) speed(s kernels.Shape, w costmodel.Work) float64 {
 	return e.Seconds
 }
 
-// correct what is played by what clients of this width felt, while the steps are not full: in a queue that grows nothing can be told of the model.
+// correct replayed latencies by client latencies of this width while the steps are not full: a growing queue gives no
+// information about the model.
 func (p *Width) correct(t Telemetry, l lengths, own *Option) {
 	if t.Felt.Answers < fewAnswers || t.At-p.since < 2*recently {
 		return
@@ -441,7 +443,7 @@ func (p *Width) correct(t Telemetry, l lengths, own *Option) {
 	p.each.add(t.Felt.PerToken, felt.PerToken)
 }
 
-// allowedNow are the ranks that there is room for in the cluster; 0: nothing is known against more.
+// allowedNow is the number of ranks with room in the cluster; 0: no known limit.
 func (p *Width) allowedNow(t Telemetry, s State) int {
 	if s.Pods.Refused && s.Pods.Waiting >= p.o.Patience {
 		p.short, p.allowed = t.At, max(s.Pods.Ready, s.Shape.Ranks)

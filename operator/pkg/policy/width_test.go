@@ -50,16 +50,17 @@ func newWidth(priors []*kernels.Step) *policy.Width {
 	return policy.NewWidth(o, costmodel.New(costmodel.Options{}, priors...))
 }
 
-// wide is a world whose load walks at random. Its clients feel what a world does that keeps up, unless more comes than `most` a rank.
+// wide is a world with a random load. Its client latencies are those of a world that keeps up, unless more than `most`
+// arrives per rank.
 type wide struct {
 	random   *rand.Rand
 	t        policy.Telemetry
 	s        policy.State
 	rate     float64
 	calm     bool
-	starting float64 // seconds until pods are there
-	standby  int     // ranks that are kept ready
-	scarce   int     // times that KV is less
+	starting float64 // seconds until pods are ready
+	standby  int     // standby ranks
+	scarce   int     // divisor of KV
 }
 
 func (w *wide) pods() policy.Pods {
@@ -68,7 +69,7 @@ func (w *wide) pods() policy.Pods {
 
 const startup = 30.0
 
-// tokens of KV that fit: where it is scarce, in mode TensorParallel more ranks than two hold copies of the two heads that there are.
+// tokens is the KV capacity: if it is scarce, more than two ranks in mode TensorParallel replicate the two heads.
 func (w *wide) tokens(s kernels.Shape) int {
 	if w.scarce == 0 {
 		return 200000 * s.Ranks
@@ -76,7 +77,7 @@ func (w *wide) tokens(s kernels.Shape) int {
 	return 200000 * s.Ranks / max(1, s.AttentionGroup/2) / w.scarce
 }
 
-// scarcely so many times less KV.
+// scarcely divides KV by `times`.
 func (w *wide) scarcely(times int) {
 	w.scarce = times
 	for i := range w.s.Options {
@@ -90,7 +91,7 @@ func newWide(seed uint64, ranks int, modes ...kernels.Kind) *wide {
 	}
 	w := &wide{random: rand.New(rand.NewPCG(seed, 11)), rate: 10}
 	w.s = policy.State{Shape: kernels.Expert(ranks), Rates: costmodel.Rates{BytesPerSecond: 300e9, FlipSeconds: .001}, Pods: policy.Pods{Ready: ranks, Startup: startup}}
-	for n := leastRanks - 1; n <= mostRanks+1; n++ { // also what is out of bounds
+	for n := leastRanks - 1; n <= mostRanks+1; n++ { // also out of bounds
 		for _, k := range modes {
 			s := k.On(n)
 			if len(w.s.Options) == 0 || w.s.Options[len(w.s.Options)-1].Shape != s { // one rank has no mode
@@ -119,7 +120,7 @@ func (w *wide) next() {
 			w.s.Options[i].Refused = "no room for spare banks"
 		}
 	}
-	// Pods come, and the world changes.
+	// Pods start, and the world changes.
 	if w.s.Pods.Wanted.Ranks > 0 {
 		w.s.Pods.Waiting++
 		if w.starting--; w.starting <= 0 && !w.s.Pods.Refused {
@@ -129,7 +130,7 @@ func (w *wide) next() {
 	}
 }
 
-// follow a decision as a world does: who gets narrower does so at once.
+// follow carries out a decision as a world does: it shrinks immediately.
 func (w *wide) follow(to kernels.Shape) {
 	if to.Ranks <= w.s.Shape.Ranks {
 		w.s.Shape = to
@@ -142,8 +143,8 @@ func (w *wide) follow(to kernels.Shape) {
 	}
 }
 
-// Never what planner or memory refuse, never out of bounds or another mode, narrower never within the cooldown of any change, the same calls get the same
-// decisions, and every figure is what is worked out again without the policy's code.
+// No decision that planner or memory rejects, out of bounds or for another mode, and no decrease within the cooldown of
+// any change. Equal calls get equal decisions, and every figure equals one recomputed without the policy's code.
 func TestWidthNeverDecidesWhatIsRefused(t *testing.T) {
 	priors := widthPriors(t)
 	ups, downs, none := 0, 0, 0
@@ -157,7 +158,7 @@ func TestWidthNeverDecidesWhatIsRefused(t *testing.T) {
 			w.s.Pods = w.pods()
 		}
 		c := newWidthChecker(t, priors)
-		changed := math.Inf(-1) // decided on, or there
+		changed := math.Inf(-1) // decided on, or completed
 		for range 1500 {
 			before := w.s.Shape
 			w.next()
@@ -206,8 +207,8 @@ func TestWidthNeverDecidesWhatIsRefused(t *testing.T) {
 	require.Positive(t, none, "the SLO was held all the time")
 }
 
-// The full steps of six ranks and more last longer than TPOT, so that they lose it as soon as prompts queue up, which bursts of a long TTFT's load make them do. No
-// width holds the SLO; five ranks come nearest, not the widest.
+// Full steps of six ranks and more exceed TPOT, so they violate it as soon as prompts queue up, as bursts of a load
+// with a long TTFT cause. No width meets the SLO; five ranks come nearest, not the widest.
 func TestWidthTakesTheNearest(t *testing.T) {
 	priors := widthPriorsOf(t, "sglang")
 	full := func(ranks int) float64 {
@@ -227,7 +228,7 @@ func TestWidthTakesTheNearest(t *testing.T) {
 	var last policy.Decision
 	for second := range 1100 {
 		w.rate = 10
-		if second < 500 && second%120 < 40 { // bursts that no width holds; they stay in what is played again
+		if second < 500 && second%120 < 40 { // bursts that no width holds; they stay in the replayed past
 			w.rate = 130
 		}
 		w.next()
@@ -249,7 +250,8 @@ func TestWidthTakesTheNearest(t *testing.T) {
 	}
 }
 
-// Where more comes than any width can do, and all of the past is lost with each of them, the widest loses least from now on: its steps are the least too full.
+// If the load exceeds every width, and the whole past violates the SLO at each, the widest loses least from now on: its
+// steps are the least overfull.
 func TestWidthIsWideWhereAllIsLost(t *testing.T) {
 	priors := widthPriors(t)
 	o := policy.WidthDefaults()
@@ -272,8 +274,8 @@ func TestWidthIsWideWhereAllIsLost(t *testing.T) {
 	}
 }
 
-// Ranks that stand by are not waited for: while they are enough for what comes until pods could be started, the world does not get wider for a load that
-// grows before it has to; it holds it, and wants fewer. What is decided on is what the policy says of both moments.
+// Standby ranks count. While they suffice until pods could start, the world does not grow early for an increasing load.
+// It holds the load, with fewer ranks. Decisions equal the policy's verdicts for both times.
 func TestWidthCountsOnRanksThatStandBy(t *testing.T) {
 	priors := widthPriors(t)
 	grow := func(standby int) (rankSeconds, full float64, first policy.Decision) {
@@ -285,7 +287,7 @@ func TestWidthCountsOnRanksThatStandBy(t *testing.T) {
 			w.rate = 20 + float64(second)/12
 			w.next()
 			w.s.Pods.Startup = 120
-			rankSeconds += float64(max(w.s.Shape.Ranks, w.s.Pods.Wanted.Ranks)) // pods cost from when they are wanted
+			rankSeconds += float64(max(w.s.Shape.Ranks, w.s.Pods.Wanted.Ranks)) // pods cost from the request for them
 			d := p.Decide(w.t, w.s)
 			if own := d.Why.Figures; !d.Switch && own["ranks"] == float64(w.s.Shape.Ranks) && own["use"] > 1 {
 				full++
@@ -315,7 +317,7 @@ func TestWidthCountsOnRanksThatStandBy(t *testing.T) {
 	require.Contains(t, with.Why.Text, "Including standby ranks: ")
 }
 
-// Few requests take few ranks, many take many, and it says so with figures.
+// Few requests need few ranks, many need many, and figures explain it.
 func TestWidthFollowsTheLoad(t *testing.T) {
 	priors := widthPriors(t)
 	w, p := newWide(1, 4), newWidth(priors)
@@ -375,7 +377,7 @@ func TestWidthMakesNoDecisionOnBadInput(t *testing.T) {
 		require.False(t, d.Switch)
 		require.Equal(t, s.Shape, d.To)
 		require.Contains(t, d.Why.Text, want)
-		// It goes on with the next good report but one.
+		// It continues with the second good report.
 		for range 3 {
 			w.next()
 			d = p.Decide(w.t, w.s)
@@ -401,7 +403,7 @@ func TestBadWidthOptionsAreRefused(t *testing.T) {
 	}
 }
 
-// An SLO that no width holds, however little there is to do; and a model that is wrong by more than it may be.
+// An SLO that no width meets at any load; and a model whose error exceeds its limit.
 func TestWidthSaysWhatCannotBe(t *testing.T) {
 	priors := widthPriors(t)
 	o := policy.WidthDefaults()
@@ -422,7 +424,7 @@ func TestWidthSaysWhatCannotBe(t *testing.T) {
 	w.calm, w.rate = true, 3
 	for range 1500 {
 		w.next()
-		w.t.Felt.FirstToken, w.t.Felt.Within = 30, 0 // where the model sees no reason to wait
+		w.t.Felt.FirstToken, w.t.Felt.Within = 30, 0 // the model expects no wait
 		if d = p.Decide(w.t, w.s); d.Switch {
 			w.follow(d.To)
 		}
@@ -431,7 +433,8 @@ func TestWidthSaysWhatCannotBe(t *testing.T) {
 	require.Equal(t, policy.Contradicted, d.Cause)
 }
 
-// Where the cluster has no room for all pods, the world becomes as wide as those that came allow; later more are asked for again.
+// If the cluster has no room for all pods, the world becomes as wide as the started ones allow, and requests more
+// later.
 func TestAsWideAsPodsAllow(t *testing.T) {
 	priors := widthPriors(t)
 	w, p := newWide(1, 3), newWidth(priors)
@@ -440,7 +443,7 @@ func TestAsWideAsPodsAllow(t *testing.T) {
 	var lastAsk float64
 	for range 1200 {
 		w.next()
-		if w.s.Pods.Wanted.Ranks > 5 { // two more can be had
+		if w.s.Pods.Wanted.Ranks > 5 { // only two more fit
 			w.s.Pods.Refused, w.s.Pods.Ready = true, 5
 		}
 		d := p.Decide(w.t, w.s)

@@ -13,14 +13,14 @@ import (
 	"tangram.dev/operator/pkg/policy"
 )
 
-// widthChecker works the figures of decisions out again, from the telemetry alone.
+// widthChecker recomputes the figures of decisions from the telemetry alone.
 type widthChecker struct {
 	t      *testing.T
 	model  *costmodel.Model
 	before policy.Telemetry
 	seen   bool
 	arrive []float64 // requests of each second
-	times  float64   // that they are played as
+	times  float64   // factor on the replayed load
 	at     []float64
 }
 
@@ -46,7 +46,7 @@ func (c *widthChecker) check(w *wide, d policy.Decision) {
 			tried[r.Shape.Ranks] = append(tried[r.Shape.Ranks], r.Shape)
 		}
 	}
-	nearest := 0.0 // that a width comes to the SLO; what was decided comes last
+	nearest := 0.0 // closest approach of any width to the SLO; the decided one comes last
 	for i, r := range append(slices.Clone(d.Rejected), policy.Rejected{Shape: d.To, Why: d.Why}) {
 		f := r.Why.Figures
 		for figure, value := range f {
@@ -63,7 +63,7 @@ func (c *widthChecker) check(w *wide, d policy.Decision) {
 		require.GreaterOrEqual(t, f["asked"], .8-1e-9)
 		require.LessOrEqual(t, f["asked"], .95+1e-9)
 		require.InDelta(t, min(max(2*asked.Share-f["attained"], .8), .95), f["asked"], 1e-9, "asked for what is owed")
-		// Decisions that are said again are some seconds old: those that switch are not.
+		// Repeated decisions are some seconds old; those that switch are new.
 		if !d.Switch {
 			continue
 		}
@@ -81,7 +81,8 @@ func (c *widthChecker) check(w *wide, d policy.Decision) {
 		if each > 0 {
 			require.InEpsilon(t, each, f["each"]/f["corrected each"], .02)
 		}
-		// It takes its time. A queue for KV, which is told by how full KV would be, is hardly seen in the past that is played (docs/policy.md): there nothing is compared.
+		// This is slow. The replay hardly models a queue for KV, which depends on how full KV would be
+		// (docs/policy.md), so it is not compared then.
 		if w.scarce == 0 && (r.Shape == d.To || i%4 == 0) {
 			c.past(w, r, tried[r.Shape.Ranks])
 		}
@@ -103,7 +104,7 @@ func (c *widthChecker) check(w *wide, d policy.Decision) {
 		if r.Shape != d.To {
 			continue
 		}
-		if modeFirst(d) { // by what comes now the mode that serves does not keep up, and this one does, or comes nearer and is what a wider world is to have
+		if modeFirst(d) { // the active mode does not keep up; this one does, or is nearer and the target's
 			use, each := c.steady(w, w.s.Shape, max(f["rate"], f["forecast"]*f["headroom"]), o.Chunk)
 			require.True(t, use > .98*o.Use || each*f["corrected each"] > .98*asked.TPOT, "%v would have kept up: %v full, %v s", w.s.Shape, use, each)
 			require.True(t, f["use"] <= o.Use && f["each"] <= asked.TPOT || min(o.Use/f["use"], asked.TPOT/f["each"]) >= .98*min(o.Use/use, asked.TPOT/(each*f["corrected each"])))
@@ -116,7 +117,7 @@ func (c *widthChecker) check(w *wide, d policy.Decision) {
 	}
 }
 
-// since so many seconds: what arrived in seconds that ended within them.
+// since counts the arrivals of the seconds that ended in this period.
 func (c *widthChecker) since(seconds float64) (n, long float64) {
 	for i := range c.at {
 		if c.at[i] >= c.before.At-seconds {
@@ -126,7 +127,7 @@ func (c *widthChecker) since(seconds float64) (n, long float64) {
 	return n, long
 }
 
-// rateFor who looks so many seconds ahead: of the last minute, or of an end of it that is surely more.
+// rateFor is the rate for a decision `ahead`: of the last minute, or of an end of it with a surely higher rate.
 func (c *widthChecker) rateFor(ahead, clumped float64) float64 {
 	out := c.rate(60)
 	for _, seconds := range []float64{10, 20, 30, 40, 50} {
@@ -147,12 +148,12 @@ func (c *widthChecker) requests(seconds float64) float64 {
 	return n
 }
 
-// between two figures.
+// between is an interval of a figure.
 type between struct{ low, high float64 }
 
 func (b between) and(o between) between { return between{min(b.low, o.low), max(b.high, o.high)} }
 
-// holds a figure, but for so much by a measure of how much the second is above the first.
+// holds checks that a figure is in the interval, up to `off`, measured by `above`.
 func (b between) holds(t *testing.T, figure float64, above func(x, y float64) float64, off float64, text string, args ...any) {
 	t.Helper()
 	if above(b.low, figure) < -off || above(figure, b.high) < -off {
@@ -160,7 +161,7 @@ func (b between) holds(t *testing.T, figure float64, above func(x, y float64) fl
 	}
 }
 
-// past of a width, played again.
+// past replays the past of a width.
 func (c *widthChecker) past(w *wide, r policy.Rejected, tried []kernels.Shape) {
 	o, f, t := policy.WidthDefaults(), r.Why.Figures, c.t
 	less := func(x, y float64) float64 { return y - x }
@@ -170,11 +171,11 @@ func (c *widthChecker) past(w *wide, r policy.Rejected, tried []kernels.Shape) {
 		require.GreaterOrEqual(t, f["within"], alone-1e-9, "no mode alone is better than the better of all")
 		again.within.holds(t, f["within"], less, .15, "%v: share of the past within the SLO, of two modes", r.Shape)
 		c.bracket(w, []kernels.Shape{r.Shape}, o, f["corrected"], f["corrected each"]).within.holds(t, alone, less, off, "%v: share of the past within the SLO in this mode alone", r.Shape)
-		return // of which mode a second's times are may be told by little
+		return // small differences decide which mode a second's times are of
 	}
 	again.within.holds(t, f["within"], less, off, "%v: share of the past within the SLO", r.Shape)
 	if again.within.low < asked.Share {
-		return // the times at the SLO's share are those of a queue, of which little decides
+		return // the times at the SLO's share are those of a queue, which is sensitive
 	}
 	again.ttft.holds(t, f["ttft"], func(x, y float64) float64 { return math.Log((y + .1) / (x + .1)) }, math.Log(3), "%v: seconds to the first token", r.Shape)
 	again.tpot.holds(t, f["tpot"], func(x, y float64) float64 { return math.Log(y / x) }, math.Log(1.5), "%v: seconds between tokens", r.Shape)
@@ -182,7 +183,7 @@ func (c *widthChecker) past(w *wide, r policy.Rejected, tried []kernels.Shape) {
 
 type brackets struct{ within, ttft, tpot between }
 
-// bracket of what is worked out again: also for a tenth less and more of the load, since close to what a width can do little decides over all.
+// bracket recomputes also for a tenth less and more of the load, because results are sensitive near a width's limit.
 func (c *widthChecker) bracket(w *wide, shapes []kernels.Shape, o policy.WidthOptions, first, each float64) brackets {
 	var out brackets
 	for i, times := range []float64{1, .9, 1.1} {
@@ -197,12 +198,13 @@ func (c *widthChecker) bracket(w *wide, shapes []kernels.Shape, o policy.WidthOp
 	return out
 }
 
-// modeFirst: the decision is on the mode of the width that serves, by the policy of the width.
+// modeFirst reports whether the width's policy changes the mode of the active width.
 func modeFirst(d policy.Decision) bool {
 	return strings.HasPrefix(d.Why.Text, "The mode changes first, because this requires no new pod. ")
 }
 
-// steady state of a world in a shape, found by trying step times one after the other: the one at which a step takes as long as what comes during it.
+// steady finds the steady state of a world in a shape by iterating over step times: the step time that equals the time
+// of the arrivals during it.
 func (c *widthChecker) steady(w *wide, shape kernels.Shape, rate, chunk float64) (use, each float64) {
 	const prompt, output = 1500.0, 100.0
 	room := float64(w.tokens(shape)) / (prompt + output)
@@ -217,7 +219,7 @@ func (c *widthChecker) steady(w *wide, shape kernels.Shape, rate, chunk float64)
 	return use, each
 }
 
-// seconds of a step, with the context of the requests that are there now.
+// seconds of a step, with the context of the present requests.
 func (c *widthChecker) seconds(shape kernels.Shape, decode, prefill float64) float64 {
 	const prompt, output = 1500, 100
 	context := prompt + output/2

@@ -8,15 +8,17 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// crowd of requests that came together, in a queue of which each waits until all that came before has been computed.
+// crowd is a group of requests that arrived together, in a queue in which each waits until all earlier ones are
+// computed.
 type crowd struct {
 	at, requests float64
-	ahead        float64 // prompt tokens that come before its middle
+	ahead        float64 // prompt tokens before its middle
 	first        float64 // seconds to its first token; NaN: not yet
 	each         float64 // of its later tokens
 }
 
-// replayed is what those would have felt that came in the last seconds, worked out anew, in whichever of some shapes of one width was the right one when they came.
+// replayed recomputes the latencies of the requests of the last seconds, in the best of some shapes of one width for
+// each.
 func (c *widthChecker) replayed(w *wide, shapes []kernels.Shape, seconds, chunk, first, each float64) (within, ttft, tpot float64) {
 	kept := func(q crowd) bool { return q.first <= asked.TTFT && q.each <= asked.TPOT }
 	var crowds []crowd
@@ -54,18 +56,18 @@ func (c *widthChecker) replayed(w *wide, shapes []kernels.Shape, seconds, chunk,
 	return good / all, quantile(func(q crowd) float64 { return q.first }), quantile(func(q crowd) float64 { return q.each })
 }
 
-// crowds of the last seconds in one shape: a queue with times of its own instead of a wait by the speed of the
-// moment, in quarters of seconds instead of whole ones, and later tokens by the steps that follow the first one, not by those before.
+// crowds of the last seconds in one shape: a queue with its own times instead of a wait by the current speed, in
+// quarters of seconds, and later tokens by the steps after the first one, not before it.
 func (c *widthChecker) crowds(w *wide, shape kernels.Shape, seconds, chunk float64) []crowd {
 	const prompt, output, ticks = 1500.0, 100.0, 4
 	groups := float64(shape.Groups())
 	room := float64(w.tokens(shape)) / (prompt + output)
 	full := chunk * float64(shape.AttentionGroup) // of a group
 	var crowds []crowd
-	var ends, tokens []float64 // times, and the tokens that a decoding request got until then
+	var ends, tokens []float64 // times, and the tokens that a decoding request has by then
 	var came, done, decoding, made float64
 	one, part := 0.0, 1.0
-	last := 0 // of those who wait
+	last := 0 // of the waiting ones
 	for i := range c.at {
 		if c.at[i] < c.before.At-seconds {
 			continue
@@ -93,13 +95,13 @@ func (c *widthChecker) crowds(w *wide, shape kernels.Shape, seconds, chunk float
 			made += steps
 			ends, tokens = append(ends, now), append(tokens, made)
 			for last < len(crowds) && crowds[last].ahead <= done+1e-6*came {
-				// Half of a step passes before its turn comes, and its own prompts take a step each, or more if they are long.
+				// Half a step passes before its turn, and its own prompts take one step, or more if they are long.
 				crowds[last].first = max(0, now-1.0/ticks-crowds[last].at+.5) + one*(.5+max(1, prompt/full))
 				last++
 			}
 		}
 	}
-	// Later tokens: until as many steps have gone by as an answer has tokens.
+	// Later tokens: until as many steps have passed as a response has tokens.
 	for k := range crowds {
 		q := &crowds[k]
 		if math.IsNaN(q.first) {

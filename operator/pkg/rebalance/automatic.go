@@ -7,10 +7,10 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// choices of numbers of redundant experts that are tried, at most.
+// choices is the maximum number of candidates for the number of redundant experts.
 const choices = 9
 
-// tried are those numbers: none, one on each rank (or two, or more, where the most are many), and so on to the most.
+// tried are the candidates: none, one on each rank (or more, if most is large), and so on to most.
 func tried(most, ranks int) (numbers []int) {
 	each := (most + ranks - 1) / ranks
 	step := max(1, (each+choices-2)/(choices-1))
@@ -20,8 +20,8 @@ func tried(most, ranks int) (numbers []int) {
 	return numbers
 }
 
-// automatic decides with the fewest redundant experts that do as well as more would. Weights have memory of their own,
-// so that what they cost is the copying, not KV blocks (where they share it, pkg/budget weighs both).
+// automatic chooses the fewest redundant experts that do as well as more would. Weights have their own memory, so the
+// cost is the copying, not KV blocks (for shared memory, pkg/budget weighs both).
 func (w *within) automatic(s Settings) (*Decision, error) {
 	numbers := tried(s.Redundant, len(w.l.Members))
 	var reach []float64

@@ -14,7 +14,7 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// The number of redundant experts is the fewest that gains what more of them would, and that fits.
+// The number of redundant experts is the smallest that gains as much as more would, and that fits.
 func TestAutomatic(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 4, layout.Shape{Mode: layout.Expert}).Final
@@ -42,7 +42,8 @@ func TestAutomatic(t *testing.T) {
 	require.ErrorContains(t, err, "16 redundant experts per layer: no memory")
 }
 
-// From none to the most in equal steps of whole ranks, the last one perhaps shorter, as fine as so few numbers can be.
+// From none to the most in equal steps of whole ranks, with the last one possibly shorter, as fine as the number of
+// candidates allows.
 func TestWhatIsTried(t *testing.T) {
 	for ranks := 1; ranks <= 9; ranks++ {
 		for most := range 300 {
@@ -69,7 +70,7 @@ func TestWhatIsTried(t *testing.T) {
 	}
 }
 
-// By the definition: the first of the numbers tried that reaches what any of them does, but for the least gain.
+// By definition: the first of the candidates that reaches the best one within MinGain.
 func TestAutomaticTakesTheFewestThatReachAsMuch(t *testing.T) {
 	const seed = 2
 	t.Logf("seed %d", seed)
@@ -113,12 +114,12 @@ func TestAutomaticTakesTheFewestThatReachAsMuch(t *testing.T) {
 	require.GreaterOrEqual(t, len(chosen), 3)
 }
 
-// Where nothing fits, fewer and fewer are asked for, down to none, and that is said of the last.
+// If no candidate fits, fewer and fewer are tried, down to none, and the error is that of the last.
 func TestAutomaticAsksForFewerUntilTheyFit(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 4, layout.Shape{Mode: layout.Expert}).Final
 	hot := [][]float64{{16, 16, 16, 0, 0, 0, 0, 0}} // even with five copies, better with four than with none
-	fits, asked := 4, 0                             // which of the questions is the first to be answered with yes
+	fits, asked := 4, 0                             // fits: the number of the first check that succeeds
 	s := Settings{Redundant: 6, Automatic: true, Fits: func([][][]uint32) error {
 		if asked++; asked < fits {
 			return errors.New("no memory")
@@ -129,7 +130,7 @@ func TestAutomaticAsksForFewerUntilTheyFit(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooBig)
 	require.ErrorContains(t, err, ": 0 redundant experts per layer: no memory")
 	require.Equal(t, 3, asked)
-	for i, redundant := range []int{8, 4, 0} { // 6 in whole slots of ranks are 8
+	for i, redundant := range []int{8, 4, 0} { // 6, rounded up to whole slots of ranks, is 8
 		fits, asked = i+1, 0
 		d, err := Decide(v, now, hot, s)
 		require.NoError(t, err)
@@ -138,7 +139,7 @@ func TestAutomaticAsksForFewerUntilTheyFit(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the layout or the forecast is said before anything is chosen.
+// Invalid layouts and forecasts are rejected before any choice.
 func TestAutomaticRefusesWhatCannotBe(t *testing.T) {
 	v := view(t, 8, 1)
 	even := []float64{1, 1, 1, 1, 1, 1, 1, 1}

@@ -9,28 +9,29 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// Way of choosing a placement.
+// Way is how a placement is chosen.
 type Way struct {
-	// Full looks for the best balance anew, and takes of it what is worth its moves (placement.Planner.Least); else what pays its price is changed.
+	// Full searches for the best balance from scratch, and keeps the parts worth their moves (placement.Planner.Least);
+	// otherwise only changes that pay their price are made.
 	Full     bool
 	Price    float64 // of a moved expert, as placement.Options.Price
 	MaxMoves int     // over all layers; 0: no limit
-	// Sources is the part of all tokens that each rank brings; nil: they bring as much. What is told of balance is by
-	// them (load.RankLoadsFrom); the placement is chosen as if they brought as much.
+	// Sources is each rank's part of all tokens; nil: equal parts. The reported balance uses it (load.RankLoadsFrom),
+	// but the placement is chosen as if the parts were equal.
 	Sources []float64
 }
 
-// Choice of a placement, and what it was chosen among.
+// Choice is a placement, and its alternatives.
 type Choice struct {
 	Now   *placement.Placement
-	Best  *placement.Result // of the same slots, whatever it moves
+	Best  *placement.Result // of the same slots, with any number of moves
 	Moves []migration.Move  // to Now, by round
 	// Wanted is the number of moves without Way.MaxMoves.
 	Wanted, Rounds           int
 	Before, After, Reachable load.Balance // of the load that it was chosen for
 }
 
-// Choose a placement for a load by [layer][expert], from problem.Old on.
+// Choose a placement for a load by [layer][expert], starting from problem.Old.
 func Choose(problem *placement.Problem, loads [][]float64, way Way) (*Choice, error) {
 	var planner placement.Planner
 	best, err := planner.Full(problem, placement.Options{})
@@ -77,7 +78,7 @@ func balanceFrom(loads [][]float64, sources []float64, p load.Placement) (load.B
 	return load.BalancednessFrom(load.Sourced(loads, sources), p)
 }
 
-// Figures in one line; floor is the highest balancedness that so many slots can have.
+// Figures formats one line; floor is the highest balancedness possible with these slots.
 func (c *Choice) Figures(floor float64) string {
 	return fmt.Sprintf("balancedness %.3f now, %.3f after (worst layer %.3f, %.3f), %.3f reachable, %.3f at most", c.Before.Aggregate, c.After.Aggregate,
 		c.Before.Worst, c.After.Worst, c.Reachable.Aggregate, floor)

@@ -11,7 +11,7 @@ import (
 	"tangram.dev/operator/pkg/placement"
 )
 
-// somewhere: each expert has a home, some have copies, and ranks have a few slots to spare.
+// somewhere: each expert has a home, some have copies, and ranks have a few spare slots.
 func somewhere(t *testing.T, dice *rand.Rand, layers, experts, ranks int) (*placement.Problem, [][]float64) {
 	t.Helper()
 	slots := (experts+ranks-1)/ranks + dice.IntN(3)
@@ -78,7 +78,7 @@ func TestAChoiceIsWhatItSays(t *testing.T) {
 				}
 				by := way
 				by.Sources = make([]float64, len(problem.Ranks))
-				by.Sources[dice.IntN(len(by.Sources))] = 1 // one rank brings all
+				by.Sources[dice.IntN(len(by.Sources))] = 1 // all tokens come from one rank
 				from, err := Choose(problem, loads, by)
 				require.NoError(t, err)
 				require.Equal(t, c.Now.Lists(), from.Now.Lists(), "sources change what is told, not what is chosen")
@@ -94,7 +94,8 @@ func TestAChoiceIsWhatItSays(t *testing.T) {
 	require.Greater(t, moves, 1000)
 }
 
-// checkMoves: they are what the ranks lack, each from one that had it, round by round, and no rank sends or receives two in a round.
+// checkMoves: the moves are the missing experts of the ranks, each from a rank that had it, round by round, and no rank
+// sends or receives two in a round.
 func checkMoves(t *testing.T, old [][][]int32, c *Choice) {
 	t.Helper()
 	type place struct{ layer, rank, expert int32 }

@@ -10,7 +10,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Whole gives the layers, by MoE ordinal, whose experts are whole and spread over all ranks: those that are placed. In mode ExpertParallel they are all.
+// Whole returns the layers, by MoE ordinal, whose experts are whole and spread over all ranks: only these are placed.
+// In mode ExpertParallel these are all layers.
 func Whole(l *tangramv1.Layout) []int {
 	var out []int
 	for o, ranks := range layout.PlacementOf(l) {
@@ -25,7 +26,7 @@ func Whole(l *tangramv1.Layout) []int {
 	return out
 }
 
-// Of the layers of such ordinals alone, in their order.
+// Of selects the elements with these ordinals, in their order.
 func Of[T any](all []T, ordinals []int) []T {
 	out := make([]T, 0, len(ordinals))
 	for _, o := range ordinals {
@@ -34,7 +35,7 @@ func Of[T any](all []T, ordinals []int) []T {
 	return out
 }
 
-// FromLayers is FromLayout of some layers, by MoE ordinal: layer i of the placement is that of ordinals[i].
+// FromLayers is FromLayout for some layers, by MoE ordinal: layer i of the placement is ordinals[i].
 func FromLayers(l *tangramv1.Layout, v *geometry.View, ordinals []int, slots int) (*placement.Placement, error) {
 	lists := make([][][]int32, len(ordinals))
 	for i, ranks := range Of(layout.PlacementOf(l), ordinals) {
@@ -49,8 +50,8 @@ func FromLayers(l *tangramv1.Layout, v *geometry.View, ordinals []int, slots int
 	return placement.FromLists(lists, int(v.Proto.Experts), slots)
 }
 
-// FromLayout reads a layout in mode ExpertParallel as a placement: each rank has `slots` slots, or as many as its fullest layer
-// has, if those are more.
+// FromLayout reads a layout in mode ExpertParallel as a placement. Each rank has `slots` slots, or as many as its
+// fullest layer has if those are more.
 func FromLayout(l *tangramv1.Layout, v *geometry.View, slots int) (*placement.Placement, error) {
 	if len(l.GetMembers()) == 0 {
 		return nil, fmt.Errorf("rebalance: no layout is active")
@@ -65,7 +66,7 @@ func FromLayout(l *tangramv1.Layout, v *geometry.View, slots int) (*placement.Pl
 	return FromLayers(l, v, all, slots)
 }
 
-// ForShape is the placement as layout.Shape wants it: [layer][rank] experts, ascending.
+// ForShape returns the placement in the format of layout.Shape: [layer][rank] experts, ascending.
 func ForShape(p *placement.Placement) [][][]uint32 {
 	out := make([][][]uint32, p.Layers())
 	for l := range out {

@@ -12,32 +12,33 @@ import (
 
 // Settings of a rebalance.
 type Settings struct {
-	// Redundant is the number of slots per layer beyond one for each expert; rounded up to the same number on each rank.
+	// Redundant is the number of slots per layer beyond one for each expert, rounded up to equal numbers on all ranks.
 	Redundant int
-	// Automatic takes the fewest redundant experts, Redundant at most, that reach as much as any number does but for
-	// MinGain, and that fit.
+	// Automatic chooses the fewest redundant experts, at most Redundant, that fit and reach as much as any number
+	// within MinGain.
 	Automatic bool
 	// MaxMoves of experts in one cycle, over all layers; 0: as many as pay.
 	MaxMoves int
 	// Price of a moved expert, as placement.Options.Price.
 	Price float64
-	// MinGain of balancedness below which nothing is moved, e.g. .01.
+	// MinGain is the gain of balancedness below which no expert moves, e.g. .01.
 	MinGain float64
-	// Sources is the part of all tokens that each rank brings, as Way.Sources.
+	// Sources is each rank's part of all tokens, as Way.Sources.
 	Sources []float64
-	// Fits says whether the world has the memory for a placement; nil: it is not asked.
+	// Fits returns an error if the world lacks the memory for a placement; nil: not checked.
 	Fits func(placement [][][]uint32) error
 }
 
 // ErrTooBig is in the error of a placement that does not fit.
 var ErrTooBig = errors.New("the placement does not fit")
 
-// Decision and what it was made by. Balancedness is that of the forecast: sum of means over sum of peaks, 1 is best.
+// Decision and its figures. Balancedness is that of the forecast: sum of means over sum of peaks, 1 is best.
 type Decision struct {
-	// Placement for layout.Shape, [layer ordinal][rank] experts; nil: nothing is to be moved. A layer whose experts are shared by ranks has none.
+	// Placement for layout.Shape, [layer ordinal][rank] experts; nil: no move. A layer whose experts are shared by
+	// ranks has none.
 	Placement [][][]uint32
-	// Before is the balancedness of the layout in force, After that of Placement, Reachable that of the best placement
-	// of so many slots, and Floor what no placement of so many slots can exceed.
+	// Before is the balancedness of the active layout, After that of Placement, Reachable that of the best placement
+	// with this number of slots. Floor is an upper bound for any placement with this number of slots.
 	Before, After, Reachable, Floor float64
 	// WorstBefore and WorstAfter are those of the worst layer.
 	WorstBefore, WorstAfter float64
@@ -46,12 +47,12 @@ type Decision struct {
 	Wanted                  int    // the same without MaxMoves
 	Bytes                   uint64 // of Moves
 	Rounds                  int    // in which no rank sends or receives more than one expert
-	// Why it was decided so, with the numbers.
+	// Why is the reason, with the numbers.
 	Why string
 }
 
-// Decide from a layout and a forecast, tokens by [layer ordinal][expert]. Only layers whose experts are whole count (Whole): of a layout in mode ExpertParallel all, in
-// mode Hybrid some.
+// Decide from a layout and a forecast, tokens by [layer ordinal][expert]. Only layers with whole experts count (Whole):
+// all layers in mode ExpertParallel, some in mode Hybrid.
 func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Settings) (*Decision, error) {
 	if s.Redundant < 0 || s.MaxMoves < 0 || !(s.MinGain >= 0) {
 		return nil, fmt.Errorf("rebalance: %d redundant experts, at most %d moves, a gain of at least %v: all three must be at least 0", s.Redundant, s.MaxMoves, s.MinGain)
@@ -73,7 +74,7 @@ func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Setti
 	return w.automatic(s)
 }
 
-// within what a decision is made: a layout, its layers of whole experts by MoE ordinal, and what is forecast for them.
+// within is the scope of a decision: a layout, its layers of whole experts by MoE ordinal, and their forecast.
 type within struct {
 	v        *geometry.View
 	l        *tangramv1.Layout
@@ -81,7 +82,7 @@ type within struct {
 	forecast [][]float64 // [index of layers][expert]
 }
 
-// forShape is a placement of these layers, as layout.Shape wants it for all.
+// forShape returns a placement of these layers in layout.Shape's format for all layers.
 func (w *within) forShape(p *placement.Placement) [][][]uint32 {
 	out := make([][][]uint32, w.v.MoELayers())
 	for i, ranks := range ForShape(p) {
@@ -97,7 +98,7 @@ func (w *within) decide(s Settings) (*Decision, error) {
 		return nil, err
 	}
 	over := crowded(problem)
-	if over > 0 { // first only what must go; the next window looks for what pays
+	if over > 0 { // first only the required removals; the next window looks for gains
 		s.Price, s.MaxMoves = never, 0
 	}
 	c, err := Choose(problem, w.forecast, Way{Price: s.Price, MaxMoves: s.MaxMoves, Sources: s.Sources})
@@ -133,10 +134,10 @@ func (w *within) problem(redundant int) (*placement.Problem, error) {
 	return problem, nil
 }
 
-// never is a price that nothing pays.
+// never is a price that no change pays.
 const never = 1e12
 
-// floor of the peaks, as the highest balancedness that any placement can have.
+// floor returns the bound of the peaks as the highest possible balancedness.
 func floor(best *placement.Result) float64 {
 	means, bounds := 0.0, 0.0
 	for _, f := range best.Layers {
@@ -148,7 +149,7 @@ func floor(best *placement.Result) float64 {
 	return means / bounds
 }
 
-// explain the figures, and take the placement if it is worth it.
+// explain the figures, and set the placement if it pays.
 func (d *Decision) explain(c *Choice, over int, s Settings, w *within) {
 	figures := c.Figures(d.Floor)
 	switch {
@@ -170,7 +171,7 @@ func (d *Decision) explain(c *Choice, over int, s Settings, w *within) {
 	}
 }
 
-// crowded gives the number of experts on the fullest rank of any layer, if that is more than it has slots; else 0.
+// crowded returns the number of experts on the fullest rank of any layer if it exceeds its slots; else 0.
 func crowded(problem *placement.Problem) int {
 	most := 0
 	for l := range problem.Layers {

@@ -48,7 +48,7 @@ func plan(t *testing.T, v *geometry.View, from *tangramv1.Layout, n int, s layou
 	return result
 }
 
-// balanceOf a layout, by the other package's definition.
+// balanceOf a layout, by package load's definition.
 func balanceOf(t *testing.T, l *tangramv1.Layout, v *geometry.View, forecast [][]float64) float64 {
 	t.Helper()
 	p, err := FromLayout(l, v, 0)
@@ -58,7 +58,7 @@ func balanceOf(t *testing.T, l *tangramv1.Layout, v *geometry.View, forecast [][
 	return b.Aggregate
 }
 
-// floorOf is the highest balancedness of any placement of so many slots, by the other package's definition.
+// floorOf is the highest balancedness of any placement with this number of slots, by package placement's definition.
 func floorOf(v *geometry.View, forecast [][]float64, n, redundant int) float64 {
 	ranks, means, peaks := make([]placement.Rank, n), 0.0, 0.0
 	for r := range ranks {
@@ -73,7 +73,8 @@ func floorOf(v *geometry.View, forecast [][]float64, n, redundant int) float64 {
 	return means / peaks
 }
 
-// Decisions on random loads: what is told is so once the planner has done it, and what moves is what was priced.
+// Decisions on random loads: the reported figures hold after the planner has carried them out, and the moves are the
+// priced ones.
 func TestDecisionsComeTrue(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 1))
 	moved, worlds := 0, 60
@@ -85,7 +86,7 @@ func TestDecisionsComeTrue(t *testing.T) {
 		n := 2 + dice.IntN(3)
 		now := plan(t, v, nil, n, layout.Shape{Mode: layout.Expert}).Final
 		settings := Settings{MaxMoves: dice.IntN(2) * (1 + dice.IntN(12)), MinGain: .01, Price: float64(dice.IntN(2)) * .001}
-		for range 3 { // one cycle after another, at times with another number of redundant experts
+		for range 3 { // one cycle after another, sometimes with another number of redundant experts
 			settings.Redundant, settings.Automatic = dice.IntN(8), dice.IntN(3) == 0
 			forecast := make([][]float64, v.MoELayers())
 			for o := range forecast {
@@ -98,7 +99,7 @@ func TestDecisionsComeTrue(t *testing.T) {
 			require.InDelta(t, balanceOf(t, now, v, forecast), d.Before, 1e-9, d.Why)
 			require.LessOrEqual(t, d.After, d.Floor+1e-9)
 			require.InDelta(t, floorOf(v, forecast, n, d.Redundant), d.Floor, 1e-9)
-			if !strings.Contains(d.Why, "replicas are removed") { // more slots were filled than the floor is of
+			if !strings.Contains(d.Why, "replicas are removed") { // more slots were filled than the floor assumes
 				require.LessOrEqual(t, d.Before, d.Floor+1e-9)
 			}
 			if d.Placement == nil {
@@ -124,7 +125,7 @@ func TestDecisionsComeTrue(t *testing.T) {
 	require.Greater(t, moved, worlds*5/6)
 }
 
-// Fewer slots than the layout in force fills: copies go, though nothing gets better by it.
+// Fewer slots than the active layout fills: copies are removed, though nothing improves.
 func TestFewerRedundantExperts(t *testing.T) {
 	v := view(t, 8, 2)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
@@ -169,7 +170,7 @@ func TestWhatIsNotDecided(t *testing.T) {
 	require.ErrorContains(t, err, "only whole experts are placed")
 }
 
-// Of a hybrid the layers of whole experts are placed, as they would be alone, and the others are left as they are.
+// Layers of whole experts in a hybrid are placed as they would be alone, and the others stay.
 func TestAHybridIsPlacedWhereExpertsAreWhole(t *testing.T) {
 	v, alone := view(t, 8, 4), view(t, 8, 2)
 	even, skewed := []float64{1, 1, 1, 1, 1, 1, 1, 1}, []float64{9, 5, 1, 1, 1, 1, 1, 1}
@@ -216,7 +217,7 @@ func TestSettingsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Slots come one on each rank at a time: redundant experts are rounded up.
+// Slots are added on all ranks at a time: redundant experts are rounded up.
 func TestEachRankHasAsManySlots(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 3, layout.Shape{Mode: layout.Expert}).Final
@@ -227,7 +228,7 @@ func TestEachRankHasAsManySlots(t *testing.T) {
 	}
 }
 
-// Ranks that are too full give up copies and nothing else: what would pay as well, and the cap, wait for the next window.
+// Ranks that are too full remove copies and nothing else: other gains, and the cap, wait for the next window.
 func TestOnlyWhatMustGoGoes(t *testing.T) {
 	v := view(t, 8, 1)
 	full := [][][]uint32{{{0, 1, 2, 3, 4, 5}, {0, 1, 4, 5, 6, 7}}}
@@ -241,7 +242,7 @@ func TestOnlyWhatMustGoGoes(t *testing.T) {
 	require.Subset(t, full[0][1], d.Placement[0][1])
 }
 
-// A gain as large as it must be is taken, and one that is smaller by a hair is not.
+// A gain of exactly the minimum is taken, a slightly smaller one is not.
 func TestTheLeastGain(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
@@ -259,7 +260,7 @@ func TestTheLeastGain(t *testing.T) {
 	require.Contains(t, d.Why, fmt.Sprintf("The gain is too small: %d moves (%d bytes) would gain %.3f", d.Moves, d.Bytes, gain))
 }
 
-// Within a cap some of the moves are made, and it is told; a cap of as many as there are changes nothing.
+// With a cap, some of the moves are made, and the reason says so; a cap at the number of moves changes nothing.
 func TestTheCap(t *testing.T) {
 	v := view(t, 8, 3)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
@@ -283,7 +284,7 @@ func TestTheCap(t *testing.T) {
 	}
 }
 
-// An expert that is hotter than the mean of all ranks sets the floor, as long as its copies must share on few of them.
+// An expert hotter than the mean of all ranks sets the floor, while its copies are on few of them.
 func TestTheFloor(t *testing.T) {
 	v := view(t, 8, 2)
 	now := plan(t, v, nil, 4, layout.Shape{Mode: layout.Expert}).Final
@@ -306,7 +307,7 @@ func TestALayerWithoutLoadIsBalanced(t *testing.T) {
 	require.Equal(t, []float64{1, 1, 1, 1}, []float64{d.Before, d.After, d.Reachable, d.Floor})
 }
 
-// The memory is asked for where something moves, by the placement that it would move to.
+// Fits is called for a placement that would move experts, with that placement.
 func TestFitsIsAskedForWhatMoves(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final

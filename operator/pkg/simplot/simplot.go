@@ -1,5 +1,5 @@
-// Package simplot draws what `tangram simulate` played: what came, who was there, in which mode and width, and what clients felt. The
-// same results give the same file.
+// Package simplot plots the runs of `tangram simulate`: arrivals, requests in the world, mode, width and client
+// latencies. Equal results give equal files.
 package simplot
 
 import (
@@ -20,7 +20,7 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// Played is what one policy made of the requests.
+// Played is the run of one policy on the requests.
 type Played struct {
 	Policy string
 	simulator.Result
@@ -30,10 +30,10 @@ const (
 	// Width of a picture.
 	Width = 20 * vg.Centimeter
 	panel = 4 * vg.Centimeter
-	bins  = 150 // of the time that is shown
+	bins  = 150 // of the plotted time
 )
 
-// Colours of lines that are to be told apart.
+// Colours of the policies' lines.
 var Colours = []color.RGBA{{0, 90, 181, 255}, {220, 50, 32, 255}, {60, 160, 80, 255}, {150, 110, 200, 255}, {200, 160, 40, 255}, {120, 120, 120, 255}}
 
 // curve over time; a NaN breaks it.
@@ -46,7 +46,7 @@ func (a axis) bin(at float64) int { return min(max(int(at/a.seconds*bins), 0), b
 // middle of a bin.
 func (a axis) middle(bin int) float64 { return (float64(bin) + .5) * a.seconds / bins }
 
-// Draw one picture of all that was played.
+// Draw plots all runs into one picture.
 func Draw(to io.Writer, all []Played) error {
 	if len(all) == 0 || len(all) > len(Colours) {
 		return fmt.Errorf("found %d policies to plot; want 1 to %d", len(all), len(Colours))
@@ -62,7 +62,7 @@ func Draw(to io.Writer, all []Played) error {
 	for _, one := range []struct {
 		title string
 		of    curve
-		first bool // of the first policy only: it is the same for all
+		first bool // of the first policy only: equal for all
 		steps bool
 	}{
 		{"arrival rate, requests/s", arrivals, true, false},
@@ -107,7 +107,7 @@ func Draw(to io.Writer, all []Played) error {
 	return write(to, panels)
 }
 
-// points of a curve: a place for each policy, so that lines of steps do not hide each other.
+// points of a curve. `place` shifts each policy's line, so that lines of steps do not hide each other.
 func points(values []float64, over axis, place float64, steps bool) []plotter.XYs {
 	var out []plotter.XYs
 	var part plotter.XYs
@@ -174,7 +174,7 @@ func write(to io.Writer, panels []*plot.Plot) error {
 	return err
 }
 
-// means of values by bin; a bin without any goes on as the one before.
+// means of values by bin; an empty bin repeats the previous one.
 func means(over axis, each func(note func(at, v float64))) []float64 {
 	sums, counts := make([]float64, bins), make([]float64, bins)
 	each(func(at, v float64) {
@@ -192,7 +192,7 @@ func means(over axis, each func(note func(at, v float64))) []float64 {
 	return out
 }
 
-// ended cuts a curve where the world was done.
+// ended cuts a curve at the end of the run.
 func ended(p Played, over axis, values []float64) []float64 {
 	for b := over.bin(p.Makespan) + 1; b < bins; b++ {
 		values[b] = math.NaN()
@@ -216,7 +216,7 @@ func inside(p Played, over axis) []float64 {
 	}))
 }
 
-// p99 of requests by when they came; a bin without any is a gap.
+// p99 of requests by arrival time; an empty bin is a gap.
 func p99(p Played, over axis, value func(simulator.Answer) (float64, bool)) []float64 {
 	by := make([][]float64, bins)
 	for _, a := range p.Answers {
@@ -246,7 +246,7 @@ func perToken(p Played, over axis) []float64 {
 	})
 }
 
-// shape of a sample's mode, as Expert/8 is: 0 Tensor, 1 Expert, 2 another; and ranks.
+// shape parses a sample's mode, such as ExpertParallel/8: 0 TensorParallel, 1 ExpertParallel, 2 other; and the ranks.
 func shape(s string) (kind, width float64) {
 	name, after, _ := strings.Cut(s, "/")
 	kind = 2
@@ -263,7 +263,7 @@ func shape(s string) (kind, width float64) {
 	return kind, float64(n)
 }
 
-// last value of each bin, held until there is another.
+// held is the last value of each bin, repeated until the next.
 func held(p Played, over axis, value func(string) float64) []float64 {
 	out := make([]float64, bins)
 	for b := range out {

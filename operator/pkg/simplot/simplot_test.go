@@ -11,7 +11,7 @@ import (
 	"tangram.dev/operator/pkg/simulator"
 )
 
-// played by hand: 100 s, two requests at 10 s and one at 90 s, a switch at 50 s and a wider world at 75 s.
+// played is made by hand: 100 s, two requests at 10 s and one at 90 s, a switch at 50 s and a wider world at 75 s.
 func played() Played {
 	return Played{Policy: "by hand", Result: simulator.Result{Makespan: 100,
 		Samples: []simulator.Sample{{At: 0, Mode: "TensorParallel/4", Running: 1, Waiting: 2}, {At: 50, Mode: "ExpertParallel/4", Running: 7}, {At: 75, Mode: "ExpertParallel/8"}, {At: 99, Mode: "ExpertParallel/8"}},

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// cache of a group's blocks of prefixes, the least recently used first to go.
+// cache of a group's prefix blocks; the least recently used is evicted first.
 type cache struct {
 	at         map[int32]int32 // slot of a block
 	slots      []entry
@@ -23,7 +23,7 @@ func (c *cache) clone() cache {
 
 func (c *cache) size() int { return len(c.at) }
 
-// prefix is how many of these blocks, from the first on, are there. They count as used.
+// prefix returns how many of these blocks, from the first on, are cached. With `use` they count as used.
 func (c *cache) prefix(blocks []int32, use bool) int {
 	for i, b := range blocks {
 		slot, ok := c.at[b]
@@ -55,7 +55,7 @@ func (c *cache) add(block int32) {
 	c.push(slot)
 }
 
-// shrink to so many blocks at most.
+// shrink to at most `most` blocks.
 func (c *cache) shrink(most int) {
 	for len(c.at) > max(most, 0) {
 		slot := c.tail

@@ -16,9 +16,10 @@ type Beam struct {
 	Keep  int     // worlds kept in each mode after a fork; default 3
 }
 
-// Hindsight searches for the schedule of modes with the least sum of latencies, knowing what will come: it forks the world at
-// fixed times into all modes and keeps the best few in each. It plays what it found and gives that run's result. It is no lower
-// bound: a policy may act between the forks, and the search drops what looks bad.
+// Hindsight searches for the schedule of modes with the least sum of latencies, knowing all future requests. It forks
+// the world at fixed times into all modes and keeps the best few in each. It returns the result of a run of the
+// schedule found. It is not a lower bound: a policy may act between the forks, and the search drops worlds that look
+// bad.
 func Hindsight(c Config, requests []Request, b Beam, progress func(at float64, left int)) (Result, error) {
 	if b.Every == 0 {
 		b.Every = 5
@@ -65,7 +66,7 @@ func Hindsight(c Config, requests []Request, b Beam, progress func(at float64, l
 		}
 	}
 	schedule := best.path.list()
-	c.Start, c.Tick = schedule[0].mode, b.Every // the forks' times, so that the run is the one that was found
+	c.Start, c.Tick = schedule[0].mode, b.Every // the times of the forks, so that the run reproduces the search
 	r, err := Run(c, requests, &follow{modes: c.Modes, schedule: schedule[1:]}, nil)
 	if err != nil {
 		return Result{}, err
@@ -95,11 +96,11 @@ func (p *path) list() []*path {
 	return out
 }
 
-// forks of a world: as it is, and in every other mode that its requests fit.
+// forks returns the world itself, and one in every other mode into which its requests fit.
 func (k *branch) forks(at float64) []*branch {
 	out := []*branch{k}
 	if at == 0 {
-		return out // each mode has a world of its own from the start
+		return out // each mode has its own world from the start
 	}
 	for to := range k.w.c.Modes {
 		if to == k.w.mode {
@@ -114,8 +115,8 @@ func (k *branch) forks(at float64) []*branch {
 	return out
 }
 
-// promise is what was spent by a time, and what the work that is left would cost at the speed of the fastest mode: worlds that
-// did more by then are worth more.
+// promise is the cost up to a time plus the cost of the remaining work at the speed of the fastest mode: worlds that
+// did more work by then are better.
 func (w *world) promise(at float64) float64 {
 	spent := w.spent() + float64(w.inside)*(at-w.now)
 	left := 0.0

@@ -8,7 +8,8 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// ends refuses requests that cannot be done by the horizon: the last of them comes later, or the world has not enough steps until then.
+// ends rejects requests that cannot end by the horizon: the last one arrives later, or the world has too few steps
+// until then.
 func (c *Config) ends(requests []Request) error {
 	if len(requests) == 0 {
 		return nil
@@ -22,8 +23,8 @@ func (c *Config) ends(requests []Request) error {
 	return nil
 }
 
-// leastSeconds is a lower bound of the time that requests take in the best of the modes, by steps of the least length. An answer holds its KV for as many steps as it
-// has tokens after the first, in a world that has room for so much at a time.
+// leastSeconds is a lower bound on the seconds that the requests take in the best mode, with steps of minimal length. A
+// response holds its KV for one step per token after the first, in a world of limited KV capacity.
 func (c *Config) leastSeconds(requests []Request) float64 {
 	held := 0.0 // tokens of KV times steps
 	for _, q := range requests {

@@ -8,7 +8,7 @@ import (
 	"tangram.dev/operator/pkg/policy"
 )
 
-// What cannot end by the horizon is refused before a step is played.
+// Requests that cannot end by the horizon are rejected before the first step.
 func TestWhatCannotEndIsRefusedAtOnce(t *testing.T) {
 	played := func(float64, int) { t.Fatal("it is played") }
 	c := config(t)
@@ -26,12 +26,12 @@ func TestWhatCannotEndIsRefusedAtOnce(t *testing.T) {
 	require.ErrorContains(t, err, "at least")
 	_, err = RunReplicas(Config{Modes: c.Modes[:1], Switches: c.Switches[:1], Rates: c.Rates, Horizon: 100}, long, 1, 1, nil)
 	require.ErrorContains(t, err, "at least")
-	c.Concurrency = 1 // times are not looked at
+	c.Concurrency = 1 // ignores arrival times
 	_, err = Run(c, []Request{{Prompt: 1, Output: 1}, {At: 101, Prompt: 1, Output: 1}}, policy.Static{}, nil)
 	require.NoError(t, err)
 }
 
-// The bound is below what requests take, in every mode.
+// The bound is below the time that requests take, in every mode.
 func TestLeastSecondsIsALowerBound(t *testing.T) {
 	c := config(t).filled()
 	requests := Generate([]Rate{{10, 50}}, 500, 300, 1)

@@ -6,17 +6,17 @@ import (
 	"tangram.dev/operator/pkg/policy"
 )
 
-// pods of a world, one rank each: those that are there, and those that start. They cost from when they are wanted to when their rank has left.
+// pods of a world, one rank each: present and starting ones. They cost from the request until their rank has left.
 type pods struct {
 	there    int
-	coming   []float64 // when each is ready, the first first
-	standing int       // that are ready beyond those
-	restock  []float64 // when each of those that are to stand by is ready
-	refused  int       // that the cluster has no room for yet
+	coming   []float64 // when each is ready, ascending
+	standing int       // ready standby pods beyond those
+	restock  []float64 // when each replacement standby pod is ready
+	refused  int       // without room in the cluster yet
 	wanted   int       // mode that was decided on and waits for them; -1: none
-	since    float64   // when that was
+	since    float64   // time of that decision
 	why      policy.Reason
-	seconds  float64 // of ranks, until
+	seconds  float64 // rank-seconds, until
 	until    float64
 }
 
@@ -27,7 +27,7 @@ func (p *pods) account(now float64) {
 	}
 }
 
-// order the pods of a mode. What is there stays until it has left.
+// order the pods of a mode. Present pods stay until they have left.
 func (w *world) order(to int, why policy.Reason) {
 	p := &w.pods
 	p.account(w.now)
@@ -35,7 +35,7 @@ func (w *world) order(to int, why policy.Reason) {
 	w.room()
 }
 
-// room for more pods, or none for those that were wanted.
+// room adjusts the starting pods to the wanted mode, within the room of the cluster.
 func (w *world) room() {
 	p := &w.pods
 	needs := max(w.shape().Ranks, w.c.Modes[p.wanted].Truth.Shape().Ranks)
@@ -49,7 +49,7 @@ func (w *world) room() {
 	for p.there+len(p.coming) > needs {
 		p.coming = p.coming[:len(p.coming)-1]
 	}
-	for p.there < fit && p.standing > 0 { // whichever is ready joins; whichever is not stands by when it is
+	for p.there < fit && p.standing > 0 { // ready pods join; pods still starting become standby when they are ready
 		ready := w.now + w.c.PodSeconds
 		if n := len(p.coming); p.there+n >= fit {
 			ready, p.coming = p.coming[n-1], p.coming[:n-1]
@@ -63,7 +63,7 @@ func (w *world) room() {
 	p.refused = needs - p.there - len(p.coming)
 }
 
-// keep so many of those that are there; of the rest some stand by instead of those that are started for it.
+// keep only `ranks` of the present pods; of the others some become standby, instead of starting replacements.
 func (p *pods) keep(ranks int) {
 	for p.there > ranks {
 		p.there--
@@ -73,7 +73,7 @@ func (p *pods) keep(ranks int) {
 	}
 }
 
-// podsCome, and the world changes if what it waits for is there.
+// podsCome counts pods that are ready, and changes the world if the pods of the wanted mode are.
 func (out *Result) podsCome(w *world) error {
 	p := &w.pods
 	p.account(w.now)
@@ -95,12 +95,12 @@ func (out *Result) podsCome(w *world) error {
 	if to != w.mode {
 		at, from := w.now, w.shape().String()
 		if w.change(to) != nil {
-			out.Refused++ // the executor refuses before anything moves: the world serves on
+			out.Refused++ // the executor rejects before anything moves: the world keeps serving
 		} else {
 			out.Switches = append(out.Switches, Switched{at, from, w.shape().String(), p.why})
 		}
 	}
-	p.account(w.now) // who leaves is there until it has
+	p.account(w.now) // a leaving pod counts until it has left
 	p.keep(w.shape().Ranks)
 	p.coming, p.refused = nil, 0
 	return nil

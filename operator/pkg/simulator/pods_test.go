@@ -37,7 +37,8 @@ func widths(t testing.TB) Config {
 	return Config{}
 }
 
-// A wider world's newest rank receives its share of the experts, and a narrower one's ranks share out those of who leaves.
+// A wider world's newest rank receives its share of the experts, and a narrower one's ranks divide those of the leaving
+// ones.
 func TestPriceOfWidths(t *testing.T) {
 	c := widths(t)
 	experts := float64(48*128) * 3 * 2048 * 768 * 2
@@ -48,7 +49,7 @@ func TestPriceOfWidths(t *testing.T) {
 	require.InEpsilon(t, share(3)-share(6), float64(c.Switches[2][0].BusiestBytes), .1)
 }
 
-// at moments it wants shapes.
+// timetable decides on shapes at given times.
 type timetable struct {
 	at []float64
 	to []kernels.Shape
@@ -64,7 +65,8 @@ func (p *timetable) Decide(t policy.Telemetry, s policy.State) policy.Decision {
 }
 func (*timetable) Observe(kernels.Shape, costmodel.Work, float64) {}
 
-// A wider world begins when its pods have started, and they cost from when they were wanted; a narrower one at once. What is not waited for any more costs nothing more.
+// A wider world starts when its pods are ready, and they cost from the request for them; a narrower one starts
+// immediately. Pods that are no longer needed cost no more.
 func TestPodsStartAndCost(t *testing.T) {
 	c := widths(t)
 	requests := Generate([]Rate{{600, 5}}, 500, 50, 3)
@@ -81,7 +83,8 @@ func TestPodsStartAndCost(t *testing.T) {
 	require.Greater(t, r.Makespan, end)
 }
 
-// Ranks that stand by join at once, others are started in their place, and who leaves stands by instead of one that is not there yet; all of them cost.
+// Standby ranks join immediately, others are started in their place. Leaving ranks become standby instead of ones still
+// starting. All of them cost.
 func TestRanksThatStandBy(t *testing.T) {
 	c := widths(t)
 	c.Standby = 2
@@ -106,7 +109,7 @@ func TestRanksThatStandBy(t *testing.T) {
 	require.ErrorContains(t, err, "room is not modelled")
 }
 
-// Where the cluster has room for four, six are not there until it has more; policies are told.
+// With room for four in the cluster, six start only when it has more; policies see it.
 func TestNodesAreShort(t *testing.T) {
 	c := widths(t)
 	c.Nodes = []Nodes{{0, 4}, {400, 8}}
@@ -135,7 +138,7 @@ func (p *refusals) Decide(t policy.Telemetry, s policy.State) policy.Decision {
 	return p.timetable.Decide(t, s)
 }
 
-// What policies are told of clients is what the result says of the same requests.
+// The client latencies that policies see equal those of the result for the same requests.
 func TestPoliciesHearWhatClientsFelt(t *testing.T) {
 	c := widths(t)
 	c.TTFT, c.TPOT = .2, .02
@@ -159,7 +162,7 @@ func (l *listener) Decide(t policy.Telemetry, s policy.State) policy.Decision {
 }
 func (*listener) Observe(kernels.Shape, costmodel.Work, float64) {}
 
-// two replicas from some second on, then one.
+// steps wants two replicas at the first two calls, then one.
 type steps struct{ asked int }
 
 func (*steps) Every() float64 { return 100 }
@@ -171,7 +174,8 @@ func (s *steps) Scale(r Replicas) int {
 	return 1
 }
 
-// All requests are answered by some replica; one that is wanted costs at once and serves later, one that goes is paid for until its last answer.
+// Every request is answered by some replica. A new one costs immediately and serves later; a removed one costs until
+// its last response.
 func TestReplicas(t *testing.T) {
 	c := widths(t)
 	one := c

@@ -13,8 +13,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Price of a change of shape, of the width or not: the real planner's bytes. All layers are alike, so one is planned and counts for all.
-// A plan that the planner refuses is its error. Ranks are joined or left at the end of their order.
+// Price of a change of shape, of any width, from the real planner's bytes. All layers are alike, so one is planned and
+// counts for all. A plan that the planner rejects is its error. Ranks join or leave at the end of their order.
 func Price(v *geometry.View, from, to kernels.Shape, memory costmodel.Memory) (costmodel.Transition, error) {
 	if from == to {
 		return costmodel.Transition{}, nil
@@ -44,7 +44,8 @@ func Price(v *geometry.View, from, to kernels.Shape, memory costmodel.Memory) (c
 	return t, nil
 }
 
-// PriceOf a plan to a shape: the expert bytes that its busiest rank receives, its flips, and the KV that goes along with each live token.
+// PriceOf returns the price of a plan to a shape: the expert bytes that its busiest rank receives, its flips, and the
+// KV that moves per live token.
 func PriceOf(planned *planner.Result, v *geometry.View, to kernels.Shape) costmodel.Transition {
 	received := map[string]uint64{}
 	for _, flip := range planned.Plan.Flips {
@@ -58,7 +59,7 @@ func PriceOf(planned *planner.Result, v *geometry.View, to kernels.Shape) costmo
 	for _, bytes := range received {
 		t.BusiestBytes = max(t.BusiestBytes, bytes)
 	}
-	// Of a token of the world each rank keeps this much in the new shape; what it held of it before is an even share.
+	// Each rank keeps this much of a token of the world in the new shape; its old part of it is an even share.
 	kept := float64(costmodel.TokenBytes(v, to)) * float64(to.AttentionGroup) / float64(to.Ranks)
 	t.TokenBytes = kept * (1 - 1/float64(to.Ranks))
 	return t
@@ -81,14 +82,14 @@ func planned(v *geometry.View, current *tangramv1.Layout, shape kernels.Shape, b
 	return planner.Plan(in)
 }
 
-// Hardware that a simulated world stands on.
+// Hardware of a simulated world.
 type Hardware struct {
 	Memory costmodel.Memory
 	Rates  costmodel.Rates
 }
 
-// H200 with the rate that Moebius (arXiv 2606.26607) measured for its switch: Qwen3-235B's experts, 49.7 GB to each of 8 ranks in 152 ms. That a flip
-// takes a millisecond, and what graphs and communicators take, are assumptions.
+// H200 has the rate that Moebius (arXiv 2606.26607) measured for its switch: Qwen3-235B's experts, 49.7 GB to each of 8
+// ranks in 152 ms. A flip of one millisecond, and the sizes of graphs and communicators, are assumptions.
 func H200() Hardware {
 	return Hardware{
 		Memory: costmodel.Memory{RankBytes: 141e9, SpareBanks: 2, GraphBytes: 2e9, CommunicatorBytes: 1e9, ActivationBytes: 4e9},
@@ -96,7 +97,7 @@ func H200() Hardware {
 	}
 }
 
-// Build the modes and prices of a world whose truth is one engine's kernels.
+// Build returns the modes and prices of a world with one engine's kernels as truth.
 func Build(v *geometry.View, t *kernels.Table, engine, routing string, h Hardware, shapes ...kernels.Shape) (Config, error) {
 	c := Config{Rates: h.Rates}
 	for _, s := range shapes {

@@ -18,28 +18,29 @@ import (
 	"time"
 )
 
-// Trace that was read.
+// Trace of requests.
 type Trace struct {
 	Format   string    // FormatMooncake, ...
-	Requests []Request // in order of time; the first is at second 0
-	Empty    int       // lines without prompt or output tokens, which are left out
+	Requests []Request // in order of time; the first at second 0
+	Empty    int       // dropped lines without prompt or output tokens
 }
 
 // Formats of traces.
 const (
 	// FormatMooncake: lines of {"timestamp": milliseconds, "input_length", "output_length", "hash_ids"} (github.com/kvcache-ai/Mooncake, FAST25-release/traces).
-	// An id stands for a block of 512 tokens, or of 16 to 256; the number of ids of the prompts says which.
+	// An id stands for a block of 512 tokens, or of 16 to 256; the number of ids of the prompts determines which.
 	FormatMooncake = "mooncake"
 	// FormatAzure: CSV with the columns TIMESTAMP, ContextTokens and GeneratedTokens (github.com/Azure/AzurePublicDataset, 2023 to 2025).
 	FormatAzure = "azure"
-	// FormatRollout: one sequence per line, "prompt output", all there at second 0.
+	// FormatRollout: one sequence per line, "prompt output", all present at second 0.
 	FormatRollout = "rollout"
 )
 
 // mostLine is the longest line of a trace: a prompt of a million tokens has 65,536 ids of 16 tokens, of 20 digits.
 const mostLine = 16 << 20
 
-// Read a trace, packed by gzip or not. format "": as its first line says. Errors name the line, what is there and what was wanted.
+// Read a trace, compressed by gzip or not. format "": detected from its first line. Errors name the line, the actual
+// and the expected value.
 func Read(r io.Reader, format string) (Trace, error) {
 	text, err := plain(r)
 	if err != nil {
@@ -73,7 +74,7 @@ func Read(r io.Reader, format string) (Trace, error) {
 	return out, nil
 }
 
-// add a line of the trace. Its clock may count from anywhere: only differences matter.
+// add a line of the trace. Its clock may have any origin: only differences matter.
 func (t *Trace) add(q Request) error {
 	if q.Prompt == 0 || q.Output == 0 {
 		t.Empty++
@@ -89,7 +90,7 @@ func (t *Trace) add(q Request) error {
 	return nil
 }
 
-// plain text of a file: unpacked, and without a byte order mark.
+// plain returns the text of a file, decompressed and without a byte order mark.
 func plain(r io.Reader) (*bufio.Reader, error) {
 	in := bufio.NewReaderSize(r, 1<<16)
 	head := func(n int) []byte {
@@ -112,7 +113,7 @@ func plain(r io.Reader) (*bufio.Reader, error) {
 		return nil, errors.New("text is UTF-16; convert it to UTF-8")
 	}
 	if bytes.HasPrefix(head(3), []byte("\xef\xbb\xbf")) {
-		_, _ = in.Discard(3) // they are there
+		_, _ = in.Discard(3) // never fails: they were peeked
 	}
 	if pointer := head(256); bytes.HasPrefix(pointer, []byte("version https://git-lfs.github.com/spec/")) {
 		size := ""
@@ -126,7 +127,7 @@ func plain(r io.Reader) (*bufio.Reader, error) {
 	return in, nil
 }
 
-// formatOf a trace, by its first line.
+// formatOf detects the format of a trace from its first line.
 func formatOf(in *bufio.Reader) (string, error) {
 	head, _ := in.Peek(4096)
 	line, _, _ := strings.Cut(strings.TrimLeft(string(head), "\r\n"), "\n")
@@ -145,7 +146,7 @@ func formatOf(in *bufio.Reader) (string, error) {
 	return "", fmt.Errorf("line 1: %s; want a JSON object (format mooncake), a CSV header with TIMESTAMP, ContextTokens and GeneratedTokens (azure), or two numbers (rollout)", brief(line))
 }
 
-// brief quotes the beginning of a line that may be anything.
+// brief quotes the beginning of an arbitrary line.
 func brief(text string) string {
 	const most = 60
 	if len(text) > most {
@@ -154,7 +155,7 @@ func brief(text string) string {
 	return strconv.Quote(text)
 }
 
-// lines of a text, but for empty ones, with their numbers.
+// lines calls each for the lines of a text, except empty ones; errors have their numbers.
 func lines(in io.Reader, each func(text []byte) error) error {
 	scan := bufio.NewScanner(in)
 	scan.Buffer(nil, mostLine)
@@ -175,7 +176,7 @@ func lines(in io.Reader, each func(text []byte) error) error {
 	return nil
 }
 
-// whole number that a line has in a field.
+// whole parses a whole number in a field of a line.
 func whole(field, text string) (int, error) {
 	x, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil || x != math.Trunc(x) || math.Abs(x) > 1<<53 {
@@ -233,7 +234,7 @@ func readMooncake(in io.Reader, out *Trace) error {
 	return nil
 }
 
-// blockSizes of ids that can be told from each other, the largest first. Each divides the first.
+// blockSizes are the distinguishable block sizes of ids, the largest first. Each divides the first.
 var blockSizes = []int{BlockTokens, 256, 128, 64, 32, 16}
 
 func anyOf(sizes []int) string {
@@ -244,7 +245,7 @@ func anyOf(sizes []int) string {
 	return strings.Join(out, " or ")
 }
 
-// idsOf blocks: whole numbers of 64 bits, with a sign or without.
+// idsOf parses the ids of blocks: whole numbers of 64 bits, signed or unsigned.
 func idsOf(list json.RawMessage) ([]uint64, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -268,7 +269,8 @@ func idsOf(list json.RawMessage) ([]uint64, error) {
 	return out, nil
 }
 
-// join ids of blocks of `size` tokens to dense ids of blocks of BlockTokens: two are equal if all are of which they are made.
+// join merges ids of blocks of `size` tokens to dense ids of blocks of BlockTokens: two are equal if all their parts
+// are.
 func join(requests []Request, ids [][]uint64, size int) {
 	dense := map[string]int32{}
 	for i, blocks := range ids {
@@ -308,7 +310,7 @@ func readAzure(in io.Reader, out *Trace) error {
 			return nil
 		}
 		if err != nil {
-			return err // says the line
+			return err // names the line
 		}
 		line, _ := table.FieldPos(0)
 		if len(row) != len(head) {
@@ -334,7 +336,7 @@ func readAzure(in io.Reader, out *Trace) error {
 	}
 }
 
-// timeOf a row: with a zone or without, with a fraction or without.
+// timeOf a row: with or without a zone, with or without a fraction.
 func timeOf(text string) (time.Time, error) {
 	for _, form := range []string{"2006-01-02 15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00", time.RFC3339Nano} {
 		if when, err := time.Parse(form, strings.TrimSpace(text)); err == nil {
@@ -362,7 +364,7 @@ func readRollout(in io.Reader, out *Trace) error {
 	})
 }
 
-// ordered by time; equal times stay as they are.
+// ordered sorts by time; equal times keep their order.
 func ordered(requests []Request) []Request {
 	slices.SortStableFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
 	return requests

@@ -24,7 +24,7 @@ func packed(t *testing.T, text string) string {
 	return out.String()
 }
 
-// Forms of traces that are published, and what happens to them on the way.
+// Forms of published traces, and their common alterations.
 func TestRead_WhenFormsDiffer(t *testing.T) {
 	two := []Request{{Prompt: 10, Output: 3}, {At: 4.5, Prompt: 20, Output: 4}}
 	for name, c := range map[string]struct {
@@ -57,7 +57,7 @@ func TestRead_WhenFormsDiffer(t *testing.T) {
 	require.Equal(t, Trace{Format: FormatRollout, Requests: []Request{{Prompt: 10, Output: 3}, {Prompt: 20, Output: 4}}, Empty: 1}, trace)
 }
 
-// Ids are numbers of 64 bits, of which no two are taken for one.
+// Ids are numbers of 64 bits, and no two are confused.
 func TestRead_WhenIDsHave64Bits(t *testing.T) {
 	line := func(ids string) string {
 		return `{"timestamp":0,"input_length":600,"output_length":4,"hash_ids":[` + ids + "]}\n"
@@ -74,7 +74,7 @@ func TestRead_WhenIDsHave64Bits(t *testing.T) {
 	require.Equal(t, [][]int32{{0, 1}, {2, 1}}, blocks(line("1,-9223372036854775808")+line("4294967297,-9223372036854775808")))
 }
 
-// The same prompts, told by blocks of 512 and of 16 tokens.
+// The same prompts, described by blocks of 512 and of 16 tokens.
 func TestRead_WhenBlocksAreSmaller(t *testing.T) {
 	text := func(size int) string {
 		var out strings.Builder
@@ -105,7 +105,7 @@ func TestRead_WhenBlocksAreSmaller(t *testing.T) {
 	}
 }
 
-// Each message names the line, what is there and what was wanted.
+// Each message names the line, the actual and the expected value.
 func TestRead_WhenTraceIsNone(t *testing.T) {
 	pointer := "version https://git-lfs.github.com/spec/v1\noid sha256:3d74974cebb7\nsize 132054902\n"
 	hashes := func(prompt, ids int) string {
@@ -150,7 +150,7 @@ func TestRead_WhenTraceIsNone(t *testing.T) {
 	require.ErrorContains(t, err, `format is "csv"; want mooncake, azure or rollout`)
 }
 
-// FuzzRead: whatever a file holds is refused in few words, or is requests that can be played.
+// FuzzRead: any file is rejected with a short error, or yields valid requests.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{azureHead + "2024-05-12 00:00:00.5,10,3\n", "5 6\n", "\ufeff{}", "\x1f\x8b\x08",
 		`{"timestamp":0,"input_length":600,"output_length":3,"hash_ids":[18446744073709551615,-1]}`} {

@@ -7,13 +7,13 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 )
 
-// record of what clients felt: of all requests, and of those that ended lately, as gateways count them.
+// record of client latencies: of all requests, and of recently ended ones, as gateways count them.
 type record struct {
 	c             *Config
 	requests      []Request
 	firsts, lasts []float64
 
-	ended []ended // lately, in the order in which they did
+	ended []ended // recently, in order of their end
 	felt  histogram
 	each  histogram
 	kept  int
@@ -21,11 +21,11 @@ type record struct {
 	sums Sums
 }
 
-// Sums over answers that ended.
+// Sums over ended responses.
 type Sums struct {
-	Answers, Longer  int     // all; those of more than one token
+	Answers, Longer  int     // all; those with more than one token
 	FirstTokens      float64 // seconds
-	PerTokens        float64 // seconds, the means of the longer ones
+	PerTokens        float64 // seconds, means of the longer ones
 	Prompts, Outputs int     // tokens
 }
 
@@ -33,11 +33,11 @@ type ended struct {
 	at     float64
 	first  int32 // buckets
 	each   int32
-	one    bool // token: nothing between
+	one    bool // one token: no time between tokens
 	within bool
 }
 
-// lateSeconds that Felt is about.
+// lateSeconds is the period of Felt.
 const lateSeconds = 60
 
 func newRecord(c *Config, requests []Request) *record {
@@ -62,7 +62,7 @@ func (r *record) done(i int32, s, now float64) {
 	r.sums.Outputs += r.requests[i].Output
 }
 
-// within the SLO, and the seconds between the tokens of an answer.
+// within returns whether a response meets the SLO, and its seconds between tokens.
 func (r *record) within(i int) (bool, float64) {
 	kept := func(seconds, limit float64) bool { return limit == 0 || seconds <= limit }
 	within, each := kept(r.firsts[i], r.c.TTFT), 0.0
@@ -83,7 +83,7 @@ func (r *record) count(e ended, by int) {
 	}
 }
 
-// lately: what those felt whose answers ended in the last minute.
+// lately returns the client latencies of the responses that ended in the last minute.
 func (r *record) lately(now float64) policy.Felt {
 	old := 0
 	for old < len(r.ended) && r.ended[old].at < now-lateSeconds {

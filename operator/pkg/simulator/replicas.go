@@ -7,42 +7,42 @@ import (
 	"tangram.dev/operator/pkg/policy"
 )
 
-// Replica as a scaler of replicas sees it.
+// Replica is a replica as a scaler of replicas sees it.
 type Replica struct {
-	KVUsed          float64 // share of its KV that live requests hold
+	KVUsed          float64 // share of its KV held by live requests
 	Running         int
 	Waiting         int
-	QueuedTokens    int // of prompts that are to be computed
-	RequestedTokens int // prompts and answers of all that is there
+	QueuedTokens    int // of prompts to compute
+	RequestedTokens int // prompts and outputs of all present requests
 }
 
-// Replicas is what a scaler sees.
+// Replicas is the input of a scaler.
 type Replicas struct {
 	At       float64
-	Seconds  float64 // since it was asked last
+	Seconds  float64 // since the last call
 	Arrived  int     // requests since then
-	Ended    Sums    // answers since then
+	Ended    Sums    // responses since then
 	Serving  []Replica
 	Starting int
 }
 
-// Scaler says how many replicas there should be.
+// Scaler decides the number of replicas.
 type Scaler interface {
-	// Every so many seconds it is asked.
+	// Every is the interval of the calls, in seconds.
 	Every() float64
 	Scale(Replicas) int
 }
 
-// replica is a world of its own.
+// replica is an independent world.
 type replica struct {
 	w        *world
 	ready    float64
 	draining bool
 }
 
-// RunReplicas plays the requests against independent worlds of c's one shape, between least and most of them, as a scaler wants them. A new one
-// serves PodSeconds after it was wanted; one that goes gets no more requests and is gone, and paid for, until its last answer ended. Each request goes to
-// the replica with the least to compute.
+// RunReplicas runs the requests on independent worlds of c's one shape, between least and most of them, as a scaler
+// decides. A new one serves PodSeconds after the request for it. A removed one gets no more requests, and costs until
+// its last response ends. Each request goes to the replica with the least work.
 func RunReplicas(c Config, requests []Request, least, most int, s Scaler) (Result, error) {
 	c = c.filled()
 	if len(c.Modes) != 1 || least < 1 || most < least {
@@ -143,7 +143,7 @@ func (f *replicas) route(q Request) {
 		if r.draining || r.ready > q.At {
 			continue
 		}
-		const decodingCounts = 16 // as LeastWork's
+		const decodingCounts = 16 // as in LeastWork
 		work := r.w.counts.QueuedTokens + decodingCounts*r.w.counts.Decoding
 		for i := r.w.next; i < len(r.w.requests); i++ {
 			work += r.w.requests[i].Prompt
@@ -152,7 +152,7 @@ func (f *replicas) route(q Request) {
 			best, least = r, work
 		}
 	}
-	best.w.feed(q) // the first ones are never drained below the least
+	best.w.feed(q) // the first replicas are never drained below the least
 }
 
 func (f *replicas) serving(at float64) (ready []*replica, starting int) {

@@ -1,6 +1,7 @@
-// Package simulator plays requests against a world that exists in numbers only: discrete events, continuous batching, chunked prompts, KV
-// with a limit, shared prefixes; a step lasts what a table of truth says, a transition what the planner's bytes cost, and policies decide
-// in the loop. The same input gives the same output. Pure: no I/O (readers take an io.Reader), no clock, no globals.
+// Package simulator runs requests on a simulated world: discrete events, continuous batching, chunked prompts, limited
+// KV, shared prefixes. A table of truth gives the seconds of a step, the planner's bytes those of a transition, and
+// policies decide in the loop. Equal input gives equal output. Pure: no I/O (readers take an io.Reader), no clock, no
+// globals.
 package simulator
 
 import (
@@ -9,7 +10,7 @@ import (
 	"math/rand/v2"
 )
 
-// BlockTokens is the tokens of a block whose id tells of shared prefixes, as in Mooncake's traces.
+// BlockTokens is the number of tokens of a block whose id identifies shared prefixes, as in Mooncake's traces.
 const BlockTokens = 512
 
 // Request of a trace.
@@ -17,11 +18,11 @@ type Request struct {
 	At     float64 // seconds from the start
 	Prompt int     // tokens
 	Output int     // tokens, at least 1
-	Blocks []int32 // ids of its whole and last blocks of BlockTokens; equal ids mean equal prefixes. None: nothing is shared
+	Blocks []int32 // ids of its whole and last blocks of BlockTokens; equal ids mean equal prefixes. None: no sharing
 }
 
 const (
-	// longest a prompt or an answer may be: far above what models take, and sums of them stay far below 2^63
+	// longest prompt or output, in tokens: far above real models, and sums stay far below 2^63
 	longest = 1 << 24
 	// latest time, in seconds
 	latest = 1e12
@@ -41,8 +42,8 @@ func (r Request) checkTokens() error {
 	return nil
 }
 
-// Times has each request so many times, the copies up to half a second later or earlier, drawn by seed, so that the shape of the
-// traffic stays. Copies share no prefixes with the first, nor with each other.
+// Times repeats each request `copies` times, with the copies up to half a second earlier or later, drawn by seed, which
+// keeps the shape of the traffic. Copies share no prefixes with the first, nor with each other.
 func Times(requests []Request, copies int, seed uint64) []Request {
 	random := rand.New(rand.NewPCG(seed, 1))
 	var out []Request
@@ -58,10 +59,10 @@ func Times(requests []Request, copies int, seed uint64) []Request {
 	return ordered(out)
 }
 
-// Rate is a part of a generated load.
+// Rate is a section of a generated load.
 type Rate struct{ Seconds, PerSecond float64 }
 
-// Generate Poisson arrivals at rates that follow each other, with log-normal lengths of these means and a coefficient of
+// Generate returns Poisson arrivals at consecutive rates, with log-normal lengths of these means and a coefficient of
 // variation of 1, by seed.
 func Generate(rates []Rate, prompt, output float64, seed uint64) []Request {
 	random := rand.New(rand.NewPCG(seed, 2))
@@ -80,16 +81,16 @@ func Generate(rates []Rate, prompt, output float64, seed uint64) []Request {
 	return out
 }
 
-// LongTail are the lengths of a rollout's sequences: prompts of 256 to 767 tokens, answers log-normal.
+// LongTail are the lengths of a rollout's sequences: prompts of 256 to 767 tokens, outputs log-normal.
 type LongTail struct {
 	Median, Sigma float64
-	Most          int // tokens of an answer
+	Most          int // maximum tokens of an output
 }
 
-// Tail that is taken if nothing is said.
+// Tail returns the defaults.
 func Tail() LongTail { return LongTail{Median: 1500, Sigma: 1.2, Most: 32768} }
 
-// Rollout draws so many sequences that are all there at second 0, by seed.
+// Rollout draws n sequences that are all present at second 0, by seed.
 func Rollout(n int, t LongTail, seed uint64) []Request {
 	random := rand.New(rand.NewPCG(seed, 6))
 	out := make([]Request, n)

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A rollout's sequences are all there at once; half of the answers are longer than the median, few are very long, none is longer than it may be.
+// A rollout's sequences are all present at the start. Half of the outputs are longer than the median, few are very
+// long, none exceeds the maximum.
 func TestRollout(t *testing.T) {
 	tail := Tail()
 	all := Rollout(2048, tail, 7)

@@ -12,26 +12,26 @@ import (
 // Result of a run. Times in seconds.
 type Result struct {
 	Requests     int
-	Within       int     // requests that the SLO was kept for
+	Within       int     // requests within the SLO
 	LatencySum   float64 // from arrival to last token, of all requests
 	Makespan     float64
 	FirstToken   Spread
-	PerToken     Spread // after the first, of requests with more than one
+	PerToken     Spread // after the first, of requests with more than one token
 	OutputTokens uint64
 	ReusedTokens uint64
-	LostCached   int // tokens of KV kept for later prompts that switches dropped
+	LostCached   int // cached KV tokens that switches dropped
 	Steps        uint64
 	Stalled      float64
 	Switches     []Switched
 	Held         int      // times the policy could not decide
-	Refused      int      // switches that did not fit when they were to begin
-	Occupancy    float64  // requests in the world, in the mean over time
-	RankSeconds  float64  // of all ranks that were there or starting
+	Refused      int      // switches that did not fit when they were to start
+	Occupancy    float64  // mean requests in the world over time
+	RankSeconds  float64  // of all present or starting ranks
 	Samples      []Sample `json:",omitempty"` // if Config.Sampled
 	Answers      []Answer `json:"-"`          // in the order of the requests
 }
 
-// Answer to a request: seconds from its arrival to the first token, and from there to the last.
+// Answer is a response: seconds from its arrival to the first token, and from there to the last.
 type Answer struct {
 	Arrival, First, Rest float64
 	Output               int
@@ -41,7 +41,7 @@ type Answer struct {
 // Spread of a figure over requests.
 type Spread struct{ Mean, P50, P99, Max float64 }
 
-// Switched mode, when and why.
+// Switched is a switch of the mode, with its time and reason.
 type Switched struct {
 	At       float64
 	From, To string
@@ -54,11 +54,11 @@ type Sample struct {
 	Mode              string
 	Running, Waiting  int
 	QueuedTokens, KV  int
-	StepSeconds       float64 // of the steps since the sample before, in the mean
+	StepSeconds       float64 // mean over the steps since the previous sample
 	Arrived, Finished uint64
 }
 
-// Options that the policy may choose from: shapes, room and prices, seen from the mode that serves.
+// Options returns the policy's options: shapes, capacity and prices, from the active mode.
 func (c *Config) Options(serving int) []policy.Option {
 	out := make([]policy.Option, len(c.Modes))
 	for i, m := range c.Modes {
@@ -68,8 +68,8 @@ func (c *Config) Options(serving int) []policy.Option {
 	return out
 }
 
-// Run plays the requests to their end under a policy. progress, if not nil, is told the simulated seconds at each tick. Requests that cannot be done
-// by c.Horizon are an error before anything is played.
+// Run simulates the requests to their end under a policy. It calls progress, if not nil, at each tick with the
+// simulated seconds. It first rejects requests that cannot end by c.Horizon.
 func Run(c Config, requests []Request, p policy.Policy, progress func(at float64, left int)) (Result, error) {
 	c = c.filled()
 	w, err := newWorld(&c, requests)
@@ -172,8 +172,8 @@ func spreadOf(values []float64) Spread {
 	return Spread{sum / float64(len(sorted)), at(.5), at(.99), sorted[len(sorted)-1]}
 }
 
-// Calibrate measures each mode before it serves: a few batch sizes, with and without prompts, three times each, with the world's
-// noise. It gives the seconds that this takes.
+// Calibrate measures each mode before it serves: a few batch sizes, with and without prompts, three times each, with
+// the world's noise. It returns the seconds that this takes.
 func Calibrate(c Config, p policy.Policy) float64 {
 	c = c.filled()
 	w := &world{c: &c}
@@ -188,7 +188,7 @@ func Calibrate(c Config, p policy.Policy) float64 {
 				l := &loads[g]
 				l.Decode = (work.Decode + s.Groups() - 1 - g) / s.Groups()
 				l.Context = l.Decode * work.Context
-				// One prompt is one group's work: the first groups have theirs, as when few prompts are there.
+				// One prompt is one group's work: the first groups have theirs, as with few prompts.
 				if l.Prefill = min(left, c.chunk(s)/s.Groups()); l.Prefill > 0 {
 					l.Chunks = m.Truth.Chunk(0, l.Prefill)
 					left -= l.Prefill

@@ -33,7 +33,7 @@ func config(t testing.TB) Config {
 	return Config{}
 }
 
-// flip switches whenever it is asked, from mode to mode.
+// flip switches periodically, from mode to mode.
 type flip struct{ every, n int }
 
 func (f *flip) Decide(_ policy.Telemetry, s policy.State) policy.Decision {
@@ -48,7 +48,7 @@ func (f *flip) Decide(_ policy.Telemetry, s policy.State) policy.Decision {
 }
 func (*flip) Observe(kernels.Shape, costmodel.Work, float64) {}
 
-// All requests are done, their tokens counted, and nothing is left behind in the world, whatever switches.
+// All requests end, their tokens are counted, and the world ends empty, for any switches.
 func TestNothingIsLost(t *testing.T) {
 	c := config(t)
 	requests := Generate([]Rate{{30, 8}, {10, 40}, {30, 2}}, 2000, 200, 7)
@@ -81,7 +81,7 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// consistent: what groups count is what the live requests in them add up to, and no group has more KV than there is.
+// consistent: the groups' counts equal the sums over their live requests, and no group exceeds its KV.
 func consistent(t *testing.T, w *world) {
 	t.Helper()
 	reserved, queued, decoding := make([]int, len(w.groups)), make([]int, len(w.groups)), make([]int, len(w.groups))
@@ -122,7 +122,7 @@ func TestSameInputSameOutput(t *testing.T) {
 	require.NotEqual(t, a.LatencySum, other.LatencySum)
 }
 
-// A clone goes the way that the first would have gone, and leaves the first alone.
+// A clone continues as the original would have, and leaves the original unchanged.
 func TestClone(t *testing.T) {
 	c := config(t)
 	c = c.filled()
@@ -141,7 +141,8 @@ func TestClone(t *testing.T) {
 	require.Equal(t, w.telemetry(), o.telemetry())
 }
 
-// Hindsight is at least as good as each mode alone, up to what the search drops, and its schedule is what it played.
+// Hindsight is at least as good as each mode alone, except for what the search drops, and its result is a run of its
+// schedule.
 func TestHindsight(t *testing.T) {
 	c := config(t)
 	requests := Generate([]Rate{{40, 1}, {20, 14}, {40, 1}}, 1000, 400, 3)
@@ -214,8 +215,8 @@ func TestTraces(t *testing.T) {
 	require.Len(t, Times(code.Requests, 3, 1), 3*8819)
 }
 
-// What the planner says the busiest rank of 8 receives: at most 7/8 of its share of the experts, either way, and a little less, as 12 granules do not
-// divide by 8 ranks and a rank keeps the experts of which it is to have more.
+// The planner's bytes for the busiest rank of 8: at most 7/8 of its share of the experts, in either direction. It is a
+// little less, because 12 granules do not divide by 8 ranks and a rank keeps the experts of which it will have more.
 func TestPrice(t *testing.T) {
 	c := config(t)
 	share := uint64(94*128) * 37748736 / 8
@@ -227,7 +228,7 @@ func TestPrice(t *testing.T) {
 	require.Zero(t, c.Switches[0][0].BusiestBytes)
 }
 
-// Closed loops keep so many requests in the world.
+// Closed loops keep this many requests in the world.
 func TestClosedLoop(t *testing.T) {
 	c := config(t)
 	c.Concurrency, c.Sampled = 5, true
@@ -239,7 +240,7 @@ func TestClosedLoop(t *testing.T) {
 	require.InDelta(t, 5, r.Occupancy, 1)
 }
 
-// Random policies on random loads never leave more KV reserved than fits: the executor refuses.
+// Random policies on random loads never leave more KV reserved than fits: the executor rejects such switches.
 func TestRefusesWhatDoesNotFit(t *testing.T) {
 	c := config(t)
 	c.Modes[1].GroupTokens = 30000

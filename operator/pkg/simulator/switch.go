@@ -8,8 +8,9 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 )
 
-// change to another mode between two steps: all wait for what the transition costs. Live requests are shared out anew, the longest
-// first, each to the group with most room, as the engines' plan of KV does; prefixes that no live request holds are not carried.
+// change to another mode between two steps: all requests wait for the transition. Live requests are redistributed, the
+// longest first, each to the group with most room, as the engines' KV plan does. Cached prefixes without a live request
+// are not migrated.
 func (w *world) change(to int) error {
 	if to == w.mode {
 		return fmt.Errorf("simulator: it is in mode %v already", w.shape())
@@ -49,7 +50,7 @@ func (w *world) change(to int) error {
 	w.now += stall
 	w.stalled += stall
 	w.switches++
-	// In the order in which they came, so that prompts keep their turn.
+	// In order of arrival, so that prompts keep their turn.
 	slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(w.live[a].request, w.live[b].request) })
 	for _, i := range order {
 		r := &w.live[i]
@@ -72,7 +73,7 @@ func (w *world) change(to int) error {
 	return nil
 }
 
-// regroup: empty groups for the mode.
+// regroup creates empty groups for the mode.
 func (w *world) regroup() {
 	n := w.c.Modes[w.mode].Truth.Shape().Groups()
 	w.groups = make([]group, n)

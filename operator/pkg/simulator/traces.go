@@ -5,7 +5,7 @@ import (
 	_ "embed"
 )
 
-// What these are, whence, and their licences: traces/README.md.
+// Contents, sources and licences: traces/README.md.
 var (
 	//go:embed traces/mooncake_conversation.jsonl.gz
 	conversation []byte

@@ -14,8 +14,8 @@ import (
 // Mode that the world can serve in.
 type Mode struct {
 	Truth       *kernels.Step
-	GroupTokens int // of KV that fit in an attention group
-	// Imbalance of the experts: what the busiest rank's are asked for over the mean, beyond the routing of Truth; 0: as Truth has it.
+	GroupTokens int // KV capacity of an attention group
+	// Imbalance of the experts: load of the busiest rank over the mean, beyond the routing of Truth; 0: as in Truth.
 	Imbalance float64
 }
 
@@ -26,33 +26,33 @@ func (m *Mode) seconds(loads []kernels.Load) float64 {
 	return m.Truth.Skewed(loads, m.Imbalance)
 }
 
-// Nodes that there are from some second on.
+// Nodes is the room of the cluster from a time on.
 type Nodes struct {
 	At    float64
 	Ranks int
 }
 
-// Config of a world. Zero fields take the defaults that Fill gives.
+// Config of a world. Zero fields take their defaults (filled).
 type Config struct {
 	Modes       []Mode
-	Start       int                      // index of the mode it begins in
+	Start       int                      // index of the initial mode
 	Switches    [][]costmodel.Transition // from, to
 	Rates       costmodel.Rates          // the true ones
 	ChunkTokens int                      // of a step, of all ranks; default 8192
-	RankTokens  int                      // above 0: of a step, of each rank, instead of ChunkTokens: a wider world has larger steps
+	RankTokens  int                      // above 0: instead, of a step, of each rank: larger worlds have larger steps
 	Noise       float64                  // relative deviation of a step from the truth
 	Seed        uint64
 	Tick        float64 // seconds between two calls of the policy; default 0.5
-	Concurrency int     // above 0 a closed loop: so many requests at a time, times of the trace not looked at
+	Concurrency int     // above 0 a closed loop: this many requests at a time, without the times of the trace
 	Router      Router
 	Composer    Composer
-	Horizon     float64 // seconds after which it gives up; default 30 days. What cannot end by then is refused at once
+	Horizon     float64 // maximum seconds; default 30 days. Requests that cannot end by then are rejected immediately
 	Sampled     bool    // fill Result.Samples
-	TTFT, TPOT  float64 // seconds of an SLO, which Result.Within counts; 0: any time will do
-	Share       float64 // of the answers that the SLO is asked for: whose quantile policies are told; default 0.9
-	PodSeconds  float64 // from wanting a pod to its rank's being ready, if a shape has more ranks than are there
-	Standby     int     // ranks kept ready beyond those that serve, which join at once; each is replaced by one that starts. They cost as all do
-	Nodes       []Nodes // how many ranks the cluster has room for, from when on; none: any number
+	TTFT, TPOT  float64 // seconds of an SLO, for Result.Within; 0: no limit
+	Share       float64 // share of responses of the SLO: the quantile that policies get; default 0.9
+	PodSeconds  float64 // from the request for a pod until its rank is ready, if a shape needs more
+	Standby     int     // ready ranks beyond the serving ones; they join immediately, are replaced, and cost as all do
+	Nodes       []Nodes // cluster's room in ranks, from a time on; none: unlimited
 }
 
 func (c Config) filled() Config {
@@ -77,7 +77,7 @@ func (c Config) filled() Config {
 	return c
 }
 
-// world is all that changes; clone gives a second one that goes its own way.
+// world is all mutable state; clone returns an independent copy.
 type world struct {
 	c        *Config
 	requests []Request
@@ -94,7 +94,7 @@ type world struct {
 
 	counts   policy.Telemetry // counters, and sums that change by little
 	latency  float64          // of finished requests, seconds
-	arrivals float64          // sum of the times at which those in the world came
+	arrivals float64          // sum of the arrival times of the requests in the world
 	inside   int
 	lost     int // cached tokens that switches dropped
 	stalled  float64
@@ -115,19 +115,19 @@ type arrived struct {
 	at      float64
 }
 
-// live request: admitted.
+// live is an admitted request.
 type live struct {
 	arrived
 	group   int32
-	done    int // prompt tokens that are computed
+	done    int // computed prompt tokens
 	decodes bool
 }
 
 type group struct {
-	queue    []int32 // of live, whose prompts are to be computed, in the order they came
+	queue    []int32 // of live, with prompts to compute, in order of arrival
 	queued   int
 	decoding int
-	context  int // tokens of the decoding ones
+	context  int // tokens of the decoding requests
 	reserved int
 	cache    cache
 }
@@ -196,7 +196,7 @@ func (w *world) clone() *world {
 	return &o
 }
 
-// chunk of tokens that a step of a shape has at most.
+// chunk is the maximum number of tokens of a step in a shape.
 func (c *Config) chunk(s kernels.Shape) int {
 	if c.RankTokens > 0 {
 		return c.RankTokens * s.Ranks
@@ -206,14 +206,14 @@ func (c *Config) chunk(s kernels.Shape) int {
 
 func (w *world) shape() kernels.Shape { return w.c.Modes[w.mode].Truth.Shape() }
 
-// spent is the sum of the latencies so far, of those that are not finished too.
+// spent is the sum of the latencies so far, including unfinished requests.
 func (w *world) spent() float64 { return w.latency + float64(w.inside)*w.now - w.arrivals }
 
 func (w *world) over() bool {
 	return w.inside == 0 && w.next == len(w.requests)
 }
 
-// run until a time, or until all is done.
+// run until a time, or until all requests ended.
 func (w *world) run(until float64) {
 	for !w.over() && w.now < until {
 		w.arrive()
@@ -253,7 +253,7 @@ func (w *world) arrive() {
 	}
 }
 
-// admit requests, first come first served, while some group has room for all that they may need.
+// admit requests, first come first served, while some group has room for their maximum need.
 func (w *world) admit() {
 	admitted := 0
 	for _, a := range w.waiting {
@@ -269,7 +269,7 @@ func (w *world) admit() {
 			break
 		}
 		for g := range w.groups {
-			// A prompt's last token is always computed: its logits are what is asked for.
+			// A prompt's last token is always computed, because its logits are needed.
 			w.cached[g] = min(w.groups[g].cache.prefix(q.Blocks, false)*BlockTokens, q.Prompt-1)
 		}
 		at := w.c.Router.Route(need, q.Prompt, w.view, w.cached)
@@ -361,7 +361,7 @@ func (w *world) step() {
 	}
 }
 
-// prompted: requests whose prompts are computed have their first token, and go on decoding.
+// prompted gives requests with computed prompts their first token, and starts their decoding.
 func (w *world) prompted(g *group) {
 	n := 0
 	for ; n < len(g.queue); n++ {
@@ -416,7 +416,8 @@ func (w *world) finish(i int32) {
 	r.request = -1
 }
 
-// noisy is a factor with mean 1 and the relative deviation wanted, by seed: the sum of four even numbers is close to normal.
+// noisy is a random factor with mean 1 and the configured relative deviation, by seed: the sum of four uniform numbers
+// is nearly normal.
 func (w *world) noisy() float64 {
 	if w.c.Noise == 0 {
 		return 1

@@ -9,7 +9,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Of two gateways: the longest gap of all, and the silence of the less silent one, but not of one whose clients waited for nothing.
+// Of two gateways: the longest gap of both, and the silence of the less silent one, except for a gateway without
+// waiting clients.
 func TestWaitsOfSeveralGateways(t *testing.T) {
 	report := func(name string, gap, silence float64) Read {
 		return Read{Gateway: name, Report: &tangramv1.TelemetryReport{World: "w", Gateway: name, At: 1, LongestGap: gap, Silence: silence}}
@@ -23,7 +24,7 @@ func TestWaitsOfSeveralGateways(t *testing.T) {
 	}
 }
 
-// The readings after the one moment, up to the first that is not before the other.
+// The readings after one time, up to the first at or after the other.
 func TestBetween(t *testing.T) {
 	h, err := NewHistory(100)
 	require.NoError(t, err)

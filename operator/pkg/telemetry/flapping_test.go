@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each gateway tells of its own sessions.
+// Each gateway reports its own sessions.
 func TestSessionsThatFlapAreNamed(t *testing.T) {
 	p := newPlay(1)
 	reads := p.reads()

@@ -10,19 +10,21 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Cell of answers that were alike: the buckets of their first token and of the mean time between later ones (One: there were none).
+// Cell of similar responses: the buckets of their first token and of the mean time between later ones (One: there were
+// none).
 type Cell struct {
 	First, Between int32
 	One            bool
 }
 
-// Answers of a cell.
+// Answers are the responses of a cell.
 type Answers struct{ Requests, Tokens uint64 }
 
-// Latencies by cell. First and later tokens are counted together, so that an SLO of both can be judged. To merge is to add.
+// Latencies by cell. First and later tokens are counted together, so that an SLO on both can be evaluated. Merging is
+// addition.
 type Latencies map[Cell]Answers
 
-// Note one answer: seconds to its first token, and between that and its last one.
+// Note counts one response: seconds to its first token, and from there to its last one.
 func (l Latencies) Note(first, rest float64, tokens int) {
 	c := Cell{First: Bucket(first), One: tokens <= 1}
 	if !c.One {
@@ -36,14 +38,14 @@ func (l Latencies) add(c Cell, a Answers) {
 	l[c] = Answers{was.Requests + a.Requests, was.Tokens + a.Tokens}
 }
 
-// Merge others into it.
+// Merge adds others.
 func (l Latencies) Merge(others Latencies) {
 	for c, a := range others {
 		l.add(c, a)
 	}
 }
 
-// Proto of the wire, in the order of the cells.
+// Proto returns the wire form, in the order of the cells.
 func (l Latencies) Proto() []*tangramv1.LatencyCell {
 	out := make([]*tangramv1.LatencyCell, 0, len(l))
 	for c, a := range l {
@@ -55,7 +57,7 @@ func (l Latencies) Proto() []*tangramv1.LatencyCell {
 	return out
 }
 
-// read the wire; the error says what is no cell.
+// read parses the wire form; the error names an invalid cell.
 func read(cells []*tangramv1.LatencyCell) (Latencies, error) {
 	out := make(Latencies, len(cells))
 	for _, c := range cells {
@@ -72,7 +74,7 @@ func read(cells []*tangramv1.LatencyCell) (Latencies, error) {
 	return out, nil
 }
 
-// since what was counted before; false if a cell shrank.
+// since returns the growth since an earlier count; false if a cell shrank.
 func (l Latencies) since(before Latencies) (Latencies, bool) {
 	out := Latencies{}
 	for c, was := range before {
@@ -89,10 +91,10 @@ func (l Latencies) since(before Latencies) (Latencies, bool) {
 	return out, true
 }
 
-// SLO of an answer, in seconds; 0: any time will do. Share of answers that are to be within it.
+// SLO of a response, in seconds; 0: no limit. Share of responses that must meet it.
 type SLO struct{ TTFT, TPOT, Share float64 }
 
-// Check that it can be judged.
+// Check that the SLO is valid.
 func (s SLO) Check() error {
 	for _, v := range []float64{s.TTFT, s.TPOT} {
 		if !(v >= 0) || math.IsInf(v, 0) {
@@ -108,19 +110,19 @@ func (s SLO) Check() error {
 	return nil
 }
 
-// Attainment of an SLO. Answers in a bucket that the SLO lies in may be within it or not: the truth is from Within to Within + Unsure.
-// An SLO that is a bucket's Bound leaves nothing unsure.
+// Attainment of an SLO. Responses in a bucket that contains the limit may be within it or not: the true number is from
+// Within to Within + Unsure. A limit that is a bucket's Bound leaves none unsure.
 type Attainment struct {
 	Answers, Within, Unsure uint64
-	Tokens                  uint64 // of the answers that are surely within
+	Tokens                  uint64 // of the responses that are surely within
 }
 
-// Share of the answers that are within, where half of those that are unsure are taken to be; false if there are none.
+// Share of the responses within the SLO, with half of the unsure ones; false if there are none.
 func (a Attainment) Share() (float64, bool) {
 	return (float64(a.Within) + float64(a.Unsure)/2) / float64(a.Answers), a.Answers > 0
 }
 
-// Attainment of an SLO.
+// Attainment evaluates an SLO.
 func (l Latencies) Attainment(s SLO) (a Attainment) {
 	for c, n := range l {
 		a.Answers += n.Requests
@@ -140,7 +142,7 @@ func (l Latencies) Attainment(s SLO) (a Attainment) {
 	return a
 }
 
-// FirstToken is a quantile of the times to the first token, as a bucket's bound; false if there are none.
+// FirstToken returns a quantile of the times to the first token, as a bucket's bound; false if there are none.
 func (l Latencies) FirstToken(q float64) (float64, bool) {
 	counts := map[int32]uint64{}
 	for c, n := range l {
@@ -149,7 +151,7 @@ func (l Latencies) FirstToken(q float64) (float64, bool) {
 	return quantile(counts, q)
 }
 
-// BetweenTokens is the same of the times between tokens, of answers that had more than one.
+// BetweenTokens is the same for the times between tokens, of responses with more than one.
 func (l Latencies) BetweenTokens(q float64) (float64, bool) {
 	counts := map[int32]uint64{}
 	for c, n := range l {

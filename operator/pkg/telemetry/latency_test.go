@@ -31,7 +31,7 @@ func TestBuckets(t *testing.T) {
 	require.True(t, maybe)
 }
 
-// answer of a client.
+// answer is a client's response.
 type answer struct {
 	first, rest float64
 	tokens      int
@@ -41,7 +41,7 @@ func drawn(r *rand.Rand) answer {
 	return answer{math.Exp(r.NormFloat64()*2 - 1), math.Exp(r.NormFloat64()*2 + 1), 1 + r.IntN(100)}
 }
 
-// What is within an SLO lies where Attainment says, and an SLO that is a bound leaves nothing open.
+// The true number of responses within an SLO is in Attainment's range; an SLO at a bucket's bound leaves none unsure.
 func TestAttainmentHoldsTheTruth(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 200 {
@@ -125,7 +125,7 @@ func TestBadSLOs(t *testing.T) {
 	}
 }
 
-// To merge is to add: in whatever parts and order.
+// Merging is addition, in any parts and order.
 func TestMergingIsAdding(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	whole := Latencies{}

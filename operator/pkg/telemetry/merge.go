@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	// silentAfter: seconds after which what a rank told says nothing of now. Engines tell four times a second.
+	// silentAfter: seconds after which a rank's last report is outdated. Engines report four times a second.
 	silentAfter = 5
-	// jumpsBeyond: seconds by which a gateway's clock may run ahead of the reader's between two reports, or behind it.
+	// jumpsBeyond: maximum seconds by which a gateway's clock may gain or lose against the reader's between two
+	// reports.
 	jumpsBeyond = 5
-	// forgetAfter: seconds after which a member or a gateway that is not heard of any more is forgotten.
+	// forgetAfter: seconds without a report after which a member or a gateway is forgotten.
 	forgetAfter = 600
 )
 
-// Problem with what one gateway told, or about one rank. What it told is left out.
+// Problem with a gateway's report, or with a rank's. That part is omitted.
 type Problem struct{ Source, Why string }
 
 func (p Problem) String() string { return p.Source + ": " + p.Why }
@@ -26,31 +27,32 @@ func (p Problem) String() string { return p.Source + ": " + p.Why }
 // Session of a gateway with a member's engine.
 type Session struct{ Gateway, Member string }
 
-// Sample is what one reading of all gateways says.
+// Sample is the merged result of one reading of all gateways.
 type Sample struct {
 	At      float64 // of the reader's clock
-	Seconds float64 // since the reading before; 0: there was none
+	Seconds float64 // since the previous reading; 0: there was none
 	Epoch   uint64
 	Gauges  Gauges
-	Total   Counters          // since the first reading; they never shrink, whoever comes and goes
-	Grown   Counters          // since the reading before
+	Total   Counters          // since the first reading; they never shrink, even if members come and go
+	Grown   Counters          // since the previous reading
 	Steps   map[StepKey]Steps // the same, of steps
-	Answers Latencies         // the same, of answers
-	// LongestGap that ended lately between two tokens of a request, and the longest time in which somebody who had a token waited and nobody got one:
-	// seconds, of the two or three before the reading. Of several gateways the silence is at most that of the least silent.
+	Answers Latencies         // the same, of responses
+	// LongestGap that ended recently between two tokens of a request, and the longest time in which a request that had
+	// a token waited and no request got one: seconds, of the last two or three. With several gateways, Silence is at
+	// most that of the least silent.
 	LongestGap, Silence float64
 	Problems            []Problem
-	Flapping            []Session // sessions that broke again and again within the last minute
-	// Whole: every gateway that was asked told something that can be right, and of every member in force something new is known.
+	Flapping            []Session // sessions that broke repeatedly within the last minute
+	// Whole: every gateway sent a plausible report, and every active member has new data.
 	Whole bool
 }
 
-// Merger makes samples. What was counted before somebody was first heard of, or between two things that cannot both be right, is not
-// counted. Not for concurrent use.
+// Merger makes samples. It does not count activity before the first report of a source, or between two contradictory
+// reports. Not for concurrent use.
 type Merger struct {
 	world    string
 	last     *float64 // At
-	counted  float64  // At of the last sample that steps were counted in
+	counted  float64  // At of the last sample that counted steps
 	total    Counters
 	gateways map[string]*gatewaySeen
 	members  map[string]*memberSeen
@@ -66,26 +68,26 @@ type gatewaySeen struct {
 type memberSeen struct {
 	heard    float64 // of the reader's clock, as are the others
 	taken    float64 // when the counters were read
-	told     float64 // when it told them
+	told     float64 // when it reported them
 	counters Counters
 	epoch    uint64
 	cells    map[StepKey]Steps
 }
 
-// NewMerger for a world of this name.
+// NewMerger returns a Merger for a world of this name.
 func NewMerger(world string) *Merger {
 	return &Merger{world: world, gateways: map[string]*gatewaySeen{}, members: map[string]*memberSeen{}}
 }
 
-// Read is what the caller heard of one gateway: its report, or why there is none.
+// Read is the result of a request to one gateway: its report, or an error.
 type Read struct {
-	Gateway string // that was asked, for messages
+	Gateway string // the one requested, for messages
 	Report  *tangramv1.TelemetryReport
 	Err     error
 }
 
-// Take a reading of all gateways at one moment of the reader's clock, in seconds. An error: the moment is none, or not after the one
-// before, or no gateway told anything that can be right; nothing has changed then but what a later reading is compared with.
+// Take a reading of all gateways at one moment of the reader's clock, in seconds. Errors: an invalid moment, one not
+// after the previous one, or no plausible report. Then only the baseline for later readings changes.
 func (m *Merger) Take(at float64, reads []Read) (*Sample, error) {
 	if !time(at) {
 		return nil, fmt.Errorf("telemetry: the clock has the invalid value %v", at)
@@ -149,7 +151,7 @@ func (m *Merger) Take(at float64, reads []Read) (*Sample, error) {
 	return s, nil
 }
 
-// gateway counts what its clients felt. The reason for which the report says nothing, if there is one.
+// gateway counts a gateway's client latencies. It returns why the report cannot be used, or "".
 func (m *Merger) gateway(s *Sample, r *tangramv1.TelemetryReport, answers Latencies) string {
 	was := m.gateways[r.Gateway]
 	now := &gatewaySeen{r.Incarnation, r.At, s.At, ofGateway(r), answers}
@@ -178,7 +180,7 @@ func (m *Merger) gateway(s *Sample, r *tangramv1.TelemetryReport, answers Latenc
 	return ""
 }
 
-// ranks: of each member of the newest epoch, what whoever heard it last was told.
+// ranks merges, for each member of the newest epoch, the report of the gateway that received it last.
 func (m *Merger) ranks(s *Sample, reports []*tangramv1.TelemetryReport) {
 	best := map[string]*tangramv1.RankReport{}
 	for _, r := range reports {
@@ -213,7 +215,7 @@ func (m *Merger) ranks(s *Sample, reports []*tangramv1.TelemetryReport) {
 		s.gauges(rank.Load)
 		was := m.members[rank.Member]
 		if told := s.At - rank.Age; was != nil && told <= was.told {
-			was.heard = s.At // another gateway had it sooner
+			was.heard = s.At // another gateway reported it earlier
 			continue
 		}
 		now := &memberSeen{heard: s.At, taken: s.At, told: s.At - rank.Age, counters: of(t), epoch: t.Epoch, cells: cellsOf(t)}
@@ -226,13 +228,13 @@ func (m *Merger) ranks(s *Sample, reports []*tangramv1.TelemetryReport) {
 			s.Problems = append(s.Problems, Problem{rank.Member, "a counter shrank and is counted from zero again"})
 			continue
 		}
-		// Steps are the world's, and what else is counted is the rank's own.
+		// Steps are the world's; the other counters are the rank's own.
 		shared.Steps, shared.PacedSteps = max(shared.Steps, grown.Steps), max(shared.PacedSteps, grown.PacedSteps)
 		shared.Overruns, shared.Cut = max(shared.Overruns, grown.Overruns), max(shared.Cut, grown.Cut)
 		shared.StepSeconds = max(shared.StepSeconds, grown.StepSeconds)
 		grown.Steps, grown.PacedSteps, grown.Overruns, grown.Cut, grown.StepSeconds = 0, 0, 0, 0, 0
 		s.Grown = s.Grown.plus(grown)
-		// Whoever was silent while another was heard knows of steps that count already.
+		// The report of a rank that was silent while others reported includes steps that are already counted.
 		if told || was.taken < m.counted || now.epoch < was.epoch {
 			continue
 		}
@@ -247,11 +249,11 @@ func (m *Merger) ranks(s *Sample, reports []*tangramv1.TelemetryReport) {
 	s.Grown = s.Grown.plus(shared)
 }
 
-// count the steps of the world, as one of its ranks tells them.
+// count the steps of the world, as one of its ranks reports them.
 func (s *Sample) count(was, now *memberSeen) string {
 	before := was.cells
 	if now.epoch != was.epoch {
-		before = nil // an epoch begins to count at 0
+		before = nil // counts start at 0 in each epoch
 	}
 	grown := map[StepKey]Steps{}
 	for k, b := range before {

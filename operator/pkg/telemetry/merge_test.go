@@ -12,7 +12,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// play is a world that counts for itself what its gateways and ranks count.
+// play is a world with its own count of everything that its gateways and ranks count.
 type play struct {
 	r        *rand.Rand
 	now      float64
@@ -56,7 +56,7 @@ func (p *play) pass(seconds float64) {
 	}
 }
 
-// work for so many seconds; what was done.
+// work for a number of seconds; it returns the true counts.
 func (p *play) work(seconds float64) (c Counters, answers uint64, steps uint64) {
 	p.pass(seconds)
 	for range p.r.IntN(5) {
@@ -142,7 +142,7 @@ func newPlay(seed uint64) *play {
 	return p
 }
 
-// What is counted is what was done, through flips, readings that fail, ranks and gateways that come, and in whatever order gateways answer.
+// The counts are true, through flips, failed readings, new ranks and gateways, and any order of reports.
 func TestCountsWhatWasDone(t *testing.T) {
 	for seed := range uint64(200) {
 		p := newPlay(seed)
@@ -176,7 +176,7 @@ func TestCountsWhatWasDone(t *testing.T) {
 			switch p.r.IntN(8) {
 			case 0:
 				p.flip()
-			case 1: // whoever comes counts from when it is first heard of
+			case 1: // a new source counts from its first report
 				p.join()
 				p.gateway()
 				take()
@@ -184,7 +184,7 @@ func TestCountsWhatWasDone(t *testing.T) {
 			c, a, n := p.work(.2 + p.r.Float64())
 			done = done.plus(c)
 			answers, steps = answers+a, steps+n
-			if p.r.IntN(6) > 0 { // else nobody reads
+			if p.r.IntN(6) > 0 { // otherwise there is no reading
 				take()
 			}
 		}
@@ -192,7 +192,7 @@ func TestCountsWhatWasDone(t *testing.T) {
 	}
 }
 
-// Somebody who starts anew, or counts backwards, costs what was counted meanwhile, and no more: nothing ever shrinks.
+// A restarted source, or one whose counters go back, loses only the counts in between: no total ever shrinks.
 func TestNothingShrinks(t *testing.T) {
 	for seed := range uint64(200) {
 		p := newPlay(seed)
@@ -202,13 +202,13 @@ func TestNothingShrinks(t *testing.T) {
 			c, _, _ := p.work(.5)
 			done = done.plus(c)
 			switch p.r.IntN(6) {
-			case 0: // a gateway starts anew
+			case 0: // a gateway restarts
 				i := p.r.IntN(len(p.gateways))
 				p.gateways[i] = &tangramv1.TelemetryReport{World: "w", Gateway: p.gateways[i].Gateway, Incarnation: p.r.Uint64()}
 				p.answers[i] = Latencies{}
-			case 1: // a rank counts backwards
+			case 1: // a rank's counters go back
 				p.ranks[p.r.IntN(len(p.ranks))].Load.Telemetry = &tangramv1.RankTelemetry{Epoch: p.epoch}
-			case 2: // a rank goes
+			case 2: // a rank leaves
 				if len(p.ranks) > 1 {
 					p.ranks = p.ranks[1:]
 				}
@@ -267,7 +267,7 @@ func TestStepsCountOnce(t *testing.T) {
 	}
 }
 
-// What is counted anew, each for its reason.
+// Sources that are counted from zero again, each with its reason.
 func TestCountedAnew(t *testing.T) {
 	for _, c := range []struct {
 		name, problem string
@@ -307,7 +307,7 @@ func TestCountedAnew(t *testing.T) {
 	}
 }
 
-// What one gateway heard later than another is old, not a counter that shrank.
+// A report that one gateway received later than another is old, not a counter that shrank.
 func TestWhoHearsLateTakesNothingBack(t *testing.T) {
 	m := NewMerger("w")
 	at := func(reader, age float64, gateway string, arrived uint64) *Sample {
@@ -325,7 +325,8 @@ func TestWhoHearsLateTakesNothingBack(t *testing.T) {
 	require.EqualValues(t, 7, at(13, .1, "h", 16).Total.Arrived)
 }
 
-// Members and gateways that are not heard of any more are forgotten; 1,000 readings of a world that changes all the time keep what is there.
+// Members and gateways without reports are forgotten; 1,000 readings of a constantly changing world keep only the
+// present ones.
 func TestWhatIsGoneIsForgotten(t *testing.T) {
 	p := newPlay(3)
 	m := NewMerger("w")

@@ -9,10 +9,10 @@ import (
 
 // Counters of a world. They only grow.
 type Counters struct {
-	Arrived, PromptTokens, ReusedTokens   uint64 // requests at the engines, their prompts, and what of these was cached
+	Arrived, PromptTokens, ReusedTokens   uint64 // requests at the engines; their prompt tokens, all and cached
 	Finished, OutputTokens                uint64 // requests, and their tokens
 	PrefillTokens, DecodeTokens           uint64 // computed
-	Steps, PacedSteps, Overruns, Cut      uint64 // of the slowest rank: all take the same ones
+	Steps, PacedSteps, Overruns, Cut      uint64 // of the slowest rank: all take the same steps
 	StepSeconds                           float64
 	Sent, Answered, Failed, Left, Written uint64 // requests of the gateways' clients; tokens delivered
 }
@@ -23,13 +23,13 @@ type Gauges struct {
 	QueuedTokens, ContextTokens     int
 	GeneratedTokens, ReservedTokens int
 	WaitingTokens                   int
-	QueueAge                        float64 // seconds that the oldest waiting request waits, at an engine or without one
-	Homeless                        int     // requests that no rank has
+	QueueAge                        float64 // seconds that the oldest waiting request waits, at an engine or unassigned
+	Homeless                        int     // requests without a rank
 	KVPages, KVFree                 uint64
-	Ranks, Silent                   int // members in force; those of them that told nothing lately
+	Ranks, Silent                   int // active members; those without a recent report
 }
 
-// WaitingRequests are those that wait at an engine or without one.
+// WaitingRequests is the number of requests that wait at an engine or unassigned.
 func (g *Gauges) WaitingRequests() int { return g.Waiting + g.Homeless }
 
 // KVUsage is the used part of the KV cache, 0 to 1.
@@ -40,21 +40,21 @@ func (g *Gauges) KVUsage() float64 {
 	return 1 - float64(g.KVFree)/float64(g.KVPages)
 }
 
-// StepKey names steps that are alike.
+// StepKey identifies similar steps.
 type StepKey struct {
 	Epoch   uint64
 	Octave  uint32 // 2^Octave to 2^(Octave+1)-1 tokens
 	Prefill bool   // with prompt tokens
 }
 
-// Steps that are alike, added up: the work of all ranks together.
+// Steps is a sum over similar steps: the work of all ranks together.
 type Steps struct {
 	Steps                                 uint64
 	Seconds                               float64
 	Decode, Context, PromptTokens, Before uint64
 }
 
-// Mean step of these: seconds, requests that got a token, context of one of them, prompt tokens, and what was cached before these.
+// Mean step: seconds, requests that got a token, context of one of them, prompt tokens, and cached tokens before these.
 func (s Steps) Mean() (seconds float64, decode, context, prefill, before int) {
 	if s.Steps == 0 {
 		return 0, 0, 0, 0, 0
@@ -63,7 +63,7 @@ func (s Steps) Mean() (seconds float64, decode, context, prefill, before int) {
 	return s.Seconds / float64(s.Steps), per(s.Decode, s.Steps), per(s.Context, s.Decode), per(s.PromptTokens, s.Steps), per(s.Before, s.PromptTokens)
 }
 
-// wrong says what of a report cannot be right; "" if nothing is.
+// wrong returns what is implausible in a report; "" if nothing.
 func wrong(world string, r *tangramv1.TelemetryReport) string {
 	switch {
 	case r == nil:
@@ -97,14 +97,14 @@ func wrong(world string, r *tangramv1.TelemetryReport) string {
 	return ""
 }
 
-// mostOctaves of the tokens of a step: more than any world computes at a time.
+// mostOctaves of the tokens of a step: more than any world computes in one.
 const mostOctaves = 32
 
 func wrongLoad(l *tangramv1.Load) string {
 	t := l.GetTelemetry()
 	switch {
 	case t == nil:
-		return "" // it told nothing yet
+		return "" // no report yet
 	case l.KvFreePages > l.KvPages:
 		return fmt.Sprintf("%d of %d pages are free", l.KvFreePages, l.KvPages)
 	case t.Decoding > l.Running:
@@ -124,10 +124,10 @@ func wrongLoad(l *tangramv1.Load) string {
 	return ""
 }
 
-// time says whether it is one: finite, and not below 0.
+// time reports whether v is a valid time: finite, and not below 0.
 func time(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 
-// of a rank's counters, those that add up over ranks.
+// of returns a rank's counters that add up over ranks.
 func of(t *tangramv1.RankTelemetry) Counters {
 	return Counters{Arrived: t.GetArrived(), PromptTokens: t.GetPromptTokens(), ReusedTokens: t.GetReusedTokens(), Finished: t.GetFinished(),
 		OutputTokens: t.GetOutputTokens(), PrefillTokens: t.GetPrefillTokens(), DecodeTokens: t.GetDecodeTokens(), Steps: t.GetSteps(),
@@ -138,13 +138,13 @@ func ofGateway(r *tangramv1.TelemetryReport) Counters {
 	return Counters{Sent: r.Arrived, Answered: r.Answered, Failed: r.Failed, Left: r.Left, Written: r.OutputTokens}
 }
 
-// fields of counters that are whole numbers.
+// fields returns the integer counters.
 func (c *Counters) fields() []*uint64 {
 	return []*uint64{&c.Arrived, &c.PromptTokens, &c.ReusedTokens, &c.Finished, &c.OutputTokens, &c.PrefillTokens, &c.DecodeTokens,
 		&c.Steps, &c.PacedSteps, &c.Overruns, &c.Cut, &c.Sent, &c.Answered, &c.Failed, &c.Left, &c.Written}
 }
 
-// since what was counted before; false if one shrank.
+// since returns the growth since an earlier count; false if a counter shrank.
 func (c Counters) since(before Counters) (Counters, bool) {
 	now, was := c.fields(), before.fields()
 	for i := range now {
@@ -157,7 +157,7 @@ func (c Counters) since(before Counters) (Counters, bool) {
 	return c, c.StepSeconds >= 0
 }
 
-// plus others.
+// plus adds others.
 func (c Counters) plus(o Counters) Counters {
 	now, more := c.fields(), o.fields()
 	for i := range now {

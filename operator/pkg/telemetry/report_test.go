@@ -12,7 +12,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// one gateway and one rank, which tell something that can be right.
+// fine is a valid report of one gateway and one rank.
 func fine(at float64) *tangramv1.TelemetryReport {
 	return &tangramv1.TelemetryReport{World: "w", Gateway: "g", Incarnation: 1, At: at, Epoch: 4, Arrived: 9, Answered: 5, Failed: 1, Left: 1, OutputTokens: 50,
 		Latencies: []*tangramv1.LatencyCell{{First: 3, Between: -20, Requests: 5, Tokens: 50}},
@@ -68,7 +68,7 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 		_, err := m.Take(1, []Read{{Gateway: "10.0.0.1", Report: r}})
 		require.Error(t, err, want)
 		text := err.Error()
-		text = strings.Join(strings.Fields(text), " ") // the wire's own text has one or two blanks
+		text = strings.Join(strings.Fields(text), " ") // the wire's own text has one or two spaces
 		require.Contains(t, text, strings.TrimSpace(want))
 		require.Contains(t, text, "10.0.0.1", "who said so")
 		s, err := m.Take(2, []Read{{Gateway: "10.0.0.1", Report: fine(2)}})
@@ -135,7 +135,7 @@ func TestSilenceIsTold(t *testing.T) {
 	require.Equal(t, Gauges{Running: 3, Decoding: 2, Waiting: 1, QueuedTokens: 11, ContextTokens: 12, GeneratedTokens: 13, ReservedTokens: 14, WaitingTokens: 15,
 		QueueAge: 1.5, KVPages: 10, KVFree: 4, Ranks: 3, Silent: 2}, s.Gauges)
 
-	// Another gateway hears them, and knows of a newer epoch, of which one is no member. What it did not hear yet, the first one did.
+	// Gateway h reports a newer epoch, of which "gone" is no member. Gateways k and a have no data of "late" yet.
 	other := fine(50)
 	other.Gateway, other.Epoch, other.Unassigned, other.UnassignedAgeSeconds = "h", 5, 2, 9
 	other.Ranks = append(other.Ranks, &tangramv1.RankReport{Member: "late", Rank: 1, Load: proto.CloneOf(other.Ranks[0].Load)})
@@ -158,7 +158,7 @@ func TestSilenceIsTold(t *testing.T) {
 	require.Zero(t, s.Gauges.Silent)
 }
 
-// What is told of ranks is told in their order.
+// Problems of ranks are in the order of the ranks.
 func TestProblemsHaveAnOrder(t *testing.T) {
 	for range 20 {
 		m := NewMerger("w")
@@ -185,7 +185,7 @@ func TestProblemsHaveAnOrder(t *testing.T) {
 	}
 }
 
-// What is at the edge of what can be right.
+// Values at the limits of a valid report.
 func TestFineReports(t *testing.T) {
 	r := fine(1)
 	l := r.Ranks[0].Load

@@ -5,27 +5,27 @@ import (
 	"fmt"
 )
 
-// ErrNotKept says that what was read then is not known any more, and never will be.
+// ErrNotKept reports that those readings are no longer stored.
 var ErrNotKept = errors.New("telemetry: the readings are no longer kept")
 
-// Window is what some last seconds said.
+// Window is the sum over the last seconds.
 type Window struct {
-	Seconds  float64 // that it covers
+	Seconds  float64 // covered
 	Grown    Counters
 	Answers  Latencies
 	Steps    map[StepKey]Steps
 	Readings int
-	// The longest of its samples.
+	// Maxima over its samples.
 	LongestGap, Silence float64
 }
 
-// History of samples, as far back as somebody may ask.
+// History of samples, of a fixed number of seconds.
 type History struct {
 	keep    float64
 	samples []*Sample
 }
 
-// NewHistory keeps so many seconds.
+// NewHistory keeps the last `keep` seconds.
 func NewHistory(keep float64) (*History, error) {
 	if !(keep > 0) || !time(keep) {
 		return nil, fmt.Errorf("telemetry: invalid history length %v s", keep)
@@ -47,7 +47,7 @@ func (h *History) Add(s *Sample) error {
 	return nil
 }
 
-// Last sample; nil: there is none.
+// Last returns the newest sample; nil: there is none.
 func (h *History) Last() *Sample {
 	if n := len(h.samples); n > 0 {
 		return h.samples[n-1]
@@ -55,8 +55,8 @@ func (h *History) Last() *Sample {
 	return nil
 }
 
-// Window of the last so many seconds before now, in whole readings. The error says that nothing is known of them: no reading that
-// another one precedes, or the last one is older than stale.
+// Window of the last `seconds` before now, in whole readings. It fails without data: no reading has an earlier one, or
+// the last one is older than stale.
 func (h *History) Window(now, seconds, stale float64) (*Window, error) {
 	last := h.Last()
 	switch {
@@ -81,7 +81,8 @@ func (h *History) Window(now, seconds, stale float64) (*Window, error) {
 	return w, nil
 }
 
-// Between two moments: of the readings after the one, up to the first that is not before the other. The error says that not all of it is known.
+// Between covers the readings after `from`, up to the first one at or after `to`. It fails if some of the data is
+// missing.
 func (h *History) Between(from, to float64) (*Window, error) {
 	last := h.Last()
 	switch {
@@ -105,7 +106,7 @@ func (h *History) Between(from, to float64) (*Window, error) {
 	return w, nil
 }
 
-// add what a sample says.
+// add a sample.
 func (w *Window) add(s *Sample) {
 	w.Readings++
 	w.Seconds += s.Seconds
@@ -118,10 +119,10 @@ func (w *Window) add(s *Sample) {
 	}
 }
 
-// TokensPerSecond that clients were given.
+// TokensPerSecond delivered to clients.
 func (w *Window) TokensPerSecond() float64 { return float64(w.Grown.Written) / w.Seconds }
 
-// Goodput is answers and tokens per second that were surely within an SLO.
+// Goodput is responses and tokens per second that were surely within an SLO.
 func (w *Window) Goodput(s SLO) (answers, tokens float64) {
 	a := w.Answers.Attainment(s)
 	return float64(a.Within) / w.Seconds, float64(a.Tokens) / w.Seconds

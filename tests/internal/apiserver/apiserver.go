@@ -1,5 +1,5 @@
-// Package apiserver starts a real kube-apiserver with its etcd, for tests that ask it what it
-// accepts. The programs are links to the multi-call Kubernetes binary build/bin/kube.
+// Package apiserver starts a real kube-apiserver with its etcd, for tests that query it. The programs are links to the
+// multi-call Kubernetes binary build/bin/kube.
 package apiserver
 
 import (
@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// Server is a running control plane. Nothing runs beside it: no scheduler, controller or kubelet.
+// Server is a running control plane without scheduler, controllers and kubelet.
 type Server struct {
-	// Config of an administrator.
+	// Config is an administrator's.
 	Config *rest.Config
 
 	env        *envtest.Environment
@@ -28,7 +28,8 @@ type Server struct {
 	kubeconfig string
 }
 
-// Root of the repository, for a test anywhere in it: programs are built with -trimpath and do not know their source's folder.
+// Root returns the repository's root for any test: programs are built with -trimpath and do not know their source
+// folder.
 func Root() string {
 	start, err := os.Getwd()
 	if err != nil {
@@ -75,12 +76,12 @@ func (s *Server) Stop() error {
 // Kubeconfig is the path of an administrator's kubeconfig.
 func (s *Server) Kubeconfig() string { return s.kubeconfig }
 
-// Kubectl runs kubectl as an administrator. The error holds what kubectl wrote to stderr.
+// Kubectl runs kubectl as an administrator. The error has kubectl's stderr.
 func (s *Server) Kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
 	kubectl := filepath.Join(s.env.ControlPlane.APIServer.Path, "..", "kubectl")
 	command := exec.CommandContext(ctx, kubectl, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
 	command.Stdin = strings.NewReader(stdin)
-	// kubectl caches discovery in its home; a server's address comes back with other contents.
+	// kubectl caches discovery in its home; a later server may have the same address and other contents.
 	command.Env = append(os.Environ(), "HOME="+s.folder, "KUBECACHEDIR="+s.folder)
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
@@ -122,8 +123,8 @@ func (s *Server) writeKubeconfig() error {
 	return os.WriteFile(s.kubeconfig, kubeconfig, 0o600)
 }
 
-// assets is a folder with etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS, or links to
-// build/bin/kube that are made here when they are missing.
+// assets returns a folder with etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS, or links to build/bin/kube, made
+// here if missing.
 func assets() (string, error) {
 	if folder := os.Getenv("KUBEBUILDER_ASSETS"); folder != "" {
 		return folder, nil

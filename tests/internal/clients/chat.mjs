@@ -1,4 +1,4 @@
-// The official OpenAI client for Node against a world whose model says what it is told to (clients.go): chat.mjs URL MODEL, with NODE_PATH of build/clients.
+// The official OpenAI client for Node against a world with scripted answers (clients.go): chat.mjs URL MODEL, with NODE_PATH of build/clients.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -47,7 +47,7 @@ assert.equal(response.output_text, LIST);
 await assert.rejects(ask("list", { guided_json: {} }), (error) => error instanceof OpenAI.BadRequestError && error.param === "guided_json");
 await assert.rejects(client.chat.completions.create({ model: "another", messages: said("list") }), (error) => error instanceof OpenAI.NotFoundError && error.code === "model_not_found");
 
-// A client that leaves in the middle of a stream is no error to anyone.
+// A client that disconnects in the middle of a stream causes no error for others.
 const left = await ask("list", { stream: true });
 for await (const chunk of left) {
   if (chunk.choices[0]?.delta.content) break;

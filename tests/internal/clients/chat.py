@@ -1,4 +1,4 @@
-"""The official OpenAI client against a world whose model says what it is told to (clients.go): chat.py URL MODEL."""
+"""The official OpenAI client against a world with scripted answers (clients.go): chat.py URL MODEL."""
 
 import sys
 

@@ -1,4 +1,4 @@
-// Package clients runs the clients of text that people use against a world whose model says what it is told to.
+// Package clients runs popular text clients against a world with scripted answers.
 package clients
 
 import (
@@ -9,17 +9,18 @@ import (
 	"path/filepath"
 )
 
-// Scripts are the answers that the clients expect, as harness.Scripted takes them.
+// Scripts are the answers that the clients expect, for harness.Scripted.
 var Scripts = []string{"greeting=Quick brown foxes 🏳️‍🌈. 今日は, 한국어!", `weather=<tool_call>{"name":"get_weather","arguments":{"city" :"Paris"}}</tool_call>`,
 	"list=one two three four five six seven eight nine ten"}
 
-// ToolParser is vLLM's, of the calls of tools in Scripts.
+// ToolParser is vLLM's parser of the tool calls in Scripts.
 const ToolParser = "hermes"
 
-// All of them: OpenAI's for Python and for Node, litellm and Anthropic's for Python. Each is a program with an interpreter.
+// All lists the clients: OpenAI's for Python and for Node, litellm and Anthropic's for Python. Each is a program with
+// an interpreter.
 var All = [][2]string{{"build/vllm/bin/python", "chat.py"}, {"node", "chat.mjs"}, {"build/vllm/bin/python", "other.py"}}
 
-// Run one to its end. The error has what it said. `root` of the repository, where `make vllm-setup` was run.
+// Run runs one client to its end. The error has its output. `root` is the repository, where `make vllm-setup` was run.
 func Run(ctx context.Context, root string, client [2]string, url, model string) error {
 	root, err := filepath.Abs(root)
 	if err != nil {

@@ -1,10 +1,11 @@
-"""litellm and Anthropic's client against a world whose model says what it is told to (clients.go): other.py URL MODEL, with PYTHONPATH of build/clients."""
+"""litellm and Anthropic's client against a world with scripted answers (clients.go): other.py URL MODEL, with
+PYTHONPATH of build/clients."""
 
 import json
 import os
 import sys
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network for prices
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it downloads prices
 
 import anthropic
 import litellm

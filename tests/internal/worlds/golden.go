@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Golden is what Hugging Face transformers computed, greedily in fp32 (e2e/model/make_golden.py).
+// Golden has the results of Hugging Face transformers, greedy in fp32 (e2e/model/make_golden.py).
 type Golden struct {
 	Checkpoint map[string]string `json:"checkpoint_sha256"`
 	Cases      []GoldenCase      `json:"cases"`
@@ -21,7 +21,7 @@ type GoldenCase struct {
 	Tokens []uint32 `json:"tokens"`
 }
 
-// ReadGolden of a preset.
+// ReadGolden reads the golden file of a preset.
 func ReadGolden(t *testing.T, preset string) Golden {
 	t.Helper()
 	wire, err := os.ReadFile(filepath.Join(Root, "e2e/model/golden", preset+".json"))

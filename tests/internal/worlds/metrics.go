@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Metrics that a process gives now: counters and gauges by name, summed over their labels.
+// Metrics returns a process's present counters and gauges by name, summed over their labels.
 func Metrics(ctx context.Context, url string) (map[string]float64, error) {
 	families, err := read(ctx, url)
 	if err != nil {
@@ -25,7 +25,7 @@ func Metrics(ctx context.Context, url string) (map[string]float64, error) {
 	return out, nil
 }
 
-// CounterBy a label: what a counter gives now, summed by the values of the label.
+// CounterBy returns a counter's present values, summed by the values of a label.
 func CounterBy(ctx context.Context, url, name, label string) (map[string]float64, error) {
 	families, err := read(ctx, url)
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tier of this run is environment variable TIER, which tests/stages.py sets: "test" (what CI runs), "check" or "nightly". Tests that are
-// run by hand belong to "check".
+// The tier of this run is environment variable TIER, which tests/stages.py sets: "test" (in CI), "check" or "nightly".
+// Tests that are run by hand belong to "check".
 
-// IsCI reports whether `make test` runs: a fixed, small set of cases that no limit of the clock decides.
+// IsCI reports whether `make test` runs: a fixed, small set of cases that do not depend on the clock.
 func IsCI() bool { return os.Getenv("TIER") == "test" }
 
-// IsNightly reports whether `make nightly` runs: every case, however long it takes.
+// IsNightly reports whether `make nightly` runs: every case, whatever its duration.
 func IsNightly() bool { return os.Getenv("TIER") == "nightly" }
 
 // Cases returns the first n cases in `make test`, and all of them elsewhere.

@@ -1,4 +1,4 @@
-// Package worlds is what tests over worlds of real processes share.
+// Package worlds has the common code of tests over worlds of real processes.
 package worlds
 
 import (
@@ -17,20 +17,21 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Root of the repository, as the tests of a folder of tests/ see it.
+// Root is the repository, relative to a folder of tests/.
 const Root = "../.."
 
-// Hang is the limit of every wait for something that must happen: only a hang takes this long, however slow the machine is.
+// Hang is the limit of every wait for a required event: only a hang takes this long, however slow the machine is.
 const Hang = 3 * time.Minute
 
-// Limits where no test is about them. A killed process is noticed by its closed connections, and a slow one must not be taken for dead.
+// Timeouts of tests that do not test them. Closed connections reveal a killed process, and a slow one must not be taken
+// for dead.
 const (
-	patient  = time.Minute      // of engines with a silent peer
-	reattach = 10 * time.Second // of the operator with an engine that may come back: many repairs take as long
+	patient  = time.Minute      // of engines with an unresponsive peer
+	reattach = 10 * time.Second // of the operator with an engine that may reattach: many repairs take this long
 )
 
-// Start a world with its files in build/walk; it ends with the test. Options.Dir is what the folder's name ends with,
-// for a test with several.
+// Start starts a world with its files in build/walk; it ends with the test. Options.Dir is appended to the folder's
+// name, for a test with several worlds.
 func Start(t *testing.T, o harness.Options) *harness.World {
 	t.Helper()
 	o.Root, o.Dir = Root, filepath.Join(Root, "build/walk", t.Name()+o.Dir)
@@ -47,7 +48,8 @@ func Start(t *testing.T, o harness.Options) *harness.World {
 	return w
 }
 
-// StartTiny is a world of the tiny preset: 10 experts, 6 granules, 6 query heads. A mode switch of its three layers is one flip, unless o says otherwise.
+// StartTiny starts a world of the tiny preset: 10 experts, 6 granules, 6 query heads. A mode switch of its three layers
+// is one flip, unless o says otherwise.
 func StartTiny(t *testing.T, o harness.Options) *harness.World {
 	t.Helper()
 	var err error
@@ -63,7 +65,8 @@ func StartTiny(t *testing.T, o harness.Options) *harness.World {
 	return Start(t, o)
 }
 
-// StartDeep is a world of the deep preset: 24 layers of 32 experts, and two spare banks, so that a mode switch takes 12 flips.
+// StartDeep starts a world of the deep preset: 24 layers of 32 experts, and two spare banks, so a mode switch takes 12
+// flips.
 func StartDeep(t *testing.T, o harness.Options) *harness.World {
 	t.Helper()
 	var err error
@@ -72,7 +75,7 @@ func StartDeep(t *testing.T, o harness.Options) *harness.World {
 	return Start(t, o)
 }
 
-// Apply a shape by the driver.
+// Apply applies a shape with the driver.
 func Apply(t *testing.T, w *harness.World, ranks int, mode string, shapes ...string) *harness.Record {
 	t.Helper()
 	record, err := w.Apply(t.Context(), ranks, mode, shapes, nil)
@@ -80,12 +83,12 @@ func Apply(t *testing.T, w *harness.World, ranks int, mode string, shapes ...str
 	return record
 }
 
-// Client of the world's gateway.
+// Client returns a client of the world's gateway.
 func Client(w *harness.World) *load.Client {
 	return &load.Client{URL: w.URL(), Model: w.Model(), HTTP: &http.Client{}}
 }
 
-// NewTrace of the demo's requests.
+// NewTrace makes a trace of the demo's requests.
 func NewTrace(t *testing.T, seed uint64, span time.Duration) *load.Trace {
 	t.Helper()
 	trace, err := load.NewTrace(seed, span)
@@ -93,7 +96,7 @@ func NewTrace(t *testing.T, seed uint64, span time.Duration) *load.Trace {
 	return trace
 }
 
-// Answers of the first requests of a trace.
+// Answers returns the results of a trace's first requests.
 func Answers(t *testing.T, w *harness.World) []*load.Result {
 	t.Helper()
 	results := Client(w).Repeat(t.Context(), NewTrace(t, 7, time.Minute), 4, 4)
@@ -104,7 +107,7 @@ func Answers(t *testing.T, w *harness.World) []*load.Result {
 	return results
 }
 
-// RequireSame tokens and logit hashes, and no error.
+// RequireSame requires equal tokens and logit hashes, and no error.
 func RequireSame(t *testing.T, got, want []*load.Result) {
 	t.Helper()
 	require.Len(t, got, len(want))
@@ -115,7 +118,7 @@ func RequireSame(t *testing.T, got, want []*load.Result) {
 	}
 }
 
-// Status of all agents.
+// Status returns the status of all agents.
 func Status(t *testing.T, w *harness.World) []*tangramv1.StatusResponse {
 	t.Helper()
 	all, err := w.Status(t.Context())
@@ -123,8 +126,8 @@ func Status(t *testing.T, w *harness.World) []*tangramv1.StatusResponse {
 	return all
 }
 
-// RequireUnmoved demands the same layout in force, the same pieces in the same places, the same
-// memory mapped, and no rank in the middle of anything.
+// RequireUnmoved requires the same active layout, the same pieces in the same places, the same mapped memory, and idle
+// ranks.
 func RequireUnmoved(t *testing.T, got, want []*tangramv1.StatusResponse) {
 	t.Helper()
 	require.Len(t, got, len(want))
@@ -143,7 +146,7 @@ func RequireUnmoved(t *testing.T, got, want []*tangramv1.StatusResponse) {
 	}
 }
 
-// Audit demands that every pool adds up, and each rank has exactly the memory that its layout says.
+// Audit requires that every pool adds up, and that each rank has exactly the memory of its layout.
 func Audit(t *testing.T, w *harness.World, ranks int) {
 	t.Helper()
 	members := 0

@@ -1,24 +1,23 @@
 /* The engine's side of a world: C ABI, no exceptions cross it, one thread per client. The
- * library has one of its own, which maps and unmaps: no call of a step waits for page tables,
- * and what a step reads stays where it is. It does not live on in a child after fork.
+ * library has its own thread, which maps and unmaps: no call of a step waits for page tables,
+ * and memory that a step reads stays in place. That thread does not exist in a child after fork.
  *
- * Order of life: tg_attach -> poll until TG_EVENT_FLIPPED (first layout) -> steps. At
+ * Order of calls: tg_attach -> poll until TG_EVENT_FLIPPED (first layout) -> steps. At
  * the boundary of every step: tg_poll, tg_gate_vote, exchange votes with the members
- * in the control exchange, tg_gate_decide; on TG_GATE_GO carry the KV (tg_kv_plan in
+ * in the control exchange, tg_gate_decide; on TG_GATE_GO migrate the KV (tg_kv_plan in
  * kv_plan.h, tg_kv_byte_moves_of in kv_format.h, tg_kv_pull), then tg_gate_commit; at the end
  * of the step tg_step_done.
  *
- * It knows nothing of any engine: tensors are byte ranges, KV is byte ranges, pieces
+ * It does not depend on any engine: tensors are byte ranges, KV is byte ranges, pieces
  * are named by (layer, expert, granules).
  *
  * Versions. Members are only ever added at the end of a struct, after its last byte.
  *   - A struct that the caller allocates begins with struct_size, which the caller sets
- *     (TG_INIT does). The library reads and writes no more than that, and what it does not
- *     know of a longer one it leaves alone. A size without the members marked "needed"
- *     is TG_INVALID.
+ *     (TG_INIT does). The library reads and writes only that many bytes, and leaves members
+ *     that it does not know alone. A size without the members marked "needed" is TG_INVALID.
  *   - A struct that the library allocates begins with struct_size, which the library sets:
- *     a member is there if TG_HAS says so.
- *   - The elements of an array lie as far apart as its container says: TG_AT finds them.
+ *     TG_HAS tests for a member.
+ *   - The container of an array has the distance between its elements: TG_AT uses it.
  * So an engine runs with an older and with a newer library of the same soname.
  */
 #ifndef TANGRAM_CLIENT_H_
@@ -46,10 +45,10 @@ constexpr T tg_init() {
 #define TG_INIT(type) \
   { .struct_size = sizeof(type) }
 #endif
-/* Element i of an array of `type` whose elements lie `size` bytes apart. */
+/* Element i of an array of `type` whose elements are `size` bytes apart. */
 #define TG_AT(type, array, size, i) \
   ((const type*)(const void*)((const char*)(array) + (size_t)(size) * (size_t)(i)))
-/* Whether *pointer, which a library filled, has the member: an older one did not know it. */
+/* Whether *pointer, which a library filled, has the member: an older library lacks it. */
 #define TG_HAS(type, pointer, member) \
   ((pointer)->struct_size >= offsetof(type, member) + sizeof((pointer)->member))
 
@@ -58,31 +57,31 @@ typedef struct tg_client tg_client;
 typedef enum {
   TG_OK = 0,
   TG_AGAIN = 1,        /* nothing to do now */
-  TG_REFUSED = 2,      /* the agent said no; the error says why */
+  TG_REFUSED = 2,      /* the agent rejected the call; the error has the reason */
   TG_DISCONNECTED = 3, /* the agent is gone; memory stays mapped */
   TG_INVALID = 4,      /* the caller's mistake, or an agent of another version */
   TG_NO_ROOM = 5,      /* the KV has no room in the target (kv_plan.h): tg_gate_decline */
   TG_LATER = 6,        /* tg_kv_staged: not now */
 } tg_code;
 
-/* Wherever a tg_error* is taken it may be NULL. One that is too small for a message of one
- * character makes the call TG_INVALID, which nobody can say in words then. */
+/* Any tg_error* may be NULL. If one is too small for a message of one character, the call returns
+ * TG_INVALID without a message. */
 typedef struct {
   size_t struct_size;
   tg_code code;
-  char message[500]; /* always terminated; cut to what fits */
+  char message[500]; /* always terminated; cut if too long */
 } tg_error;
 
-/* How pieces lie in their slabs (tangram.v1.SlabFormat), as bits. */
+/* The order of a piece's bytes in its slab (tangram.v1.SlabFormat), as bits. */
 enum {
   TG_SLAB_GRANULE_MAJOR = 1, /* granule after granule: gate rows, up rows, down columns */
   TG_SLAB_ROW_MAJOR = 2,     /* as in the checkpoint: tg_section after tg_section */
 };
 
-/* A part of a granule. A slab of n granules that is row-major has of each section, one after
- * another, `lines` lines of n * bytes bytes; granule g of them (the piece's first is 0) is bytes
+/* A part of a granule. A row-major slab of n granules has the sections one after another. Each
+ * section has `lines` lines of n * bytes bytes. Granule g of them (the piece's first is 0) is bytes
  * g * bytes to (g + 1) * bytes of each line. gate_proj and up_proj of a piece are one line each, as
- * their rows lie side by side; down_proj has a line for each row. */
+ * their rows are adjacent; down_proj has a line for each row. */
 typedef struct {
   uint64_t lines;
   uint64_t bytes;
@@ -94,23 +93,23 @@ typedef struct {
   const char* token;       /* needed; content of the pod's token file */
   uint32_t device;         /* which of the pod's ranks, from 0 */
   uint32_t kv_block_tokens;
-  const char* mesh_endpoint; /* where other engines reach this one, host:port */
-  const char* frontend;      /* where gateways reach this one, host:port */
-  /* What the engine can compute. The agent refuses layouts beyond it. */
-  int even_shards_only;    /* only widths that divide the granules */
+  const char* mesh_endpoint; /* address for other engines, host:port */
+  const char* frontend;      /* address for gateways, host:port */
+  /* The engine's capabilities. The agent rejects layouts beyond them. */
+  int even_shards_only;    /* only group sizes that divide the granules */
   int mixed_layouts;       /* layers of different sharding in one step */
   int attention_data_only; /* never a request's heads split over ranks: t = 1 */
   uint32_t slab_formats;   /* TG_SLAB_* or'ed; 0: TG_SLAB_GRANULE_MAJOR */
-  /* Where memory is a GPU's: its driver, by a name that the loader finds or by a path; NULL:
+  /* For memory of a GPU: its driver, as a name that the loader finds or as a path; NULL:
    * libcuda.so.1. */
   const char* cuda_driver;
-  /* What must be the same at all engines of a world, or one does not join it: "name=value", a line
-   * each (engine, version, max_batch_tokens, ...); the KV block and the checkpoint are compared
-   * without. NULL: none. */
+  /* Settings that must be the same at all engines of a world; an engine with others does not join.
+   * "name=value" lines (engine, version, max_batch_tokens, ...). The KV block and the checkpoint
+   * are compared without this. NULL: none. */
   const char* settings;
 } tg_options;
 
-/* What stays for the life of the client. Pointers are owned by it. */
+/* Constant for the life of the client, which owns the pointers. */
 typedef struct {
   size_t struct_size;
   const char* world;
@@ -127,14 +126,14 @@ typedef struct {
   uint64_t kv_bytes;
   const void* dense; /* dense region, read only */
   uint64_t dense_bytes;
-  uint32_t slab_format;         /* TG_SLAB_*: how pieces lie */
+  uint32_t slab_format;         /* TG_SLAB_* */
   uint32_t kv_head_token_bytes; /* K and V of one token, one KV head, one layer */
   const tg_section* sections;   /* section_size apart; NULL unless slabs are row-major */
   size_t section_count, section_size;
-  /* Whose memory weights and KV are: "host"; "cuda": of a GPU, by addresses of its primary context,
-   * which processors do not reach. */
+  /* The kind of memory of weights and KV: "host"; "cuda": a GPU's, with addresses of its primary
+   * context, which CPUs cannot access. */
   const char* platform;
-  uint64_t page_bytes; /* it is mapped in multiples of so many */
+  uint64_t page_bytes; /* memory is mapped in multiples of this */
 } tg_model;
 
 typedef struct {
@@ -142,24 +141,24 @@ typedef struct {
   uint32_t dtype;   /* tangram.v1.DType */
   uint32_t rank;    /* number of dimensions */
   uint64_t shape[4];
-  const void* data; /* row-major, in the dense region; valid once a layout is in force */
+  const void* data; /* row-major, in the dense region; valid once a layout is active */
 } tg_tensor;
 
-/* A piece that lies on some rank of the layout. */
+/* A piece on some rank of the layout. */
 typedef struct {
   uint32_t rank;
   uint32_t granule_start;
   uint32_t granule_count;
-  const void* data; /* where it lies if rank is mine, else NULL */
+  const void* data; /* its address if rank is mine, else NULL */
 } tg_piece;
 
-/* One expert of one layer: `replicas` alternatives; alternative a is
- * pieces[a * shards .. a * shards + shards), which together hold every granule. */
+/* One expert of one layer: `replicas` copies; copy a is pieces[a * shards .. a * shards + shards),
+ * which together hold every granule. */
 typedef struct {
   uint32_t replicas;
   uint32_t shards;
-  const tg_piece* pieces; /* tg_maps.piece_size apart; those of a layer lie side by side, in order
-                             of expert, so that they can be copied at once */
+  const tg_piece* pieces; /* tg_maps.piece_size apart; those of a layer are adjacent, in order
+                             of expert, so that one copy can take them all */
 } tg_expert;
 
 typedef struct {
@@ -187,15 +186,15 @@ typedef struct {
   const char* const* mesh;      /* [world_size] endpoints of the engines */
   const char* const* frontends; /* [world_size] */
   const tg_layer_map* layers;   /* [model.layers], layer_size apart */
-  const char* const* pods;      /* [world_size] that the members are in */
+  const char* const* pods;      /* [world_size], the pods of the members */
   size_t layer_size, expert_size, piece_size, group_size;
 } tg_maps;
 
 typedef enum {
   TG_EVENT_NONE = 0,
   TG_EVENT_PREPARE = 1, /* build the communicator of `target`, then tg_prepared */
-  TG_EVENT_ABORT = 2,   /* the attempt is over; drop what was built for it */
-  TG_EVENT_FLIPPED = 3, /* flipped by the agents: tg_maps_current is new */
+  TG_EVENT_ABORT = 2,   /* the attempt has ended; drop its communicator */
+  TG_EVENT_FLIPPED = 3, /* the agents flipped: tg_maps_current is new */
 } tg_event_kind;
 
 typedef struct {
@@ -204,13 +203,13 @@ typedef struct {
   uint64_t attempt;   /* needed */
   uint64_t target_epoch;
   int joining, leaving;
-  int repair;            /* nobody steps until it is flipped by the agents */
+  int repair;            /* no engine steps until the agents have flipped it */
   const tg_maps* target; /* PREPARE: piece data pointers are NULL until the flip */
-  uint64_t pause_steps;  /* PREPARE: 1: compute no step until the attempt is over */
+  uint64_t pause_steps;  /* PREPARE: 1: compute no step until the attempt has ended */
 } tg_event;
 
-/* The vote of a step: equal votes of all members of the epoch are the only way to flip.
- * Engines send it to each other: it never changes. */
+/* The vote of a step: equal votes of all members of the epoch are the only way to flip. Engines
+ * send it to each other, so it never changes. */
 typedef struct {
   uint64_t epoch; /* current epoch, or the target's when armed */
   uint64_t hash;  /* first 8 bytes of the target hash; 0 when not armed */
@@ -230,7 +229,7 @@ typedef struct {
   uint64_t kv_pages, kv_free_pages, kv_reserved_tokens, running, waiting;
 } tg_engine_stats;
 
-/* Of the library, e.g. "1.0.0". */
+/* The version of the library, e.g. "1.0.0". */
 const char* tg_version(void);
 
 /* Connects, authenticates, maps KV and control. *out is set on TG_OK only. */
@@ -242,99 +241,97 @@ size_t tg_dense_tensors(const tg_client* client, const tg_tensor** out, size_t* 
 /* NULL before the first layout. */
 const tg_maps* tg_maps_current(const tg_client* client);
 
-/* Takes what the agent sent. Waits at most timeout_ms (0: not at all). Maps new slabs
- * and drops old ones by itself. TG_AGAIN with kind NONE: nothing. */
+/* Takes the agent's messages. Waits at most timeout_ms (0: not at all). The library maps new slabs
+ * and unmaps old ones itself. TG_AGAIN with kind NONE: no event. */
 tg_code tg_poll(tg_client* client, int timeout_ms, tg_event* event, tg_error* error);
-/* Readable when tg_poll may have something; to wait on together with others. Always the same. */
+/* Readable when tg_poll may have an event; for waiting with other descriptors. Never changes. */
 int tg_poll_fd(const tg_client* client);
 tg_code tg_prepared(tg_client* client, uint64_t attempt, int ok, const char* message,
                     tg_error* error);
 
 /* The vote of this rank for this step; latches if a flip is armed. */
 tg_vote tg_gate_vote(tg_client* client);
-/* The votes of all members (this rank among them), in rank order. STAY unlatches. */
+/* The votes of all members, including this rank, in rank order. STAY unlatches. */
 tg_gate tg_gate_decide(tg_client* client, const tg_vote* votes, size_t count);
-/* After GO: this rank cannot (KV does not fit). All members decide so on the same
- * data, or the world is broken. Unlatches. */
+/* After GO: this rank cannot flip (KV does not fit). All members must decide so on the same data,
+ * or the world breaks. Unlatches. */
 void tg_gate_decline(tg_client* client, const char* reason);
-/* The step is given up for good: an exchange broke. Withdraws the vote, unless keep_vote:
- * the others were told that everything is in place and may have flipped. From now on only
- * events count, until one says FLIPPED and tg_stopped is 0 again. Once for each step that is given
- * up: agents flip who stands still before it hears of that, and a second call would stop it in the
- * new epoch. */
+/* Abandons the step for good: an exchange broke. Withdraws the vote, unless keep_vote: this rank
+ * has confirmed its KV, and the others may have flipped. From now on only events count, until a
+ * FLIPPED event after which tg_stopped is 0. Call it once per abandoned step: the agents may flip a
+ * stopped rank before the engine learns of it, and a second call would stop it in the new epoch. */
 void tg_stop(tg_client* client, int keep_vote);
 int tg_stopped(const tg_client* client);
-/* What was found of a rank of the layout for which a step is given up. */
+/* Why a rank of the layout is reported as lost when a step is abandoned. */
 typedef enum {
   TG_GONE = 1,    /* its connection closed */
-  TG_SILENT = 2,  /* nothing came from it for as long as it may be silent */
-  TG_STUCK = 3,   /* it lives, and waited for somebody for too long */
-  TG_HOSTILE = 4, /* what it sent makes no sense */
-  TG_GAVE_UP = 5, /* it says that it gave the step up, or is in another one */
-  TG_TOLD = 6,    /* somebody else knows that it is gone */
+  TG_SILENT = 2,  /* no message and no heartbeat within the timeout */
+  TG_STUCK = 3,   /* alive, but waited too long for another rank */
+  TG_HOSTILE = 4, /* its message is malformed */
+  TG_GAVE_UP = 5, /* it reported that it abandoned the step, or is in another one */
+  TG_TOLD = 6,    /* another rank reported that it is gone */
 } tg_cause;
-/* What this rank was doing with it. */
+/* The operation with it. */
 typedef enum {
   TG_IN_VOTE = 1,
   TG_IN_DISPATCH = 2,
   TG_IN_COMBINE = 3,
-  TG_IN_EXCHANGE = 4, /* of a step, the engine's own */
+  TG_IN_EXCHANGE = 4, /* of a step, made by the engine itself */
   TG_IN_FLIP = 5,
 } tg_doing;
 typedef struct {
   uint32_t rank;
   uint32_t cause, doing; /* tg_cause, tg_doing */
-  uint32_t layer;        /* in dispatch and combine: the number among the layers with experts */
+  uint32_t layer;        /* in dispatch and combine: the ordinal among the layers with experts */
 } tg_missed;
-/* Before tg_stop: for whom the step is given up; the agent and the operator tell it on. Of more
- * than 8 the first are told. They lie missed_size apart (sizeof(tg_missed)). */
+/* Before tg_stop: the ranks because of which the step is abandoned, for the agent and the operator.
+ * Of more than 8 the first are reported. Elements are missed_size apart (sizeof(tg_missed)). */
 tg_code tg_missing(tg_client* client, const tg_missed* missed, size_t count, size_t missed_size,
                    tg_error* error);
 /* While stopped: the ranks of the layout that have no connection now. */
 void tg_unreachable(tg_client* client, const uint32_t* ranks, size_t count);
 
-/* After GO and the KV is in place. On TG_OK tg_maps_current is the new layout. */
+/* After GO, with the KV in place. On TG_OK tg_maps_current is the new layout. */
 tg_code tg_gate_commit(tg_client* client, tg_error* error);
-/* The same for an engine whose steps run on a device and go on beyond their calls: until done_fd
- * (an eventfd that the device's stream writes, a sync file; duplicated) is readable, nothing that
- * the layout before has is taken from its addresses. The transition does not end before that.
- * Once readable it stays so. */
+/* The same for an engine whose steps run on a device and outlast their calls. Memory of the
+ * previous layout stays mapped until done_fd is readable (an eventfd that the device's stream
+ * writes, a sync file; duplicated). The transition does not end before that. done_fd must stay
+ * readable. */
 tg_code tg_gate_commit_after(tg_client* client, int done_fd, tg_error* error);
-/* A joiner: a member of the target epoch has been seen to step in it. Waits until the
- * agent has the permit, then commits. */
+/* For a joiner, after it saw a member of the target epoch step in it. Waits until the agent has the
+ * permit, then commits. */
 tg_code tg_gate_join(tg_client* client, int timeout_ms, tg_error* error);
 
 /* Copies KV from other ranks into mine; returns when all of it is here. TG_AGAIN after two minutes:
- * it goes on, and tg_kv_staged tells of its end. Sources must not change before every rank
- * returned. The moves lie move_size apart (sizeof(tg_kv_move)). *bytes may be NULL. */
+ * it continues, and tg_kv_staged reports its end. Sources must not change before every rank has
+ * returned. Moves are move_size apart (sizeof(tg_kv_move)). *bytes may be NULL. */
 tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
                    uint64_t* bytes, tg_error* error);
 
-/* The same without waiting, a part at a time, so that an engine can send heartbeats to its peers
- * meanwhile. tg_kv_staged tells of its end. One at a time: TG_INVALID before it told of the one
- * before. The targets are the agent's until then, whatever becomes of the attempt. */
+/* The same without waiting, for a part at a time, so that an engine can send heartbeats to its
+ * peers meanwhile. tg_kv_staged reports its end. One at a time: TG_INVALID before the previous one
+ * has ended. The agent may write to the targets until then, even if the attempt ends. */
 tg_code tg_kv_begin(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
                     tg_error* error);
-/* The same for KV that a flip will want, while steps go on: from TG_EVENT_PREPARE on. What it
- * copies may change meanwhile; who says later that it did not (generations) may use it. */
+/* The same for KV ahead of a flip, while steps continue: from TG_EVENT_PREPARE on. The source may
+ * change meanwhile; use a copy only if its generation shows that it did not. */
 tg_code tg_kv_stage(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
                     tg_error* error);
-/* What became of the last tg_kv_begin or tg_kv_stage.
- * TG_AGAIN: it is under way, also after timeout_ms (0: does not wait). Any other code is its end;
- * TG_OK: all is here. TG_LATER: nothing was copied, since steps take longer than the agent lets
- * bytes make them; tg_kv_stage again at a later boundary. TG_INVALID where nothing was under way.
- * *bytes may be NULL. */
+/* The result of the last tg_kv_begin or tg_kv_stage. TG_AGAIN: it is in progress, also after
+ * timeout_ms (0: does not wait). Any other code is its end. TG_OK: all KV is here. TG_LATER: no
+ * bytes were copied, because steps take longer than the agent allows for copies; call tg_kv_stage
+ * again at a later boundary. TG_INVALID: none was in progress. *bytes may be NULL. */
 tg_code tg_kv_staged(tg_client* client, int timeout_ms, uint64_t* bytes, tg_error* error);
 
-/* One whole step of the current epoch is done. */
+/* One whole step of the current epoch has ended. */
 void tg_step_done(tg_client* client);
-/* Tokens this rank, as the source, routed to the expert. Adds up for ever. Any thread. */
+/* Counts tokens that this rank, as the source, routed to the expert. Never reset. Any thread. */
 void tg_count(tg_client* client, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
-/* Tokens this rank computed with its piece of the expert, whoever routed them: how even a
- * placement is in truth is told from these. Adds up for ever. Any thread. */
+/* Counts tokens that this rank computed with its piece of the expert, whichever rank routed them.
+ * These show how even a placement really is. Never reset. Any thread. */
 void tg_count_executed(tg_client* client, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
-/* The figures that the agent's status shows. Any thread. Members that the caller's struct lacks
- * are 0. */
+/* Reports the figures in the agent's status. Any thread. Members that the caller's struct lacks are
+ * 0. */
 tg_code tg_report(tg_client* client, const tg_engine_stats* stats, tg_error* error);
 
 #ifdef __cplusplus

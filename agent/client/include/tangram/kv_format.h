@@ -1,8 +1,8 @@
-/* How an engine keeps KV in its region, and the bytes that carry a KV plan out there.
+/* The format of an engine's KV in its region, and the byte moves of a KV plan.
  *
- * What tg_kv_plan moves are pages; which bytes these are only the engine knows. It describes its
- * KV in strides once, gives the plan page numbers of that description (tg_kv_page), and gets what
- * tg_kv_pull takes: runs of bytes, those that lie side by side as one.
+ * tg_kv_plan moves pages; only the engine knows their bytes. The engine describes its KV in
+ * strides once and uses that description's page numbers (tg_kv_page) in the plan. It gets byte
+ * ranges for tg_kv_pull, with adjacent ranges merged.
  *
  * Structs are versioned as in client.h.
  */
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* Elements of K and V. */
+/* The element types of K and V. */
 enum {
   TG_KV_F32 = 1,
   TG_KV_F16 = 2,
@@ -27,7 +27,7 @@ enum {
 /* The row of K of (layer, block, head, position) begins at
  *   offset + layer * layer_stride + block * block_stride + head * head_stride
  *          + position * token_stride
- * in the KV region, and that of V value_offset further; all in bytes. `block` is the engine's own
+ * in the KV region, and that of V value_offset further; all in bytes. `block` is the engine's
  * number (of a block table). An engine in whose pool a page may hold any head of any layer has 1
  * layer, 1 head, and a block per page. */
 typedef struct {
@@ -38,26 +38,25 @@ typedef struct {
   uint32_t key_width;   /* elements of a row of K, or of a latent (MLA) */
   uint32_t value_width; /* of a row of V; 0: latents, which have none */
   uint32_t reserved;    /* 0 */
-  uint64_t layer_stride, block_stride, head_stride; /* read where there are several */
+  uint64_t layer_stride, block_stride, head_stride; /* unused for a single layer, block or head */
   uint64_t token_stride, value_offset;
-  /* Not 0: the order within a page is the engine's own (packed for its kernels, say). Whole pages
-   * of so many bytes move, however little is filled; the two members before are 0. */
-  uint64_t whole_page_bytes; /* needed, as is all before it */
+  /* Not 0: the engine has its own order within a page (packed for its kernels, say). Whole pages of
+   * this many bytes move, even if partly filled; the two members before are 0. */
+  uint64_t whole_page_bytes; /* needed, as all members before it */
 } tg_kv_format;
 
-/* The page of the plan that is this head of this block of this layer. The pages of a block in
- * consecutive layers are blocks * heads apart: the stride of a strip. */
+/* The plan's page of this head of this block of this layer. The pages of a block in consecutive
+ * layers are blocks * heads apart: the stride of a strip. */
 static inline uint32_t tg_kv_page(const tg_kv_format* format, uint32_t layer, uint32_t block,
                                   uint32_t head) {
   return (layer * format->blocks + block) * format->heads + head;
 }
 
-/* TG_INVALID names the member that is wrong: rows or pages that overlap, or lie beyond a region of
- * so many bytes. */
+/* TG_INVALID names the wrong member: rows or pages that overlap, or exceed a region of kv_bytes. */
 tg_code tg_kv_format_check(const tg_kv_format* format, uint64_t kv_bytes, tg_error* error);
 
 /* A move of a plan with the pages that the target takes for it: `pages` of them, from target_page
- * on, each target_stride after the one before. One tg_kv_strip_move may be several, in parts. */
+ * on, target_stride apart. One tg_kv_strip_move may become several, in parts. */
 typedef struct {
   uint32_t source_rank; /* old numbering */
   uint32_t source_page, source_stride;
@@ -71,13 +70,13 @@ typedef struct {
   size_t moves;
   const tg_kv_move* move; /* move_size apart */
   size_t move_size;
-  uint64_t bytes; /* of all moves, those within the rank included */
+  uint64_t bytes; /* of all moves, including those within the rank */
 } tg_kv_byte_moves;
 
-/* The bytes of all copies, each once, for tg_kv_pull. `sources` by old rank, NULL for one that no
- * copy comes from; all must have rows as the target has, their strides may differ. Needs no client
- * and no agent; any thread; time and memory grow with the copies and the runs that they come to. An
- * engine that moves much gives the copies in parts, and pulls each. TG_INVALID: a copy is not
+/* The byte moves of all copies, each byte once, for tg_kv_pull. `sources` by old rank, NULL for one
+ * that no copy comes from; all must have the target's rows, but strides may differ. Needs no client
+ * and no agent; any thread. Time and memory grow with the copies and with the byte ranges that
+ * result. With many copies, pass them in parts, and pull each part. TG_INVALID: a copy is not
  * within the pages of a format. *out is set on TG_OK only and lives until tg_kv_byte_moves_free. */
 tg_code tg_kv_byte_moves_of(const tg_kv_format* const* sources, size_t source_count,
                             const tg_kv_format* target, const tg_kv_page_copy* copies, size_t count,

@@ -1,7 +1,7 @@
 """The engine's side of a Tangram world, in Python.
 
-A thin layer over ``libtangram_client.so`` by ctypes: what its functions do, and in which order an engine
-calls them, is told in ``tangram/client.h``. Weights and KV are not copied: a view is the agent's memory.
+A thin layer over ``libtangram_client.so`` by ctypes. ``tangram/client.h`` describes its functions and their order.
+Weights and KV are not copied: a view is the agent's memory.
 
     with Client.attach(socket, token, mesh_endpoint="10.0.0.1:7200") as client:
         event = client.poll(1000)

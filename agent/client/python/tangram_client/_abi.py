@@ -1,7 +1,7 @@
 """client.h, kv_plan.h and kv_format.h in ctypes: structs, the shared library, its functions.
 
-The structs are those of version 1. A newer library fills as much of them as they have, an older one
-leaves the rest at zero.
+The structs are those of version 1. A newer library fills these members only; an older one leaves those that it lacks
+at zero.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def sized(kind: type[S]) -> S:
 
 
 def array_at(kind: type[S], address: int | None, count: int, size: int) -> Iterator[S]:
-    """The elements of a library's array; they lie `size` bytes apart."""
+    """The elements of a library's array, which are `size` bytes apart."""
     if address:
         for i in range(count):
             yield kind.from_address(address + i * size)
@@ -315,6 +315,6 @@ lib = _declare(_load())
 
 
 def check(code: int, error: Error) -> None:
-    """Raises what a tg_code says, with the library's message."""
+    """Raises the class of a tg_code, with the library's message."""
     if code != 0:
         raise CLASSES.get(code, TangramError)(error.message.decode(errors="replace"))

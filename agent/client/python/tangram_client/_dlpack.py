@@ -1,4 +1,4 @@
-"""DLPack capsules by ctypes: the structs of dlpack.h 1.0, their deleters and the capsules' own."""
+"""DLPack capsules by ctypes: the structs of dlpack.h 1.0, their deleters and the capsules' destructors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _ManagedVersioned(ctypes.Structure):
     ]
 
 
-# What capsules and their consumers hold, by the struct's address: the struct, its shape, the memory.
+# Objects kept for capsules and their consumers, by the struct's address: the struct, its shape, the memory.
 _held: dict[int, tuple[Any, ...]] = {}
 
 
@@ -57,7 +57,7 @@ _deleter = _Deleter(_release)
 _api = ctypes.pythonapi
 _new = _api.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, [c_void_p, ctypes.c_char_p, c_void_p]
-# A capsule that is being destroyed is handed over as an address: a reference would bring it back.
+# A capsule that is being destroyed is passed as an address: a reference would resurrect it.
 _is_valid = _api.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [c_void_p, ctypes.c_char_p]
 _pointer = _api.PyCapsule_GetPointer
@@ -68,7 +68,7 @@ _NAME, _NAME_VERSIONED = b"dltensor", b"dltensor_versioned"
 
 
 def _destroy(capsule: int, names: Any = (_NAME, _NAME_VERSIONED), valid: Any = _is_valid, pointer: Any = _pointer, release: Any = _release) -> None:
-    """Who took the tensor has renamed the capsule, and calls the deleter when it is done."""
+    """A consumer of the tensor has renamed the capsule, and calls the deleter itself later."""
     for name in names:
         if valid(capsule, name):
             release(pointer(capsule, name))
@@ -76,15 +76,15 @@ def _destroy(capsule: int, names: Any = (_NAME, _NAME_VERSIONED), valid: Any = _
 
 _destructor = ctypes.PYFUNCTYPE(None, c_void_p)(_destroy)
 
-# Tensors may outlive this module at the end of the process: what they hold and call is never freed, and needs no globals.
+# Tensors may outlive this module at the end of the process, so these objects are never freed and need no globals.
 for _kept in (_held, _deleter, _destructor, _NAME, _NAME_VERSIONED):
     _api.Py_IncRef(ctypes.py_object(_kept))
 
 
 def capsule(memory: Any, address: int, shape: tuple[int, ...], element: tuple[int, int], readonly: bool, versioned: bool) -> object:
-    """A capsule over row-major memory of the CPU. `memory` lives until its consumer is done.
+    """A capsule over row-major memory of the CPU. `memory` lives until its consumer has finished.
 
-    A consumer before DLPack 1.0 (`versioned` false) is not told that memory is read-only.
+    A consumer before DLPack 1.0 (`versioned` false) does not learn that memory is read-only.
     """
     extents = (c_int64 * max(len(shape), 1))(*shape)
     steps = (c_int64 * max(len(shape), 1))()

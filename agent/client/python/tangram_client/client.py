@@ -1,4 +1,4 @@
-"""A client: one rank's engine at its agent."""
+"""A client: the connection of one rank's engine to its agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .views import DType, Exports, View, element_bytes
 
 
 class GateVote(NamedTuple):
-    """The word of a step: 16 bytes that engines send to each other."""
+    """The vote of a step: 16 bytes that engines send to each other."""
 
     epoch: int
     hash: int
@@ -26,7 +26,7 @@ class GateVote(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class EngineStats:
-    """What the agent's status shows of an engine."""
+    """An engine's figures in the agent's status."""
 
     kv_pages: int = 0
     kv_free_pages: int = 0
@@ -36,7 +36,7 @@ class EngineStats:
 
 
 def setting_lines(settings: Mapping[str, object] | None) -> bytes | None:
-    """As tg_options has them: a line each."""
+    """In the form of tg_options: one line each."""
     lines = [f"{name}={value}" for name, value in (settings or {}).items()]
     for line in lines:
         if "\n" in line:
@@ -45,12 +45,12 @@ def setting_lines(settings: Mapping[str, object] | None) -> bytes | None:
 
 
 def library_version() -> str:
-    """Of libtangram_client.so."""
+    """The version of libtangram_client.so."""
     return text(_abi.lib.tg_version())
 
 
 class Client:
-    """Made by `attach`. One thread at a time, but for `count`, `count_executed` and `report`.
+    """Made by `attach`. One thread at a time, except for `count`, `count_executed` and `report`.
 
     A call that waits lets other Python threads run. Calls raise the classes of `tangram_client.errors`.
     """
@@ -80,12 +80,13 @@ class Client:
         cuda_driver: str = "",
         settings: Mapping[str, object] | None = None,
     ) -> Client:
-        """Connects to the agent of this pod and maps KV, and the weights if a layout is in force.
+        """Connects to the agent of this pod and maps KV, and the weights if a layout is active.
 
-        `slab_formats` to `attention_data_only` say what the engine computes: the agent refuses layouts beyond it.
-        `cuda_driver`: where memory is a GPU's, its driver, if it is not the usual one. `settings`: what must be the
-        same at all engines of a world (engine, version, max_batch_tokens, ...); one of others does not join. AgainError: not now
-        (the engine before has not ended, an attempt is under way); DisconnectedError: no agent there.
+        `slab_formats` to `attention_data_only` declare capabilities: the agent rejects layouts beyond them.
+        `cuda_driver`: for memory of a GPU, its driver, if it is not the default. `settings`: values that must be the
+        same at all engines of a world (engine, version, max_batch_tokens, ...); an engine with others does not join.
+        AgainError: not now (the previous engine has not ended, an attempt is in progress); DisconnectedError: no agent
+        listens there.
         """
         options, error, out = _abi.sized(_abi.Options), _abi.sized(_abi.Error), ctypes.c_void_p()
         options.socket_path, options.token = os.fsencode(socket_path), token.encode()
@@ -101,7 +102,7 @@ class Client:
     def close(self) -> None:
         """Detaches: the agent takes this engine for gone, and all memory is unmapped.
 
-        BufferError while somebody holds a view or what was made from one: they would end the process.
+        BufferError while a view, or an object made from one, is in use: reading it later would end the process.
         """
         if self._handle is None:
             return
@@ -114,7 +115,7 @@ class Client:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        # An exception on its way holds frames, and with them views: the process ends with its memory mapped.
+        # A propagating exception holds frames, and with them views: the process ends with its memory mapped.
         if kind is None or len(self._exports) == 0:
             self.close()
 
@@ -128,7 +129,7 @@ class Client:
         error = _abi.sized(_abi.Error)
         _abi.check(function(self.handle, *arguments, ctypes.byref(error)), error)
 
-    # What there is.
+    # Model and layout.
 
     @property
     def model(self) -> Model:
@@ -136,7 +137,7 @@ class Client:
 
     @property
     def maps(self) -> Maps | None:
-        """The layout in force; None before the first."""
+        """The active layout; None before the first."""
         raw = _abi.lib.tg_maps_current(self.handle)
         if not raw:
             return None
@@ -152,13 +153,13 @@ class Client:
 
     @property
     def dense_names(self) -> tuple[str, ...]:
-        """Of all tensors outside the routed experts, as in the checkpoint, in order of name."""
+        """The names of all tensors outside the routed experts, as in the checkpoint, in order of name."""
         return tuple(self._dense_names)
 
     def dense(self, name: str, *, early: bool = False) -> View:
-        """A dense tensor, read-only; FP8 as U8. KeyError: there is none; InvalidError: no layout is in force.
+        """A dense tensor, read-only; FP8 as U8. KeyError: unknown name; InvalidError: no layout is active.
 
-        `early`: also before that, for who makes a model over it in advance. Whoever reads it then ends the process.
+        `early`: also before that, for a model made over it in advance. Reading it then ends the process.
         """
         dtype, shape, address = self._dense_names[name]
         if not early and not _abi.lib.tg_maps_current(self.handle):
@@ -168,11 +169,10 @@ class Client:
         return View(self._exports.memory(address, element_bytes(dtype) * math.prod(shape)), dtype, shape, readonly=True)
 
     def piece(self, piece: Piece) -> View:
-        """A piece of mine, read-only, where slabs are granule-major: [granules, 3 (gate, up, down), granule_rows, hidden]; down
-        is stored by columns.
+        """A piece of mine, read-only, for granule-major slabs: [granules, 3 (gate, up, down), granule_rows, hidden].
 
-        Where granules are not plain numbers (scales, biases): U8 of [granules, granule_bytes]. InvalidError: it is
-        not on this rank, or its layout not in force yet, or slabs are row-major (piece_sections).
+        Down is stored by columns. If granules are not plain numbers (scales, biases): U8 of [granules, granule_bytes].
+        InvalidError: it is not on this rank, its layout is not active yet, or slabs are row-major (piece_sections).
         """
         m = self._model
         if m.slab_format == SlabFormat.ROW_MAJOR:
@@ -185,10 +185,11 @@ class Client:
         return View(memory, DType.U8, (piece.granule_count, m.granule_bytes), readonly=True)
 
     def piece_sections(self, piece: Piece) -> tuple[View, ...]:
-        """The sections of a piece of mine, read-only, where slabs are row-major: of a plain model gate [rows, hidden],
-        up [rows, hidden] and down [hidden, rows], rows = granules * granule_rows; gate and up lie one behind the other.
+        """The sections of a piece of mine, read-only, for row-major slabs.
 
-        Of a model with scales or biases: U8 of [lines, bytes of a line]. InvalidError: as of piece.
+        For a plain model gate [rows, hidden], up [rows, hidden] and down [hidden, rows]; gate and up are adjacent.
+        rows = granules * granule_rows. For a model with scales or biases: U8 of [lines, bytes of a line].
+        InvalidError: as for piece.
         """
         m = self._model
         if m.slab_format != SlabFormat.ROW_MAJOR:
@@ -213,7 +214,7 @@ class Client:
             raise InvalidError(f"the piece is not here: rank {piece.rank}, or a layout that is not in force")
 
     def piece_tail(self, piece: Piece) -> View:
-        """The bytes that follow the last granule of a piece of mine: what each shard of an expert has again."""
+        """The bytes after the last granule of a piece of mine: each shard of an expert has a copy."""
         self._here(piece)
         m = self._model
         address = piece.address + piece.granule_count * m.granule_bytes
@@ -227,10 +228,10 @@ class Client:
     # Events.
 
     def poll(self, timeout_ms: int = 0) -> Event | None:
-        """What the agent wants, or None. Maps new weights and drops old ones by itself.
+        """The agent's next event, or None. Maps new weights and unmaps old ones by itself.
 
-        DisconnectedError: the agent is gone; each call looks whether another has come. What is in force can be
-        computed without one.
+        DisconnectedError: the agent is gone; each call checks for a new one. The active layout can be computed without
+        one.
         """
         event, error = _abi.sized(_abi.Event), _abi.sized(_abi.Error)
         code = _abi.lib.tg_poll(self.handle, timeout_ms, ctypes.byref(event), ctypes.byref(error))
@@ -246,32 +247,36 @@ class Client:
         return Event(kind, event.attempt, event.target_epoch, *flags, target, bool(event.pause_steps))
 
     def fileno(self) -> int:
-        """The agent's socket, for select and asyncio; it changes when another agent has come."""
+        """Readable when `poll` may have an event; for select and asyncio. It never changes."""
         return int(_abi.lib.tg_poll_fd(self.handle))
 
     def prepared(self, attempt: int, ok: bool = True, message: str = "") -> None:
-        """The answer to a PREPARE. AgainError: the attempt is over."""
+        """The reply to a PREPARE. AgainError: the attempt has ended."""
         self._call(_abi.lib.tg_prepared, attempt, ok, message.encode())
 
     # The gate.
 
     def gate_vote(self) -> GateVote:
-        """My word for this step; latches if a flip is armed."""
+        """My vote for this step; latches if a flip is armed."""
         raw = _abi.lib.tg_gate_vote(self.handle)
         return GateVote(raw.epoch, raw.hash)
 
     def gate_decide(self, words: Sequence[GateVote]) -> bool:
-        """Whether to flip now: the words of all members, mine among them, in order of rank. False unlatches."""
+        """Whether to flip now: `words` are the votes of all members, including mine, in order of rank. False
+        unlatches."""
         raw = (_abi.Vote * len(words))(*(_abi.Vote(*w) for w in words))
         return bool(_abi.lib.tg_gate_decide(self.handle, raw, len(words)))
 
     def gate_decline(self, reason: str) -> None:
-        """After a go: this rank cannot. All members decide so on the same data."""
+        """After a go: this rank cannot flip. All members decide so on the same data."""
         _abi.lib.tg_gate_decline(self.handle, reason.encode())
 
     def gate_commit(self, done_fd: int | None = None) -> Maps:
-        """After a go, with the KV in place. The layout that is in force then. What the one before has stays where it is until done_fd is readable,
-        if it is given: an eventfd that the stream of a device writes when the last step is through."""
+        """After a go, with the KV in place. Returns the layout that is active then.
+
+        With done_fd, memory of the previous layout stays mapped until it is readable: an eventfd that the stream of a
+        device writes after the last step.
+        """
         if done_fd is None:
             self._call(_abi.lib.tg_gate_commit)
         else:
@@ -279,7 +284,7 @@ class Client:
         return self._in_force()
 
     def gate_join(self, timeout_ms: int) -> Maps:
-        """A joiner, once a member was seen to step in the target epoch. AgainError: no permit here yet."""
+        """For a joiner that saw a member step in the target epoch. AgainError: no permit here yet."""
         self._call(_abi.lib.tg_gate_join, timeout_ms)
         return self._in_force()
 
@@ -289,7 +294,7 @@ class Client:
         return maps
 
     def stop(self, keep_vote: bool = False) -> None:
-        """The step is given up for good: an exchange broke. Only events count from now on."""
+        """Abandons the step for good: an exchange broke. Only events count from now on."""
         _abi.lib.tg_stop(self.handle, keep_vote)
 
     @property
@@ -301,13 +306,16 @@ class Client:
         _abi.lib.tg_unreachable(self.handle, (ctypes.c_uint32 * len(ranks))(*ranks), len(ranks))
 
     def step_done(self) -> None:
-        """One whole step of the current epoch is done."""
+        """One whole step of the current epoch has ended."""
         _abi.lib.tg_step_done(self.handle)
 
     # KV and counters.
 
     def kv_pull(self, moves: Iterable[KvMove]) -> int:
-        """Bytes copied from other ranks into mine; all of them are here then. Sources stay as they are until every rank has its own."""
+        """Copies KV from other ranks into mine; returns the bytes, all of them present.
+
+        Sources must not change before every rank has its own.
+        """
         if isinstance(moves, ByteMoves):
             raw = moves.raw
         else:
@@ -318,15 +326,15 @@ class Client:
         return out.value
 
     def count(self, moe_ordinal: int, expert: int, tokens: int) -> None:
-        """Tokens that this rank, as the source, routed to the expert. Any thread."""
+        """Counts tokens that this rank, as the source, routed to the expert. Any thread."""
         _abi.lib.tg_count(self.handle, moe_ordinal, expert, tokens)
 
     def count_executed(self, moe_ordinal: int, expert: int, tokens: int) -> None:
-        """Tokens that this rank computed with its piece of the expert. Any thread."""
+        """Counts tokens that this rank computed with its piece of the expert. Any thread."""
         _abi.lib.tg_count_executed(self.handle, moe_ordinal, expert, tokens)
 
     def report(self, stats: EngineStats) -> None:
-        """The figures that the agent's status shows. Any thread."""
+        """Reports the figures in the agent's status. Any thread."""
         raw = _abi.sized(_abi.EngineStats)
         for field in dataclasses.fields(stats):
             setattr(raw, field.name, getattr(stats, field.name))

@@ -1,4 +1,4 @@
-"""What calls raise: the library's message, and a class per code of ``tg_code``."""
+"""Exceptions of calls: the library's message, and a class per code of ``tg_code``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class AgainError(TangramError):
 
 
 class RefusedError(TangramError):
-    """The agent said no."""
+    """The agent rejected the call."""
 
 
 class DisconnectedError(TangramError):
-    """The agent is gone. Memory stays mapped; `Client.poll` looks for the agent that comes after."""
+    """The agent is gone. Memory stays mapped; `Client.poll` checks for a new agent."""
 
 
 class InvalidError(TangramError, ValueError):

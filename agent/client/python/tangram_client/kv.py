@@ -17,12 +17,13 @@ Group = AttentionGroup
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request with `length` positions of KV. `blocks` of its home, in position order, at least enough for the length."""
+    """A request with `length` positions of KV. `blocks` of its home, in position order, at least enough for the
+    length."""
 
     id: str
     home: int  # old rank
     length: int
-    reserved: int  # most positions it may come to
+    reserved: int  # maximum positions
     blocks: Sequence[int]
 
 
@@ -40,10 +41,11 @@ class Strip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """A rank's pages, and what lies in them.
+    """A rank's pages, and the strips in them.
 
-    `strips` ascend by (home, block, kv_head, layer). They may also be a table: anything with the buffer protocol that has a
-    row of seven 32-bit numbers for each (an array of shape (n, 7), or bytes that another rank sent); that takes no time a row.
+    `strips` ascend by (home, block, kv_head, layer). They may also be a table: any object with the buffer protocol that
+    has a row of seven 32-bit numbers for each (an array of shape (n, 7), or bytes from another rank). A table needs no
+    work per row.
     """
 
     total_pages: int
@@ -53,7 +55,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a plan is made from. Groups are by layer; old and new ranks have different numbers."""
+    """The input of a plan. Groups are by layer; old and new ranks have different numbers."""
 
     query_heads: int
     kv_heads: int
@@ -65,7 +67,7 @@ class Manifest:
     new_ranks: int
     requests: Sequence[Request]
     ranks: Sequence[RankState]  # by old rank
-    rank: int | None = None  # whose part is asked for, new number; None: one that leaves, and frees all it has
+    rank: int | None = None  # rank of the requested part, new number; None: a leaver, which frees all its pages
     joined_pages: Sequence[int] = field(default=())  # by new rank: total pages of one that joins, else 0
 
 
@@ -100,7 +102,7 @@ Row = TypeVar("Row", Strip, StripMove, Kept)
 
 
 class Rows(Sequence[Row]):
-    """Rows of numbers, each made when it is looked at; `table` is all of them, of shape (rows, fields)."""
+    """Rows of numbers, each made on access; `table` is all of them, of shape (rows, fields)."""
 
     def __init__(self, kind: type[Row], data: bytes) -> None:
         self._kind, fields = kind, len(kind._fields)
@@ -125,11 +127,11 @@ class Rows(Sequence[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one rank does. Moves and kept strips are ordered by (home, block, kv_head, layer)."""
+    """The part of one rank. Moves and kept strips are ordered by (home, block, kv_head, layer)."""
 
     moves: Rows[StripMove]
     kept: Rows[Kept]
-    freed: Rows[Strip]  # under their old names, to give back after the flip
+    freed: Rows[Strip]  # under their old names, to free after the flip
     moved_bytes: int
     local_bytes: int
 
@@ -145,7 +147,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Requests in the order of the manifest, alike on all ranks, and the part of the manifest's rank."""
+    """Requests in the order of the manifest, the same on all ranks, and the part of the manifest's rank."""
 
     requests: tuple[Placement, ...]
     next_block: tuple[int, ...]  # by new rank: no block of this home has this id or a higher one
@@ -169,7 +171,7 @@ _STRIP = 4 * len(Strip._fields)
 
 
 def _table(strips: Sequence[Strip] | bytes | memoryview) -> bytes:
-    """The rows as the library reads them. ValueError: bytes that are no rows."""
+    """The rows as the library reads them. ValueError: the bytes are not whole rows."""
     if isinstance(strips, Sequence) and not isinstance(strips, bytes | bytearray | memoryview):
         return array("I", itertools.chain.from_iterable(strips)).tobytes()
     table = memoryview(strips).tobytes()
@@ -179,7 +181,7 @@ def _table(strips: Sequence[Strip] | bytes | memoryview) -> bytes:
 
 
 def _raw(manifest: Manifest) -> tuple[_abi.KvManifest, list[bytes]]:
-    # ctypes keeps alive what a pointer of a struct was set from, but for the addresses of the tables.
+    # ctypes keeps alive the objects that a struct's pointers were set from, except for the tables' addresses.
     raw = _abi.sized(_abi.KvManifest)
     for name in ("query_heads", "kv_heads", "block_tokens", "head_token_bytes", "new_ranks"):
         setattr(raw, name, getattr(manifest, name))
@@ -219,9 +221,9 @@ def _rows(kind: type[Row], first: int | None, count: int, size: int) -> Rows[Row
 
 
 def kv_plan(manifest: Manifest) -> Plan:
-    """New homes and names, the same on every rank that has the same manifest, and what `manifest.rank` moves, keeps and frees.
+    """New homes and names, the same on every rank with the same manifest, and the part of its `rank`.
 
-    NoRoomError: it does not fit, and all ranks find so; InvalidError: the manifest contradicts itself.
+    NoRoomError: it does not fit, at any rank; InvalidError: the manifest contradicts itself.
     """
     (raw, tables), error = _raw(manifest), _abi.sized(_abi.Error)
     out = ctypes.POINTER(_abi.KvPlanned)()
@@ -243,4 +245,4 @@ def kv_plan(manifest: Manifest) -> Plan:
         )
     finally:
         _abi.lib.tg_kv_plan_free(out)
-        del tables  # they had to be there until now
+        del tables  # must live until here

@@ -1,4 +1,4 @@
-"""How an engine keeps KV in its region, and the bytes that carry a plan out there (tangram/kv_format.h)."""
+"""The format of an engine's KV in its region, and the byte moves of a plan (tangram/kv_format.h)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import _abi
 
 
 class KvElement(enum.IntEnum):
-    """Of K and V."""
+    """The type of K and V."""
 
     F32 = 1
     F16 = 2
@@ -23,7 +23,7 @@ class KvElement(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvFormat:
-    """Where rows of K and V lie in the region, in bytes, as `tg_kv_format` tells.
+    """The place of rows of K and V in the region, in bytes, as in `tg_kv_format`.
 
     >>> latents = KvFormat(layers=2, blocks=10, block_tokens=16, element=KvElement.BF16, key_width=576,
     ...                    token_stride=1152, block_stride=18432, layer_stride=184320)
@@ -47,16 +47,16 @@ class KvFormat:
     whole_page_bytes: int = 0  # not 0: the order within a page is the engine's own, and whole pages move
 
     def page(self, layer: int, block: int, head: int) -> int:
-        """The page of the plan that is this head of this block of this layer."""
+        """The plan's page of this head of this block of this layer."""
         return (layer * self.blocks + block) * self.heads + head
 
     @property
     def layer_pages(self) -> int:
-        """How far the pages of a block in consecutive layers are apart: the stride of a strip."""
+        """The distance between the pages of a block in consecutive layers: the stride of a strip."""
         return self.blocks * self.heads
 
     def check(self, kv_bytes: int) -> None:
-        """InvalidError names the member that is wrong: rows or pages that overlap, or lie beyond so many bytes."""
+        """InvalidError names the wrong member: rows or pages that overlap, or exceed the region."""
         error = _abi.sized(_abi.Error)
         _abi.check(_abi.lib.tg_kv_format_check(ctypes.byref(_raw(self)), kv_bytes, ctypes.byref(error)), error)
 
@@ -83,7 +83,7 @@ class KvMove(NamedTuple):
 
 
 class ByteMoves(Sequence[KvMove]):
-    """What `Client.kv_pull` takes, each made when it is looked at; `bytes` of all of them."""
+    """The moves for `Client.kv_pull`, each made on access; `bytes` of all of them."""
 
     def __init__(self, raw: Any, total: int) -> None:
         self.raw, self.bytes = raw, total
@@ -110,9 +110,10 @@ def _raw(of: KvFormat) -> _abi.KvFormat:
 
 
 def kv_moves(sources: Sequence[KvFormat | None], target: KvFormat, copies: Iterable[PageCopy]) -> ByteMoves:
-    """The bytes of all copies, each once, as few runs as the formats allow. `sources` by old rank; None: no copy comes from it.
+    """The byte moves of all copies, each byte once, merged as far as the formats allow.
 
-    InvalidError: a copy is not within the pages of a format, or rows differ. An engine that moves much gives the copies in parts.
+    `sources` by old rank; None: no copy comes from it. InvalidError: a copy is not within the pages of a format, or
+    rows differ. An engine with many moves passes the copies in parts.
     """
     error, out = _abi.sized(_abi.Error), ctypes.POINTER(_abi.KvByteMoves)()
     table = [_abi.KvPageCopy(*copy) for copy in copies]

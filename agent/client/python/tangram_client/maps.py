@@ -1,4 +1,4 @@
-"""The model, layouts and events as dataclasses: copies of the library's structs, but for the memory."""
+"""The model, layouts and events as dataclasses: copies of the library's structs, except for the memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .views import DType
 
 
 class SlabFormat(enum.IntFlag):
-    """How pieces lie in their slabs."""
+    """The order of a piece's bytes in its slab."""
 
     GRANULE_MAJOR = 1
     ROW_MAJOR = 2
 
 
 class Section(NamedTuple):
-    """A part of a granule, and of a slab that is row-major: a piece of n granules has `lines` lines of n * `bytes` bytes of it."""
+    """A part of a granule. Of each section, a row-major piece of n granules has `lines` lines of n * `bytes` bytes."""
 
     lines: int
     bytes: int
@@ -28,7 +28,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What stays for the life of a client."""
+    """Constant for the life of a client."""
 
     world: str
     member: str
@@ -60,7 +60,7 @@ class Model:
 
 
 class Piece(NamedTuple):
-    """A run of granules of an expert on one rank. `address` is 0 unless the rank is mine and the layout in force."""
+    """A run of granules of an expert on one rank. `address` is 0 unless the rank is mine and the layout active."""
 
     rank: int
     granule_start: int
@@ -70,19 +70,21 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """`alternatives` that each hold every granule, in position order."""
+    """`alternatives` (replicas) that each hold every granule, in position order."""
 
     alternatives: tuple[tuple[Piece, ...], ...]
 
 
 class Experts(Sequence[Expert]):
-    """The experts of a layer by number. A copy of the library's memory, of which an expert is made when it is asked for: a flip of
-    58 x 256 experts must not cost a step."""
+    """The experts of a layer by number.
+
+    A copy of the library's memory. An expert is made on access, so that a flip of 58 x 256 experts costs no step.
+    """
 
     __slots__ = ("_experts", "_first", "_pieces", "_sizes")
 
     def __init__(self, experts: bytes, expert_size: int, pieces: bytes, first: int, piece_size: int) -> None:
-        """`pieces`: of all experts, side by side in their order; they lay at address `first`."""
+        """`pieces`: of all experts, one after another in their order; their original address is `first`."""
         self._experts, self._pieces, self._first, self._sizes = experts, pieces, first, (expert_size, piece_size)
 
     def __len__(self) -> int:
@@ -136,7 +138,7 @@ class LayerMap:
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """A layout. `rank` is mine, None for one that is no member; the other lists are in order of rank."""
+    """A layout. `rank` is mine, None for a non-member; the other lists are in order of rank."""
 
     epoch: int
     hash: bytes
@@ -153,11 +155,11 @@ class Maps:
 
 
 class EventKind(enum.IntEnum):
-    """What the agent wants."""
+    """The kind of an event."""
 
     PREPARE = 1  # build the communicator of `target`, then Client.prepared
-    ABORT = 2  # the attempt is over: drop what was built for it
-    FLIPPED = 3  # flipped by the agents: Client.maps is new
+    ABORT = 2  # the attempt has ended: drop its communicator
+    FLIPPED = 3  # the agents flipped: Client.maps is new
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ class Event:
     leaving: bool
     repair: bool
     target: Maps | None
-    pause_steps: bool  # compute no step until the attempt is over
+    pause_steps: bool  # compute no step until the attempt has ended
 
 
 def text(value: bytes | None) -> str:
@@ -179,7 +181,7 @@ def text(value: bytes | None) -> str:
 
 
 def model_of(raw: Any) -> Model:
-    """Of a _abi.Model. What an older library did not know is 0."""
+    """The Model of a _abi.Model. Members that an older library lacks are 0."""
     size = min(raw.struct_size, ctypes.sizeof(_abi.Model))
     known = _abi.Model()
     ctypes.memmove(ctypes.addressof(known), ctypes.addressof(raw), size)
@@ -200,7 +202,7 @@ def model_of(raw: Any) -> Model:
 
 
 def maps_of(raw: Any, experts: int, layers: int) -> Maps:
-    """Of a _abi.Maps of a model with so many experts in a layer and so many layers."""
+    """The Maps of a _abi.Maps, for a model with this many experts per layer and this many layers."""
     world = range(raw.world_size)
     return Maps(
         epoch=raw.epoch,

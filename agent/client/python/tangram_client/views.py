@@ -13,14 +13,14 @@ from .errors import InvalidError
 
 
 class DType(enum.IntEnum):
-    """tangram.v1.DType of the checkpoint, and what else a view may be read as."""
+    """tangram.v1.DType of the checkpoint, and further types for views."""
 
     UNSPECIFIED = 0
     F32 = 1
     BF16 = 2
     FP8_E4M3_BLOCK128 = 3
     MXFP4 = 4
-    # Not of the wire: for views.
+    # Only for views, not on the wire.
     U8 = 256
     F16 = 257
 
@@ -34,7 +34,7 @@ _ELEMENTS: dict[DType, tuple[int, str, tuple[int, int]]] = {
 }
 
 def element_bytes(dtype: DType) -> int:
-    """TypeError for one whose elements are no whole bytes, or that has scales."""
+    """Bytes of an element. TypeError if elements are not whole bytes, or have scales."""
     if dtype not in _ELEMENTS:
         raise TypeError(f"{dtype.name} has no elements of whole bytes: view its bytes as U8")
     return _ELEMENTS[dtype][0]
@@ -44,7 +44,7 @@ Memory = ctypes.Array[ctypes.c_ubyte]
 
 
 class Exports:
-    """The views of one client that somebody still holds. `platform` as in client.h."""
+    """The views of one client that are still in use. `platform` as in client.h."""
 
     def __init__(self, platform: str = "host") -> None:
         self._platform = platform
@@ -54,11 +54,11 @@ class Exports:
         return len(self._live)
 
     def memory(self, address: int, size: int) -> Memory:
-        """`size` bytes at `address`, alive as long as something is made from them.
+        """`size` bytes at `address`, alive while an object made from them is.
 
-        InvalidError where Python does not reach them: reading memory of a GPU so would end the process.
+        InvalidError if Python cannot access them: reading memory of a GPU this way would end the process.
         """
-        if self._platform not in ("", "host"):  # a library older than that says nothing, and is the host's
+        if self._platform not in ("", "host"):  # an older library reports none, and uses host memory
             raise InvalidError(f"weights and KV are memory of platform {self._platform}, of which there are no views: give their addresses to a library that copies from there")
         memory = (ctypes.c_ubyte * size).from_address(address)
         key, live = id(memory), self._live
@@ -74,9 +74,9 @@ class View:
     `torch.from_dlpack(view)`. Torch knows no read-only tensors: a write to one over weights ends the process
     (SIGSEGV).
 
-    A view of a piece is good as long as its layout is in force, and after the flip away from it until the first
-    `Client.step_done`: then its bank may be given back, and reading it ends the process. One of a dense tensor or of KV
-    is good until the client is closed.
+    A view of a piece is valid while its layout is active, and after the flip away from it until the first
+    `Client.step_done`: then its bank may be freed, and reading it ends the process. One of a dense tensor or of KV
+    is valid until the client is closed.
     """
 
     __slots__ = ("_memory", "dtype", "readonly", "shape")
@@ -121,7 +121,7 @@ class View:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A capsule of this memory, which it keeps a view alive for. BufferError for a copy or another device."""
+        """A capsule of this memory, which keeps the view alive. BufferError for a copy or another device."""
         if stream is not None:
             raise BufferError("memory of the CPU has no streams")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():

@@ -1,4 +1,4 @@
-"""Tensors of a safetensors checkpoint, and the granules that they are cut into, as bits."""
+"""Tensors of a safetensors checkpoint, and their granules, as bits."""
 
 import json
 import mmap
@@ -8,7 +8,7 @@ import numpy
 
 
 class Checkpoint:
-    """Of bf16 tensors. A granule is gate rows, up rows, and down columns one after another (docs/architecture.md, 8)."""
+    """A checkpoint of bf16 tensors. A granule is gate rows, up rows, and down columns (docs/architecture.md, 8)."""
 
     def __init__(self, folder: str):
         self._tensors: dict[str, tuple[memoryview, tuple[int, ...]]] = {}
@@ -32,13 +32,13 @@ class Checkpoint:
         return numpy.frombuffer(data, numpy.uint16).reshape(shape)
 
     def rows(self, layer: int, expert: int, start: int, count: int, rows: int) -> list[numpy.ndarray]:
-        """Of gate and up [count * rows, hidden], of down [hidden, count * rows]: a piece that is row-major."""
+        """A row-major piece: gate and up [count * rows, hidden], down [hidden, count * rows]."""
         gate, up, down = (self.bits(f"model.layers.{layer}.mlp.experts.{expert}.{m}_proj.weight") for m in ("gate", "up", "down"))
         mine = slice(start * rows, (start + count) * rows)
         return [gate[mine], up[mine], down[:, mine]]
 
     def granules(self, layer: int, expert: int, start: int, count: int, rows: int) -> numpy.ndarray:
-        """[count, 3, rows, hidden]"""
+        """A granule-major piece: [count, 3, rows, hidden]."""
         gate, up, down = (self.bits(f"model.layers.{layer}.mlp.experts.{expert}.{m}_proj.weight") for m in ("gate", "up", "down"))
         out = [[part[g * rows : (g + 1) * rows] for part in (gate, up, down.T)] for g in range(start, start + count)]
         return numpy.array(out, numpy.uint16)

@@ -1,4 +1,4 @@
-"""An engine without a model: takes the flags of tangram-engine, steps, flips, and compares what it is given with the checkpoint.
+"""An engine without a model: takes the flags of tangram-engine, steps, flips, and compares pieces with the checkpoint.
 
 Prints a JSON line for every epoch that it enters; ends with code 1 at the first difference. tests/walk runs worlds of it.
 """
@@ -29,7 +29,7 @@ def pattern(member: str) -> bytes:
 
 
 def heads(maps: Maps) -> list[object]:
-    """By layer and group: which members share a request's heads, and how."""
+    """By layer and group: the members that share a request's heads, and their bounds."""
     return [[(tuple(maps.members[r] for r in g.ranks), g.query_head_bounds) for g in layer.attention] for layer in maps.layers]
 
 
@@ -44,7 +44,7 @@ class Engine:
 
     def run(self) -> None:
         if self.client.maps is not None:
-            self.enter(self.client.maps)  # came back into a layout
+            self.enter(self.client.maps)  # it attached again, into an active layout
         while not self.stopping:
             event = self.client.poll(0)
             if event is not None:
@@ -86,9 +86,9 @@ class Engine:
         self.step += 1
 
     def flip(self, maps: Maps, rank: int) -> None:
-        """Brings what the others have in their KV, waits until all have, and commits."""
+        """Fetches the others' KV, waits until all have theirs, and commits."""
         assert self.prepared is not None and self.prepared.target is not None
-        if heads(maps) != heads(self.prepared.target):  # else the agents let nobody read KV
+        if heads(maps) != heads(self.prepared.target):  # otherwise the agents let no rank read KV
             others = [r for r in range(maps.world_size) if r != rank]
             pool = KvFormat(blocks=1 + maps.world_size, block_tokens=16, element=KvElement.F32, key_width=32, value_width=32,
                             token_stride=128, value_offset=KV_BYTES // 2, block_stride=KV_BYTES)
@@ -100,9 +100,9 @@ class Engine:
                     raise AssertionError(f"the KV of rank {r} is not what it wrote")
         self.mesh.gather(maps.epoch, self.step, PULLED, rank, maps.mesh, (0, 0))
         held = self.hashes(maps)
-        done = os.eventfd(0)  # as a device that has not done with the last step
+        done = os.eventfd(0)  # simulates a device that has not finished the last step
         after = self.client.gate_commit(done)
-        if self.hashes(maps) != held:  # before that nothing is given back
+        if self.hashes(maps) != held:  # before done_fd is readable, no memory is freed
             raise AssertionError("pieces of the layout before changed at the flip")
         os.eventfd_write(done, 1)
         os.close(done)
@@ -132,7 +132,7 @@ class Engine:
         return [hashlib.sha256(view.data).hexdigest() for _, _, piece in self.mine(maps) for view in self.views(piece)]
 
     def check_pieces(self, maps: Maps) -> int:
-        """Every granule of every piece of mine, and that all of an expert's granules are somewhere."""
+        """Checks every granule of every piece of mine, and that each granule of an expert is on some rank."""
         for layer in maps.layers:
             for expert in layer.experts:
                 for alternative in expert.alternatives:
@@ -169,10 +169,10 @@ def main() -> int:
         parser.add_argument(f"--{flag}", required=True)
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--attention-data-only", action="store_true")
-    args, _ = parser.parse_known_args()  # the rest is for engines that serve
+    args, _ = parser.parse_known_args()  # the others are for engines that serve
     host = args.mesh_listen.rpartition(":")[0]
     mesh, checkpoint = Mesh(host), Checkpoint(args.checkpoint)
-    frontend = f"{host}:9"  # nobody listens there: this engine serves nobody
+    frontend = f"{host}:9"  # unused: this engine serves no requests
     with Client.attach(args.agent_socket, pathlib.Path(args.token_file).read_text().strip(), device=args.device,
                        mesh_endpoint=mesh.endpoint, frontend=frontend, kv_block_tokens=16, mixed_layouts=True, attention_data_only=args.attention_data_only,
                        slab_formats=SlabFormat.GRANULE_MAJOR | SlabFormat.ROW_MAJOR) as client:

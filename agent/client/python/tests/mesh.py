@@ -1,23 +1,23 @@
-"""What engines of the test say to each other: small datagrams over loopback, said again until they were heard."""
+"""Messages between the test's engines: small datagrams over loopback, repeated until they are received."""
 
 import select
 import socket
 import struct
 import time
 
-FRAME = struct.Struct("<QQIIQQ")  # epoch, step, kind, rank, and a word
+FRAME = struct.Struct("<QQIIQQ")  # epoch, step, kind, rank, and a vote
 WORD, PULLED = 0, 1
-PATIENCE_S = 120.0  # nobody repairs the world: a slow machine is no death
+PATIENCE_S = 120.0  # no repair in this world: a slow machine must not count as a death
 
 
 class Mesh:
-    """Frames of an epoch are exchanged by its members; those of a later one are kept until this rank is in it."""
+    """Members of an epoch exchange its frames; those of a later one are kept until this rank is in it."""
 
     def __init__(self, host: str):
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((host, 0))
         self._socket.setblocking(False)
-        self._said: list[tuple[bytes, list[tuple[str, int]]]] = []  # the last few, should one be lost
+        self._said: list[tuple[bytes, list[tuple[str, int]]]] = []  # the last few, in case one was lost
         self._heard: dict[tuple[int, int, int], dict[int, tuple[int, int]]] = {}
 
     @property
@@ -36,11 +36,11 @@ class Mesh:
             self._heard.setdefault((epoch, step, kind), {})[rank] = tuple(word)
 
     def begun(self, epoch: int) -> bool:
-        """A member steps in the epoch."""
+        """Whether a member steps in the epoch."""
         return any(heard == epoch for heard, _, _ in self._heard)
 
     def gather(self, epoch: int, step: int, kind: int, rank: int, endpoints: tuple[str, ...], word: tuple[int, int]) -> list[tuple[int, int]]:
-        """The words of all members, in order of rank."""
+        """The votes of all members, in order of rank."""
         key = (epoch, step, kind)
         others = [(e.rpartition(":")[0], int(e.rpartition(":")[2])) for r, e in enumerate(endpoints) if r != rank]
         self._said = [*self._said[-3:], (FRAME.pack(epoch, step, kind, rank, *word), others)]

@@ -28,7 +28,7 @@ class Structs(unittest.TestCase):
 
 
 class Maps(unittest.TestCase):
-    """Of structs as the library makes them, with room between that a later version may use."""
+    """Structs as the library makes them, with gaps for members of later versions."""
 
     def maps(self, layers: int, experts: int, shards: int) -> tuple[_abi.Maps, list[object]]:
         class WideExpert(ctypes.Structure):
@@ -84,7 +84,7 @@ class Maps(unittest.TestCase):
         raw.slab_format, raw.sections, raw.section_count, raw.section_size = 2, ctypes.addressof(table), 2, ctypes.sizeof(WideSection)
         self.assertEqual(model_of(raw).sections, ((1, 48), (16, 3)))
         self.assertEqual(model_of(raw).slab_format, tg.SlabFormat.ROW_MAJOR)
-        raw.struct_size = _abi.Model.sections.offset  # of a library before there were any
+        raw.struct_size = _abi.Model.sections.offset  # of a library without this member
         self.assertEqual(model_of(raw).sections, ())
 
     def test_a_layer_without_experts(self):
@@ -92,7 +92,7 @@ class Maps(unittest.TestCase):
         self.assertEqual(list(maps_of(maps, 0, 1).layers[0].experts), [])
 
     def test_a_flip_does_not_make_every_expert(self):
-        """58 x 256 experts in 8 pieces each or twice that: taking over the maps calls so many functions for a layer, and none for an expert."""
+        """58 x 256 experts in 8 pieces each or twice that: reading maps calls functions per layer, not per expert."""
         maps, _keep = self.maps(58, 256, 8)
         calls = 0
 
@@ -164,7 +164,7 @@ class Format(unittest.TestCase):
 
 class Plan(unittest.TestCase):
     def manifest(self, rank: int | None = 0, free: int = 6, **changes: object) -> tg.Manifest:
-        """Two ranks with a request each, of one layer; they come to share all heads, or stay, as told."""
+        """Two ranks with a request each, of one layer; they come to share all heads, or stay, as given."""
         alone = [tg.Group((r,), (0, 4)) for r in range(2)]
         together = [tg.Group((0, 1), (0, 2, 4))]
         fields = dict(

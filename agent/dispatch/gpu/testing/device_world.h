@@ -1,4 +1,4 @@
-// Ranks as threads of one process, each with buffers in memory of a device and a queue: the host's,
+// Ranks as threads of one process, each with buffers in device memory and a queue: the host's,
 // where kernels are their twins, or a GPU's over the recording driver.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace tangram::dispatch::testing {
 
-// Where ranks are, and how rows go between them.
+// The memory of the ranks, and the transport between them.
 enum class Where { kHost, kCuda, kImported, kNccl, kUcx };
 
 inline const char* NameOf(Where where) {
@@ -36,7 +36,7 @@ inline const char* NameOf(Where where) {
 // Kernels are their twins.
 inline bool OnHost(Where where) { return where == Where::kHost || where == Where::kUcx; }
 
-// That carries rows where ranks do not reach each other's memory.
+// The library that carries rows between ranks that do not reach each other's memory.
 inline const char* LibraryOf(Where where) {
   return where == Where::kNccl ? "nccl" : where == Where::kUcx ? "ucx" : nullptr;
 }
@@ -50,7 +50,7 @@ class DeviceRank {
     EXPECT_TRUE(queue.ok()) << queue.status().message();
     queue_ = std::move(queue).value();
     const uint64_t unit = platform.granularity();
-    // Also what callers have; handles are rounded up, each by one.
+    // Includes the caller's arrays; each is rounded up to handles.
     const uint64_t bytes =
         DeviceBuffer::GetBufferSizeHint(options, true) + kOwn + (2 * options.most_ranks + 4) * unit;
     auto made = platform.Make(self.name, {(bytes + unit - 1) / unit * unit, unit, 1 << 20});
@@ -70,7 +70,7 @@ class DeviceRank {
   const Format& format() const { return options_.format; }
   const DeviceOptions& options() const { return options_; }
 
-  // Puts rows into this rank's memory; `set`: one of two places.
+  // Copies rows into this rank's memory; `set`: one of two places.
   DeviceRows Put(const Own& own, size_t set = 0) {
     const Rows rows = own.rows(format().x);
     uint64_t at = own_.at() + set * kOwn / 4;
@@ -92,13 +92,13 @@ class DeviceRank {
                                  count * format().hidden * BytesOf(format().sums) + 8)
         .value();
   }
-  // What is behind y must stay so.
+  // Fills the memory after y too: it must stay unchanged.
   void ClearY(uint32_t count, size_t set = 0) {
     const std::vector<uint8_t> pattern(count * format().hidden * BytesOf(format().sums) + 8, 0x5a);
     EXPECT_TRUE(Upload(*queue_, y(set), pattern.data(), pattern.size()).ok());
   }
 
-  // What came, on the host.
+  // Received data, copied to the host.
   struct Came {
     Packed packed;
     std::vector<uint8_t> x;
@@ -121,7 +121,7 @@ class DeviceRank {
     out->packed = {rows, out->x.data(), out->scales.data(), out->choices, out->counts};
     return out;
   }
-  // The experts' part, computed on the host.
+  // The experts' work, computed on the host.
   void Compute(const LayerRoutes& layer, const Handle& handle, uint64_t outputs) {
     const auto came = Fetch(handle);
     std::vector<uint8_t> out(came->packed.rows * RowBytes(format().outputs(), format().hidden));
@@ -162,7 +162,7 @@ class DeviceWorld {
       for (uint32_t s = r + 1; s < ranks; ++s) Connect(r, s);
   }
 
-  // What recording libraries refused, or had to guess, is wrong.
+  // Fails if a recording library rejected a call or had to guess.
   ~DeviceWorld() {
     ranks_.clear();
     wires_.reset();
@@ -189,7 +189,7 @@ class DeviceWorld {
     for (uint32_t r = 0; r < all.size(); ++r) all[r] = r;
     Enter(epoch, all, layout);
   }
-  // Those alone, in this order.
+  // A world of only these members, in this order.
   void Enter(uint64_t epoch, const std::vector<uint32_t>& who, Layout& layout) {
     std::vector<MemberId> members;
     for (const uint32_t w : who) members.push_back(ids_[w]);
@@ -205,7 +205,7 @@ class DeviceWorld {
   void Connect(uint32_t r, uint32_t s) {
     DeviceRank &one = *ranks_[r], &other = *ranks_[s];
     if (where_ == Where::kImported) {
-      // As another process has it: by descriptors.
+      // Memory as another process has it: by descriptors.
       const auto reach = [&](DeviceRank& from, const MemberId& self, DeviceRank& to,
                              const MemberId& id) {
         const auto inbox = to.buffer().ExportTo(self, to.queue());

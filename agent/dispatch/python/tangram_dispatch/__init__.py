@@ -1,15 +1,15 @@
-"""Dispatch and combine of experts' rows that survive a lost rank, by the names that engines know (docs/dispatch.md).
+"""Dispatch and combine of experts' rows, which survive a lost rank, with engines' usual names (docs/dispatch.md).
 
     buffer = Buffer(Member("rank-0", local="unix:/run/world/rank-0", node="n1"), hidden=7168, top_k=8, experts=256, most_tokens=128)
     buffer.prepare(members)
     buffer.update_ep_member(epoch, members, placement)
     sent = buffer.dispatch(layer, x, topk_idx, topk_weights, return_recv_hook=True)
-    ...                                       # something else
-    sent.hook()                               # now sent.packed() is there
+    ...                                       # other work
+    sent.hook()                               # now sent.packed() is valid
     y, event, hook = buffer.combine(sent.handle, outputs)
 
-Host memory; one thread for each buffer. x, topk_idx, topk_weights and outputs are numpy arrays (BF16 as uint16) or torch tensors; nothing of them is copied, so they stay
-as they are until the dispatch, or the combine, is through.
+Host memory; one thread per buffer. x, topk_idx, topk_weights and outputs are numpy arrays (BF16 as uint16) or torch
+tensors. They are not copied, so do not change them until the dispatch, or the combine, has completed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OF_SUMS = {"f32": "f32", "bf16": "bf16", "fixed": "i64"}
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A rank for as long as it lives. `local` (unix:PATH) and `node` are for shared memory, `endpoint` (host:port) for TCP."""
+    """A rank during its lifetime. `local` (unix:PATH) and `node`: shared memory; `endpoint` (host:port): TCP."""
 
     name: str
     generation: int = 1
@@ -44,7 +44,7 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A run of granules of an alternative of an expert: what is on one rank."""
+    """A run of granules of an alternative (replica) of an expert, on one rank."""
 
     layer: int
     expert: int
@@ -55,7 +55,7 @@ class Piece:
 
 
 def even_placement(experts: int, ranks: int, layers: int = 1) -> list[Piece]:
-    """Each expert whole on one rank, side by side, as evenly as it goes.
+    """Places each expert whole on one rank, in order, as evenly as possible.
 
     >>> [piece.rank for piece in even_placement(5, 2)]
     [0, 0, 0, 1, 1]
@@ -65,8 +65,8 @@ def even_placement(experts: int, ranks: int, layers: int = 1) -> list[Piece]:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """Why a rank is masked: gone, silent, stuck, hostile, gave up, told; what it was missed in: dispatch, combine, or None between
-    pairs; the layer of that, of those with experts."""
+    """Why a rank is masked: gone, silent, stuck, hostile, gave up, told. Where it was missed: dispatch, combine, or
+    None between pairs; and in which layer, counting only layers with experts."""
 
     cause: str
     doing: str | None
@@ -74,14 +74,14 @@ class Found:
 
 
 class Event:
-    """A dispatch or combine that is on its way."""
+    """A dispatch or combine in progress."""
 
     def __init__(self, go_on: Callable[[bool], bool]) -> None:
         self._go_on = go_on
         self._done = False
 
     def query(self) -> bool:
-        """Goes on without waiting; whether it is through."""
+        """Makes progress without waiting; returns whether it has completed."""
         self._done = self._done or self._go_on(False)
         return self._done
 
@@ -95,7 +95,7 @@ class Event:
 
 @dataclasses.dataclass
 class Handle:
-    """Of one dispatch, for its one combine."""
+    """Identifies one dispatch, for its one combine."""
 
     pair: _abi.Handle
     count: int
@@ -105,7 +105,7 @@ class Handle:
 
 @dataclasses.dataclass
 class Dispatched:
-    """What Buffer.dispatch gives. Of what came nothing is there before the event or the hook is through."""
+    """The result of Buffer.dispatch. Received rows are valid once the event or the hook has completed."""
 
     buffer: "Buffer"
     handle: Handle
@@ -118,7 +118,7 @@ class Dispatched:
 
 
 class Buffer:
-    """One member's end. `x`, `wire` and `sums` are elements: f32, bf16, fp8 (wire alone), fixed (sums alone)."""
+    """One member's end. `x`, `wire` and `sums` are elements: f32, bf16, fp8 (only wire), fixed (only sums)."""
 
     def __init__(self, member: Member, *, hidden: int, top_k: int, experts: int, most_tokens: int, x: str = "bf16", wire: str | None = None,
                  sums: str = "bf16", slots: int = 0, slot_bytes: int = 0, timeout_us: int = 10_000_000, packed_capacity: int = 0,
@@ -149,29 +149,29 @@ class Buffer:
     @staticmethod
     def get_buffer_size_hint(most_tokens: int, hidden: int, ranks: int, experts: int, *, top_k: int, x: str = "bf16", wire: str | None = None,
                              sums: str = "bf16") -> int:
-        """Bytes that a member needs for its links and its packed rows, of whole messages and the worst routing."""
+        """Bytes that a member needs for its links and its packed rows, with whole messages and the worst routing."""
         links, packed = ctypes.c_uint64(), ctypes.c_uint64()
         options = _options(hidden, top_k, experts, most_tokens, x, wire or x, sums)
         _abi.call("tgd_size_hint", ctypes.byref(options), ranks, -(-experts // ranks), ctypes.byref(links), ctypes.byref(packed))
         return links.value + packed.value
 
     def prepare(self, members: Iterable[Member], timeout_ms: int = 30_000) -> None:
-        """Makes the connections that are missing, beside steps; all members of the next world do so."""
+        """Creates missing connections, while steps run; all members of the next world call it."""
         given = _members(members)
         _abi.call("tgd_prepare", self._buffer, given, len(given), ctypes.sizeof(_abi.Member), timeout_ms)
 
     def update_ep_member(self, epoch: int, members: Iterable[Member], placement: Sequence[Piece]) -> None:
-        """The world from here on, by rank. Those that stay keep their links; what is open is over."""
+        """Sets the world, by rank. Members that stay keep their links; open pairs end."""
         given = _members(members)
         pieces = (_abi.Piece * len(placement))(*(_abi.Piece(*dataclasses.astuple(piece)) for piece in placement))
         _abi.call("tgd_update_members", self._buffer, epoch, given, len(given), ctypes.sizeof(_abi.Member), pieces, len(pieces), ctypes.sizeof(_abi.Piece))
 
     def ended(self, member: Member) -> None:
-        """The process of a member that is no rank any more is known to have ended."""
+        """Reports that the process of a former member has ended."""
         _abi.call("tgd_ended", self._buffer, member.name.encode(), member.generation)
 
     def dispatch(self, layer: int, x: Any, topk_idx: Any, topk_weights: Any, *, async_finish: bool = False, return_recv_hook: bool = False) -> Dispatched:
-        """x [tokens, hidden], topk_idx [tokens, top_k] int32 and topk_weights float32. Without a hook or async_finish it waits."""
+        """x [tokens, hidden], topk_idx [tokens, top_k] int32, topk_weights float32. Blocks by default."""
         count = int(x.shape[0])
         where = (_tensors.address(x, self.x, (count, self.hidden), "x"), _tensors.address(topk_idx, "i32", (count, self.top_k), "topk_idx"),
                  _tensors.address(topk_weights, "f32", (count, self.top_k), "topk_weights"))
@@ -198,7 +198,7 @@ class Buffer:
                 _tensors.view(ctypes.cast(p.counts, ctypes.c_void_p).value or 0, "i32", local, handle.like))
 
     def overflow(self, handle: Handle) -> tuple[int, int] | None:
-        """(rows wanted, room), if more came than there was room for."""
+        """(rows received, room), if more rows arrived than fit."""
         return (handle.packed.wanted, handle.packed.rows) if handle.packed.wanted > handle.packed.rows else None
 
     @property
@@ -206,14 +206,14 @@ class Buffer:
         return "bf16" if self.sums == "bf16" else "f32"
 
     def get_next_combine_buffer(self, handle: Handle) -> Any:
-        """[rows, hidden] where experts may write what they give: combine(handle, zero_copy=True)."""
+        """[rows, hidden] memory for the experts' outputs, for combine(handle, zero_copy=True)."""
         where = ctypes.c_void_p()
         _abi.call("tgd_next_combine_buffer", self._buffer, ctypes.byref(handle.pair), ctypes.byref(where))
         return _tensors.view(where.value or 0, self._outputs, (int(handle.packed.rows), self.hidden), handle.like)
 
     def combine(self, handle: Handle, outputs: Any = None, *, zero_copy: bool = False, out: Any = None, async_finish: bool = False,
                 return_recv_hook: bool = False) -> tuple[Any, Event, Callable[[], None] | None]:
-        """(y [tokens, hidden] of sums, event, hook); outputs [rows, hidden], BF16 where sums are, else F32."""
+        """(y [tokens, hidden] of sums, event, hook); outputs [rows, hidden], BF16 if sums are, else F32."""
         if zero_copy:
             outputs = self.get_next_combine_buffer(handle)
         where = _tensors.address(outputs, self._outputs, (int(handle.packed.rows), self.hidden), "outputs")
@@ -233,7 +233,7 @@ class Buffer:
         return y, event, event.wait if return_recv_hook else None
 
     def missing(self) -> list[tuple[int, int, int]]:
-        """(token, k, expert) of what is not in the last y. A step that lacks something is not to be emitted."""
+        """(token, k, expert) of each contribution missing in the last y. A step that lacks one must not be emitted."""
         of = ctypes.POINTER(_abi.Contribution)()
         return [(of[i].row, of[i].k, of[i].expert) for i in range(_abi.lib.tgd_missing(self._buffer, ctypes.byref(of)))]
 
@@ -243,22 +243,22 @@ class Buffer:
         return [of[i] != 0 for i in range(_abi.lib.tgd_active_ranks(self._buffer, ctypes.byref(of)))]
 
     def cause(self, rank: int) -> str:
-        """Why a rank is masked."""
+        """The reason why a rank is masked, as text."""
         return str(_abi.lib.tgd_cause(self._buffer, rank).decode())
 
     def found(self, rank: int) -> Found | None:
-        """The same as agents and the operator tell it; None: it is not masked."""
+        """The reason as agents and the operator report it; None: it is not masked."""
         raw = _abi.Missed()
         if not _abi.lib.tgd_found(self._buffer, rank, ctypes.byref(raw)):
             return None
         return Found(_CAUSES[raw.cause], _DOINGS.get(raw.doing), int(raw.layer))
 
     def mask(self, rank: int, cause: str) -> None:
-        """Somebody else knows that it is gone: nobody waits for it any more."""
+        """Masks a rank that the caller knows to be lost: this rank no longer waits for it."""
         _abi.call("tgd_mask", self._buffer, rank, cause.encode())
 
     def path(self, rank: int) -> str:
-        """shared memory, TCP, here, none."""
+        """The transport of a rank: shared memory, TCP, here, none."""
         return str(_abi.lib.tgd_path(self._buffer, rank).decode())
 
 

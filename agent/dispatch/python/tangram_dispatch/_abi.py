@@ -53,7 +53,7 @@ class Missed(ctypes.Structure):
 
 
 class DispatchError(RuntimeError):
-    """What the library refused; `code` is a tg_code."""
+    """An error of the library; `code` is a tg_code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

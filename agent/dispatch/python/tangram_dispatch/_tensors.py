@@ -1,11 +1,11 @@
-"""Memory of numpy arrays and torch tensors, without copying and without importing either that is not there."""
+"""Memory of numpy arrays and torch tensors, without copies. Imports only the library that the caller uses."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-# Kinds by what numpy and torch call them. numpy has no BF16: its bits are uint16.
+# Kinds by the names of numpy and torch. numpy has no BF16: its bits are uint16.
 _KINDS = {
     "float32": "f32", "torch.float32": "f32", "bfloat16": "bf16", "torch.bfloat16": "bf16", "uint16": "bf16", "torch.uint16": "bf16",
     "int32": "i32", "torch.int32": "i32", "int64": "i64", "torch.int64": "i64",
@@ -17,7 +17,7 @@ def is_torch(tensor: Any) -> bool:
 
 
 def address(tensor: Any, kind: str, shape: tuple[int, ...], name: str) -> int:
-    """Where the numbers of a tensor lie: row-major, of this kind and shape, in this process's memory; else ValueError by name."""
+    """The address of a row-major tensor of this kind and shape in host memory; otherwise ValueError with its name."""
     found = _KINDS.get(str(tensor.dtype), str(tensor.dtype))
     if found != kind:
         raise ValueError(f"{name} is of {tensor.dtype}: want {kind}")
@@ -35,7 +35,7 @@ def address(tensor: Any, kind: str, shape: tuple[int, ...], name: str) -> int:
 
 
 def view(where: int, kind: str, shape: tuple[int, ...], like: Any) -> Any:
-    """A tensor of the same library as `like` over memory of others; it must not be used after they end."""
+    """A tensor of the same library as `like` over memory that it does not own; do not use it after that memory ends."""
     size = {"f32": 4, "bf16": 2, "u8": 1, "i32": 4, "i64": 8}[kind]
     count = 1
     for length in shape:

@@ -1,4 +1,4 @@
-"""Buffers of two ranks in threads (the library lets go of the interpreter), beside sums by numpy."""
+"""Buffers of two ranks in threads (the library releases the interpreter lock), compared with sums by numpy."""
 
 import ctypes
 import doctest
@@ -14,7 +14,7 @@ HIDDEN, TOP_K, EXPERTS = 24, 2, 5
 
 
 class Tensor:
-    """What is asked of a torch tensor, on a numpy array."""
+    """The used interface of a torch tensor, on a numpy array."""
 
     class Device:
         type = "cpu"
@@ -101,7 +101,7 @@ class Buffers(unittest.TestCase):
                         sent.hook()
                     while how == "event" and not sent.event.query():
                         pass
-                    sent.handle.like = x  # results as numpy's
+                    sent.handle.like = x  # numpy results
                     outputs = self.compute(sent)
                     zero_copy = how == "hook"
                     if zero_copy:

@@ -1,4 +1,4 @@
-// An agent and an engine's blocks, for what is between them (incoming.h).
+// A fake agent and fake blocks of an engine, for tests of the code between them (incoming.h).
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace tangram::engine {
 
-// An agent whose pulls end when the test says so.
+// An agent whose pulls end when the test sets it.
 class FakeWorld : public WorldView {
  public:
   const tg_model& model() const override { return described; }
@@ -53,7 +53,7 @@ class FakeWorld : public WorldView {
   Result<StagedKv> KvStaged(int timeout_ms) override {
     if (under_way.empty()) std::abort();
     if (!lands && timeout_ms == 0) return StagedKv{};
-    if (waits > 0) {  // what waits for it: that long, and it is still under way
+    if (waits > 0) {  // with a waiting caller: in progress for that long
       waits -= std::min(waits, timeout_ms);
       return StagedKv{};
     }
@@ -69,9 +69,9 @@ class FakeWorld : public WorldView {
   std::vector<tg_kv_move> under_way;
   std::vector<tg_kv_move> pulled;  // in flips
   int pulls = 0;                   // of these
-  int waits = 0;                   // milliseconds until what is under way lands, once waited for
+  int waits = 0;                   // milliseconds that a waiting caller waits for a pull
   bool lands = true, fails = false, later = false;
-  std::function<void(std::span<const tg_kv_move>)> copy;  // what lands, when it does
+  std::function<void(std::span<const tg_kv_move>)> copy;  // copies the bytes of a pull at its end
   tg_model described{};
 };
 
@@ -116,7 +116,7 @@ class Waits final : public Between {
   Status MayEmit() override { return OkStatus(); }
   bool Hurries() override { return false; }
   int heartbeats = 0;
-  int until = INT_MAX;  // so many heartbeats others wait
+  int until = INT_MAX;  // the others wait for this many heartbeats
 };
 
 // One group of one rank each, of models with 4 query heads.

@@ -1,4 +1,7 @@
-"""engine.h in ctypes. libtangram_engine.so has client.h, too: tangram_client loads it in place of its own library, and works on the kit's client."""
+"""engine.h in ctypes.
+
+libtangram_engine.so includes client.h: tangram_client loads it instead of its own library, and uses the kit's client.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An engine's process under the kit: `Kit` has agent, mesh, gateways and the turn, `Backend` is what an engine brings."""
+"""An engine's process under the kit: `Kit` has agent, mesh, gateways and the step loop, `Backend` is the engine's
+interface."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from . import _abi
 
 
 class Entry(enum.IntEnum):
-    """What an epoch begins with."""
+    """The state that an epoch begins with."""
 
     FRESH = 0
     UNCHANGED = 1
@@ -40,7 +41,8 @@ class Refusal(enum.IntEnum):
 
 
 class PeerGone(Exception):
-    """The step is given up: a peer is gone, or this rank was left out. `Backend.compute` lets it pass, with the step undone."""
+    """The step is abandoned: a peer is gone, or this rank was removed. `Backend.compute` undoes the step and lets it
+    pass."""
 
 
 class NoRoom(Exception):
@@ -48,7 +50,7 @@ class NoRoom(Exception):
 
 
 class Refused(Exception):
-    """The layout cannot be computed here; the message says why."""
+    """The layout cannot be computed here; the message has the reason."""
 
 
 def prefix_of_salt(cache_salt: str = "") -> int:
@@ -57,37 +59,37 @@ def prefix_of_salt(cache_salt: str = "") -> int:
 
 
 def prefix_after(before: int, tokens: Sequence[int]) -> int:
-    """That of a full block of these tokens after `before`."""
+    """The hash after `before` and a full block of these tokens."""
     return int(_abi.lib.tge_prefix_after(before, (ctypes.c_uint32 * len(tokens))(*tokens), len(tokens)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Submit:
-    """From min_tokens on only what Backend.can names is asked for; 0 is off."""
+    """From min_tokens on it sets only fields that Backend.can names; 0 is off."""
 
     request: str
     gateway: str
     prompt: list[int]
-    max_tokens: int  # of the answer, `generated` ones too
+    max_tokens: int  # of the answer, including the `generated` ones
     temperature: float
     top_p: float
     seed: int
     stop_tokens: list[int]
-    cache_salt: str = ""  # what is cached of it is for requests of the same salt alone
-    generated: int = 0  # so many of the prompt's last tokens are of the answer, which goes on after them as if they had been chosen here
-    min_tokens: int = 0  # no stop token is chosen before the answer has so many
+    cache_salt: str = ""  # its cached prefix serves only requests with the same salt
+    generated: int = 0  # the prompt's last tokens that belong to the answer, which continues after them
+    min_tokens: int = 0  # no stop token is chosen before the answer has this many tokens
     top_k: int = 0
     min_p: float = 0
     presence_penalty: float = 0
     frequency_penalty: float = 0
     repetition_penalty: float = 0
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    logprobs: int | None = None  # of so many likeliest tokens beside the chosen one; None: of none
+    logprobs: int | None = None  # for this many likeliest tokens besides the chosen one; None: none
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Natural logarithms of probabilities: of the chosen token, then of the likeliest, the best first."""
+    """Natural logarithms of probabilities: of the chosen token, then of the likeliest, best first."""
 
     tokens: Sequence[int]
     values: Sequence[float]
@@ -96,21 +98,21 @@ class Logprobs:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """A request with its KV, as it is told at a flip and comes to another rank."""
+    """A request with its KV, in a flip's manifest and on its way to another rank."""
 
     request: str
     gateway: str
     running: bool  # else it waits, and has no KV
-    computed: int  # positions whose KV is there, in all sets
-    reserved: int  # most positions that it may come to
+    computed: int  # positions whose KV exists, in all sets
+    reserved: int  # maximum number of positions
     blocks: Sequence[int]
     state: bytes  # the engine's own
-    generation: int = 0  # of its KV: another one as soon as a block of it that was full may be written again
+    generation: int = 0  # of its KV: changes as soon as a full block of it may be written again
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KvSet:
-    """Layers beside the model's (drafts) with KV of the same blocks: block b of its layer l, as in KvLayout."""
+    """Layers besides the model's (drafts) with KV in the same blocks: block b of its layer l, as in KvLayout."""
 
     layers: int
     offset: int
@@ -129,7 +131,7 @@ class KvLayout:
     block_bytes: int
     blocks: int
     free_blocks: int
-    sets: Sequence[KvSet] = ()  # beside the model's; the same at all engines of a world, but for where they lie
+    sets: Sequence[KvSet] = ()  # besides the model's; the same at all engines of a world, but perhaps in other places
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Step:
 
 
 class Element(enum.IntEnum):
-    """Of a row's numbers, and as they travel."""
+    """The type of a row's numbers, in memory and in messages."""
 
     F32 = 1
     BF16 = 2
@@ -150,7 +152,7 @@ class Element(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrived:
-    """Rows to be computed here, of all ranks (tge_dispatched). Addresses, which stay good until the next dispatch."""
+    """Rows to compute here, of all ranks (tge_dispatched). The addresses are valid until the next dispatch."""
 
     rows: int
     x: int  # float32 [rows, hidden]
@@ -159,7 +161,7 @@ class Arrived:
 
 
 class Backend(Protocol):
-    """What an engine brings; called from the thread of `Kit.run` alone. Meaning and order: tangram/engine.h."""
+    """The interface of an engine. Only the thread of `Kit.run` calls it. Meaning and order: tangram/engine.h."""
 
     max_tokens: int  # of prompt and answer
     vocabulary: int
@@ -181,10 +183,13 @@ class Backend(Protocol):
 
 
 class Ahead(Protocol):
-    """What a `Backend` has besides if KV may be copied ahead of a flip, while it steps; all three. Without them all KV comes in the flip."""
+    """Further calls of a `Backend` whose KV may be copied ahead of a flip, while it steps; all three.
 
-    def progress(self) -> Iterable[Request]: ...  # what runs here: gateway and state may be empty
-    def reserve(self, request: str, count: int) -> Sequence[int]: ...  # so many blocks more, for a request that may come; NoRoom
+    Without them all KV is fetched in the flip.
+    """
+
+    def progress(self) -> Iterable[Request]: ...  # the running requests: gateway and state may be empty
+    def reserve(self, request: str, count: int) -> Sequence[int]: ...  # more blocks for a request that may come; NoRoom
     def unreserve(self, request: str) -> None: ...
 
 
@@ -193,7 +198,7 @@ def _text(raw: bytes | None) -> str:
 
 
 def _cut(text: str, size: int) -> bytes:
-    """`text` as UTF-8 in at most `size` bytes, whole characters only: its readers refuse half a one."""
+    """`text` as UTF-8 in at most `size` bytes, whole characters only: its readers reject a partial one."""
     return text.encode(errors="replace")[:size].decode(errors="ignore").encode()
 
 
@@ -202,13 +207,16 @@ def _array(first: Any, count: int) -> list[int]:
 
 
 class Kit:
-    """Made by `open`. `client` is the agent's side: model, maps, weights, KV; its calls of the gate, of KV and of polling are the kit's."""
+    """Made by `open`. `client` is the agent's side: model, maps, weights, KV.
+
+    Only the kit makes its calls of the gate, of KV and of polling.
+    """
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
         self.client = Client(ctypes.c_void_p(_abi.lib.tge_client(handle)))
-        self._error: BaseException | None = None  # of a callback: the end
-        self._sets: Any = None  # what the last kv_layout points at
+        self._error: BaseException | None = None  # of a callback: ends the rank
+        self._sets: Any = None  # memory that the last kv_layout points at
 
     @classmethod
     def open(cls, *, agent_socket: str, token_file: str, mesh_listen: str, serve_listen: str, tls_ca: str, tls_cert: str, tls_key: str, block_tokens: int,
@@ -216,9 +224,10 @@ class Kit:
              slab_formats: SlabFormat = SlabFormat.GRANULE_MAJOR, even_shards_only: bool = False, max_peer_timeout_ms: int = 0, min_peer_timeout_ms: int = 0,
              idle_pause_ms: int = 0, log_level: str = "info", min_step_ms: int = 0, fault_dir: str = "", kv_ahead_ms: int = 0,
              settings: Mapping[str, object] | None = None) -> Kit:
-        """Listens, waits for the agent, attaches. Raises the classes of tangram_client.errors, which say which option is wrong. `fault_dir` is for tests.
+        """Listens, waits for the agent, attaches. Raises the classes of tangram_client.errors, naming the wrong option.
 
-        `settings`: what must be the same at all engines of a world (engine, version, max_batch_tokens, ...).
+        `fault_dir` is for tests. `settings`: values that must be the same at all engines of a world (engine, version,
+        max_batch_tokens, ...).
         """
         options, error, out = _abi.sized(_abi.Options), _abi.sized(_abi.Error), ctypes.c_void_p()
         for name, value in locals().copy().items():
@@ -233,7 +242,7 @@ class Kit:
         return cls(out)
 
     def run(self, backend: Backend) -> None:
-        """Steps until `stop`. Raises what a callback raised, or why this rank can serve no longer."""
+        """Steps until `stop`. Raises a callback's exception, or the reason why this rank can serve no longer."""
         raw, error = self._callbacks(backend), _abi.sized(_abi.Error)
         code = _abi.lib.tge_run(self._handle, ctypes.byref(raw), ctypes.byref(error))
         if self._error is not None:
@@ -241,13 +250,13 @@ class Kit:
         _abi.check(code, error)
 
     def stop(self) -> None:
-        """From any thread, or a signal's handler."""
+        """From any thread, or a signal handler."""
         _abi.lib.tge_stop(self._handle)
 
     # Within Backend.compute.
 
     def exchange(self, sequence: int, send: Sequence[bytes | memoryview]) -> list[memoryview]:
-        """send[r] goes to rank r; what each sent here, good until the next exchange. PeerGone."""
+        """send[r] goes to rank r; returns the ranks' data for this one, valid until the next exchange. PeerGone."""
         count = len(send)
         out, back, keep = (_abi.Bytes * count)(), (_abi.Bytes * count)(), list[bytes]()
         for r, data in enumerate(send):
@@ -259,7 +268,10 @@ class Kit:
         return [memoryview((ctypes.c_ubyte * b.size).from_address(b.data)) if b.size else memoryview(b"") for b in back]
 
     def pieces(self, layer: int) -> memoryview:
-        """What this rank has of a layer's experts: bytes, a tge_piece after another, in order of choice. From enter on, until the next enter or leave."""
+        """This rank's pieces of a layer's experts: bytes, one tge_piece after another, in order of replicas.
+
+        From enter on; valid until the next enter or leave.
+        """
         first, count, size, error = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(), _abi.sized(_abi.Error)
         _abi.check(_abi.lib.tge_pieces(self._handle, layer, ctypes.byref(first), ctypes.byref(count), ctypes.byref(size), ctypes.byref(error)), error)
         if count.value == 0:
@@ -271,8 +283,9 @@ class Kit:
     def dispatch(self, layer: int, element: Element, rows: int, top_k: int, x: int, experts: int, weights: int, active: bytes | None = None) -> Arrived:
         """Rows to the ranks that have their experts: by all ranks, in each layer with experts, also with no rows. PeerGone.
 
-        Addresses of x [rows, hidden] of `element`, experts int32 [rows, top_k] and weights float32 [rows, top_k], each side by side; they are read until
-        `combine` is through. active: a byte for each rank, 0 for those that take no part, None if all do. Other threads of Python run meanwhile.
+        Addresses of x [rows, hidden] of `element`, experts int32 [rows, top_k] and weights float32 [rows, top_k], each
+        contiguous; they are read until `combine` returns. active: a byte per rank, 0 for those that take no part, None
+        if all do. Other Python threads run meanwhile.
         """
         raw, out, error = _abi.sized(_abi.Rows), _abi.sized(_abi.Arrived), _abi.sized(_abi.Error)
         raw.layer, raw.element, raw.rows, raw.top_k, raw.x, raw.expert, raw.weights, raw.active = layer, element, rows, top_k, x, experts, weights, active
@@ -280,17 +293,20 @@ class Kit:
         return Arrived(out.rows, out.x or 0, out.replicas or 0, out.weights or 0)
 
     def combine(self, results: int, y: int) -> None:
-        """The results back, and summed: addresses of float32 [rows that arrived, hidden], and [rows of the dispatch, hidden], which is written. PeerGone."""
+        """Sends the results back and sums them. PeerGone.
+
+        Addresses of float32 [received rows, hidden], and of [rows of the dispatch, hidden], which is written.
+        """
         error = _abi.sized(_abi.Error)
         self._peers(_abi.lib.tge_combine(self._handle, results, y, ctypes.byref(error)), error)
 
     def may_emit(self) -> None:
-        """Before the first `emit` of a step. PeerGone: this rank was left out."""
+        """Before the first `emit` of a step. PeerGone: this rank was removed."""
         error = _abi.sized(_abi.Error)
         self._peers(_abi.lib.tge_may_emit(self._handle, ctypes.byref(error)), error)
 
     def emit(self, gateway: str, request: str, position: int, token: int, finish: Finish = Finish.GOES_ON, logprobs: Logprobs | None = None) -> None:
-        """`logprobs` of a request that asked for them."""
+        """`logprobs` for a request that requested them."""
         raw = None
         if logprobs is not None:
             count = len(logprobs.tokens)
@@ -302,7 +318,10 @@ class Kit:
         _abi.lib.tge_refuse(self._handle, gateway.encode(), request.encode(), int(code), message.encode())
 
     def cached(self, hashes: Sequence[int], here: bool = True) -> None:
-        """What of prompts' beginnings is cached here, or no more: hashes of full blocks, by `prefix_of_salt` and `prefix_after`. For gateways, a hint."""
+        """Reports prefixes that are cached here, or no longer. For gateways, a hint.
+
+        Hashes of full blocks, by `prefix_of_salt` and `prefix_after`.
+        """
         _abi.lib.tge_cached(self._handle, (ctypes.c_uint64 * len(hashes))(*hashes), len(hashes), here)
 
     def cached_none(self) -> None:
@@ -313,7 +332,7 @@ class Kit:
             raise PeerGone(_text(error.message))
         _abi.check(code, error)
 
-    # From C. No exception may leave a callback: the first one is kept, and ends the rank.
+    # Calls from C. No exception may leave a callback: the first one is kept, and ends the rank.
 
     def _guarded(self, call: Callable[..., int | None], *arguments: Any, why: Any = None) -> int:
         try:
@@ -338,7 +357,7 @@ class Kit:
 
         def submit(raw: Any) -> None:
             s = _abi.Submit(logprobs=-1)
-            ctypes.memmove(ctypes.byref(s), raw, min(raw.contents.struct_size, ctypes.sizeof(s)))  # an older library knows of fewer
+            ctypes.memmove(ctypes.byref(s), raw, min(raw.contents.struct_size, ctypes.sizeof(s)))  # it may be shorter
             backend.submit(Submit(
                 _text(s.request), _text(s.gateway), _array(s.prompt, s.prompt_count), s.max_tokens, s.temperature, s.top_p, s.seed,
                 _array(s.stop_tokens, s.stop_count), _text(s.cache_salt), s.generated, s.min_tokens, s.top_k, s.min_p, s.presence_penalty, s.frequency_penalty,
@@ -366,7 +385,7 @@ class Kit:
                 return
             if to.struct_size < ctypes.sizeof(_abi.KvLayout):
                 raise ValueError("this kit's library carries no KV beside that of the model's layers")
-            self._sets = (_abi.KvSet * len(kv.sets))(*(dataclasses.astuple(s) for s in kv.sets))  # it stays until the next time
+            self._sets = (_abi.KvSet * len(kv.sets))(*(dataclasses.astuple(s) for s in kv.sets))  # kept until the next
             to.sets, to.set_count, to.set_size = self._sets, len(kv.sets), ctypes.sizeof(_abi.KvSet)
 
         def told(requests: Iterable[Request], out: Any) -> None:

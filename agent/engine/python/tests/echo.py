@@ -1,6 +1,6 @@
-"""An engine without a model, under the kit: each next token is a sum over what it reads back from KV, so KV that came wrong is heard by clients.
+"""An engine without a model, under the kit: each next token is a sum over its KV, so clients detect wrong KV.
 
-Takes the flags of tangram-engine. tests/walk runs worlds of it, and works out the same sums.
+Takes the flags of tangram-engine. tests/walk runs worlds of it, and computes the same sums.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from tangram_client import EngineStats, Maps, SlabFormat
 from tangram_engine import Entry, Finish, Kit, KvLayout, KvSet, NoRoom, Refusal, Request, Step, Submit, prefix_after, prefix_of_salt
 
 MOST, VOCABULARY = 4096, 1000
-TOKEN = struct.Struct("<IxxxxQ")  # token and, so that a page of another request is noticed, its position
-DRAFT = struct.Struct("<HI")  # the same, of the layers of drafts: another shape
+TOKEN = struct.Struct("<IxxxxQ")  # token and position; the position reveals a page of another request
+DRAFT = struct.Struct("<HI")  # the same, for the layers of drafts: another shape
 
 
 @dataclass
@@ -47,14 +47,15 @@ class Echo:
     def __init__(self, kit: Kit, step_s: float, block_tokens: int, batch: int, drafts: int):
         self.block_tokens, self.block_bytes, self.draft_bytes = block_tokens, block_tokens * TOKEN.size, block_tokens * DRAFT.size
         self.kit, self.layers, self.kv, self.step_s, self.batch = kit, kit.client.model.layers, kit.client.kv.data, step_s, batch
-        self.drafts = drafts  # layers of a second set of KV, behind that of the model's
+        self.drafts = drafts  # layers of a second set of KV, after that of the model's
         self.count = len(self.kv) // (self.layers * self.block_bytes + drafts * self.draft_bytes)
         self.free = list(range(self.count))
         self.here: dict[str, Sequence_] = {}
         self.adopted: dict[str, Sequence_] = {}
         self.reserved: dict[str, list[int]] = {}  # blocks of requests that may come
-        self.cached: dict[int, int] = {}  # by hash: how many requests have such a block. Nobody else reads it: it is told all the same
-        self.plan: list[tuple[Sequence_, int]] = []  # of the step: who computes how many positions
+        # By hash: the number of requests with such a block. No other rank uses it, but it is reported.
+        self.cached: dict[int, int] = {}
+        self.plan: list[tuple[Sequence_, int]] = []  # the step's requests, and the number of positions of each
 
     # Requests.
 
@@ -74,7 +75,7 @@ class Echo:
             self.forget(sequence)
         return sequence is not None
 
-    # What gateways are told.
+    # Reports to gateways.
 
     def tell(self, s: Sequence_) -> None:
         while (end := (len(s.hashes) + 1) * self.block_tokens) <= s.computed:
@@ -151,7 +152,7 @@ class Echo:
     def emit(self, s: Sequence_) -> None:
         tokens = [next_token(self.read(s, layer)) for layer in range(self.layers)]
         tokens += [next_token(self.read_drafts(s, layer)) for layer in range(self.drafts)]
-        token = tokens[0] if len(set(tokens)) == 1 else (tokens[0] + 1) % VOCABULARY  # wrong, and seen by the client
+        token = tokens[0] if len(set(tokens)) == 1 else (tokens[0] + 1) % VOCABULARY  # wrong, and the client detects it
         s.tokens.append(token)
         last = len(s.tokens) == s.most
         self.kit.emit(s.gateway, s.id, len(s.tokens) - 1, token, Finish.LENGTH if last else Finish.GOES_ON)
@@ -161,7 +162,7 @@ class Echo:
     # A flip.
 
     def kv_layout(self) -> KvLayout:
-        # Layers of drafts lie side by side in a block, those of the model apart.
+        # Layers of drafts are adjacent in a block, those of the model are separate.
         behind = self.layers * self.count * self.block_bytes
         drafts = KvSet(self.drafts, behind, self.draft_bytes, self.drafts * self.draft_bytes, self.draft_bytes)
         return KvLayout(0, self.count * self.block_bytes, self.block_bytes, self.block_bytes, self.count, len(self.free), [drafts] if self.drafts else [])

@@ -1,4 +1,4 @@
-"""Text between Python and C, without an agent: what the readers on both sides take."""
+"""Text between Python and C, without an agent: the readers on both sides accept it."""
 
 import ctypes
 import unittest
@@ -20,7 +20,7 @@ class TextTest(unittest.TestCase):
         kit, error = engine.Kit.__new__(engine.Kit), _abi.sized(_abi.Error)
 
         def refuse() -> int:
-            raise Refused("no file \udcff")  # as os.listdir gives names that are no UTF-8
+            raise Refused("no file \udcff")  # os.listdir returns such names for files that are not UTF-8
 
         self.assertEqual(kit._guarded(refuse, why=ctypes.pointer(error)), _abi.REFUSED)
         self.assertEqual(error.message, b"no file ?")

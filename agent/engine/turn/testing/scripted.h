@@ -1,5 +1,5 @@
-// For tests of the turn: layouts of a model of one layer without experts, an agent and an engine
-// that do what the test says.
+// For tests of the step loop: layouts of a model of one layer without experts, and a scripted agent
+// and engine.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace tangram::engine::testing {
 
 constexpr uint32_t kQueryHeads = 4;
 
-// Attention of all ranks by data, or `together` by heads.
+// Attention of all ranks by data, or of `together` by heads.
 class TestMaps {
  public:
   TestMaps(uint64_t epoch, int32_t rank, std::vector<std::string> members,
@@ -76,7 +76,7 @@ inline tg_event Prepare(const TestMaps& target, bool repair = false) {
   return event;
 }
 
-// An agent that gives `events` one after another. A flip leads to the target of the last event.
+// An agent that returns `events` one after another. A flip leads to the target of the last event.
 class ScriptedWorld final : public WorldView {
  public:
   explicit ScriptedWorld(const std::string& member) : member_(member) {
@@ -138,7 +138,7 @@ class ScriptedWorld final : public WorldView {
   void Report(const tg_engine_stats&) override {}
 
   std::deque<tg_event> events;
-  // What the rank reported. `answers`: of each preparation why it failed, or an empty text.
+  // The rank's reports. `answers`: per preparation the reason of its failure, or an empty text.
   std::vector<std::string> answers;
   std::string declined;
   std::vector<tg_missed> missed;
@@ -153,7 +153,7 @@ class ScriptedWorld final : public WorldView {
   std::atomic<bool> stopped_{false};
 };
 
-// Without requests. Announces steps of `rows`.
+// A backend without requests. Announces steps of `rows`.
 class ScriptedBackend final : public Backend {
  public:
   void Submit(const std::string&, v1::Submit) override {}

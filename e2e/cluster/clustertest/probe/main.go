@@ -1,5 +1,5 @@
-// Command probe is the workload of the tests: `serve` answers every request with its pod's name, until
-// SIGTERM; `get URL`, `cat FILE...` and `write FILE TEXT` are for exec, hooks and init containers.
+// Command probe is the workload of the tests: `serve` answers every request with its pod's name until SIGTERM; `get
+// URL`, `cat FILE...` and `write FILE TEXT` are for exec, hooks and init containers.
 package main
 
 import (

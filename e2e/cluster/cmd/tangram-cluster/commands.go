@@ -13,7 +13,7 @@ import (
 	"tangram.dev/e2e/cluster/image"
 )
 
-// onCluster is a command with the flag --dir.
+// onCluster makes a command with the flag --dir.
 func onCluster(use, short string, args cobra.PositionalArgs, run func(*cobra.Command, cluster.Options, []string) error) *cobra.Command {
 	var o cluster.Options
 	command := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(command *cobra.Command, args []string) (err error) {

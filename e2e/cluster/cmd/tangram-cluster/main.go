@@ -31,7 +31,7 @@ func command() *cobra.Command {
 		Long:         "Runs a real Kubernetes cluster on this machine. Each machine of the cluster is a process in its own namespaces.\nNeeds root. The command down removes everything, also after an interrupted up.",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	// Of the command that up runs in new namespaces.
+	// Flags of the command that up runs in new namespaces.
 	var dir, name string
 	supervisor := &cobra.Command{
 		Use: host.MachineCommand, Hidden: true, Args: cobra.NoArgs,

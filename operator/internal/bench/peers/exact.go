@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Exact is the least peak over all ways to fill `ranks` alike ranks of `slots` slots with
-// replicas that share evenly, each expert at least once and once per rank at most. It tries
-// every vector of counts and packs each by branch and bound: for small cases only.
+// Exact returns the smallest peak of all ways to fill `ranks` equal ranks of `slots` slots with replicas that share
+// evenly. Each expert has at least one replica, at most one per rank. It tries every vector of counts and packs each by
+// branch and bound: for small cases only.
 func Exact(load []float64, ranks, slots int) float64 {
 	x := exact{load: load, slots: slots, best: math.Inf(1), count: make([]int, len(load)),
 		rank: make([]float64, ranks), held: make([]int, ranks), has: make([][]bool, ranks)}
@@ -35,7 +35,7 @@ type exact struct {
 	order       []int
 }
 
-// counts chooses how many replicas expert e and the ones after it get.
+// counts chooses the number of replicas of expert e and of the experts after it.
 func (x *exact) counts(e, spare int) {
 	if x.best <= x.mean*(1+1e-12) {
 		return
@@ -66,8 +66,8 @@ func (x *exact) tryCounts() {
 	x.pack(order, 0, 0, 0)
 }
 
-// pack places replica `copied` of expert order[at]; copies of an expert go to ranks of
-// rising number from `from`, and of ranks in the same state only the first is tried.
+// pack places replica `copied` of expert order[at]. Replicas of an expert go to ranks of increasing number from `from`.
+// Of ranks in the same state, only the first is tried.
 func (x *exact) pack(order []int, at, copied, from int) {
 	if at == len(order) {
 		x.best = min(x.best, slices.Max(x.rank))
@@ -93,7 +93,7 @@ func (x *exact) pack(order []int, at, copied, from int) {
 	}
 }
 
-// likeEarlier says whether a rank before g holds exactly the same.
+// likeEarlier reports whether an earlier rank, from `from` on, has the same state.
 func (x *exact) likeEarlier(g, from int) bool {
 	for h := from; h < g; h++ {
 		if x.held[h] == x.held[g] && slices.Equal(x.has[h], x.has[g]) {

@@ -12,12 +12,12 @@ import (
 func TestExact(t *testing.T) {
 	require.InDelta(t, 3.5, Exact([]float64{3, 2, 1}, 2, 2), 1e-12) // 3 | 2 1 has an empty slot; filled with 1 it is 3.5
 	require.InDelta(t, 2, Exact([]float64{2, 2}, 2, 1), 1e-12)
-	require.InDelta(t, 2, Exact([]float64{2, 2}, 2, 2), 1e-12) // each on both
+	require.InDelta(t, 2, Exact([]float64{2, 2}, 2, 2), 1e-12) // each expert on both
 	require.InDelta(t, 590.0/3, Exact(Showcase(), 8, 2), 1e-9) // the reference: 196.67
 	require.InDelta(t, 1.5, Exact([]float64{3, 0, 0, 0}, 2, 3), 1e-12)
 }
 
-// The planner against the optimum, on cases of its own seed (the bench takes others).
+// The planner against the optimum, on seeds of its own (the bench uses others).
 func TestPlannerNearExact(t *testing.T) {
 	var p placement.Planner
 	cases, hits := 300, 0

@@ -2,16 +2,16 @@ package peers
 
 import "slices"
 
-// FlashLB is vllm-ascend's policy 3 as described: a layer is touched only if its balance is
-// low, by itself or against its past; a tree search of depth 4 and width 8 over how the
-// redundant replicas are given out, each leaf judged by packing it; ranks renamed after the
-// old layout. (Its weights of variance need several windows; here a plan sees one.)
+// FlashLB is vllm-ascend's policy 3 as described. It changes a layer only if its balance is low, absolutely or relative
+// to its past. A tree search of depth 4 and width 8 distributes the redundant replicas, and each leaf is judged by
+// packing it. Ranks are renamed to match the old layout. (Its variance weights need several windows; here a plan has
+// one.)
 type FlashLB struct{ past map[int]float64 }
 
 // Name of the policy.
 func (*FlashLB) Name() string { return "flashlb" }
 
-// Plan of one layer. It may be asked again: only Remember changes what it knows of the past.
+// Plan plans one layer. It may be called repeatedly, because only Remember changes the recorded past.
 func (f *FlashLB) Plan(layer int, load []float64, old Layout) Layout {
 	threshold := 0.85
 	if len(old) < 32 {
@@ -47,7 +47,7 @@ func (f *FlashLB) Plan(layer int, load []float64, old Layout) Layout {
 	return relabel(old, beam[0].layout)
 }
 
-// Remember what a layer that was touched came to.
+// Remember records the result of a layer that was changed.
 func (f *FlashLB) Remember(layer int, load []float64, old, now Layout) {
 	if &old[0] == &now[0] {
 		return
@@ -78,8 +78,7 @@ func (f *FlashLB) judge(load []float64, old Layout, count []int, whole bool) lea
 	return out
 }
 
-// spread gives n more replicas to the hottest experts, the first of them not to the `skip`
-// hottest.
+// spread gives n more replicas to the hottest experts, but the first of them not to the `skip` hottest.
 func spread(load []float64, count []int, n, skip int) []int {
 	out := slices.Clone(count)
 	for i := range n {

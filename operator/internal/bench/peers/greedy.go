@@ -2,20 +2,21 @@ package peers
 
 import "slices"
 
-// Greedy is the yardstick of time: the next replica to the expert whose replicas are hottest, by a heap, then
-// replicas heaviest first, each on the lightest rank with room, by another. It keeps nothing of the old layout.
+// Greedy is the reference for plan time. A heap gives the next replica to the expert with the hottest replicas. Then
+// replicas, heaviest first, go to the lightest rank with room, by another heap. It ignores the placement in the old
+// layout.
 type Greedy struct{}
 
 // Name of the policy.
 func (Greedy) Name() string { return "greedy" }
 
-// weighted is an index by its load.
+// weighted is an index with its load.
 type weighted struct {
 	load float64
 	at   int32
 }
 
-// Plan of one layer.
+// Plan plans one layer.
 func (Greedy) Plan(_ int, load []float64, old Layout) Layout {
 	ranks, slots := len(old), len(old[0])
 	count, hottest := make([]int32, len(load)), make([]weighted, len(load))

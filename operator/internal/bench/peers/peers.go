@@ -1,5 +1,5 @@
-// Package peers holds baselines for the benches of placement, written from what the public
-// descriptions of the algorithms say (reference: algorithms.md, section 2). Not copied.
+// Package peers has baselines for the placement benches, written from the public descriptions of the algorithms
+// (reference: algorithms.md, section 2). Not copied.
 package peers
 
 import (
@@ -10,7 +10,7 @@ import (
 // Layout of one layer: [rank][slot] expert.
 type Layout [][]int32
 
-// Policy plans one layer. Old is what lies there; it is not changed.
+// Policy plans one layer from the load and the current layout `old`, which it does not change.
 type Policy interface {
 	Name() string
 	Plan(layer int, load []float64, old Layout) Layout
@@ -27,7 +27,7 @@ func Default(experts, ranks, slots int) Layout {
 	return out
 }
 
-// Times of the ranks, even split.
+// Times returns the times of the ranks, with an even split.
 func Times(load []float64, l Layout) []float64 {
 	count, out := counts(len(load), l), make([]float64, len(l))
 	for g, held := range l {
@@ -38,7 +38,7 @@ func Times(load []float64, l Layout) []float64 {
 	return out
 }
 
-// Peak and mean of the times.
+// Peak returns the peak and the mean of the times.
 func Peak(load []float64, l Layout) (peak, mean float64) {
 	times := Times(load, l)
 	for _, t := range times {
@@ -47,7 +47,7 @@ func Peak(load []float64, l Layout) (peak, mean float64) {
 	return peak, mean
 }
 
-// Moved is the number of (rank, expert) in now that old lacks. A doubled replica counts once.
+// Moved counts the (rank, expert) pairs in now that old lacks. A duplicate replica on a rank counts once.
 func Moved(old, now Layout) int {
 	n := 0
 	for g, held := range now {
@@ -70,7 +70,7 @@ func counts(experts int, l Layout) []int {
 	return out
 }
 
-// replicas gives each expert one, and the others one at a time to the largest load / count.
+// replicas gives each expert one replica, and the others one at a time to the largest load / count.
 func replicas(load []float64, slots int) []int {
 	count := make([]int, len(load))
 	for e := range count {
@@ -88,7 +88,7 @@ func replicas(load []float64, slots int) []int {
 	return count
 }
 
-// packItems gives items, heaviest first, to the lightest bin with room (LPT with cardinality).
+// packItems assigns items, heaviest first, to the lightest bin with room (LPT with cardinality).
 func packItems(weight []float64, bins, room int) (bin []int) {
 	order := make([]int, len(weight))
 	for i := range order {
@@ -119,7 +119,7 @@ func packItems(weight []float64, bins, room int) (bin []int) {
 	return bin
 }
 
-// packCounts packs the replicas of experts on ranks.
+// packCounts packs the replicas of experts onto ranks.
 func packCounts(load []float64, experts []int32, count []int, ranks, slots int) Layout {
 	var weight []float64
 	var who []int32
@@ -143,12 +143,12 @@ func iota32(n int) []int32 {
 	return out
 }
 
-// DeepSeek is deepseek-ai/EPLB: groups are packed to nodes, experts replicated in the node,
-// replicas packed to its ranks; with one group and one node (or where groups do not divide)
-// it is the global policy. It does not look at the old layout.
+// DeepSeek is deepseek-ai/EPLB: groups are packed into nodes, experts are replicated within the node, and replicas are
+// packed onto its ranks. With one group and one node (or if groups do not divide) it is the global policy. It ignores
+// the old layout.
 type DeepSeek struct{ Groups, Nodes int }
 
-// Name tells the two apart.
+// Name distinguishes the two.
 func (d DeepSeek) Name() string {
 	if d.Groups > 1 {
 		return "deepseek-hierarchical"
@@ -156,7 +156,7 @@ func (d DeepSeek) Name() string {
 	return "deepseek-global"
 }
 
-// Plan of one layer.
+// Plan plans one layer.
 func (d DeepSeek) Plan(_ int, load []float64, old Layout) Layout {
 	groups, nodes := max(d.Groups, 1), max(d.Nodes, 1)
 	ranks, slots := len(old), len(old[0])
@@ -183,8 +183,8 @@ func (d DeepSeek) Plan(_ int, load []float64, old Layout) Layout {
 	return out
 }
 
-// relabel renames the ranks of now so that as much as possible lies where old had it (the
-// Hungarian method, O(n^3)).
+// relabel renames the ranks of now so that as many experts as possible stay where old had them (the Hungarian method,
+// O(n^3)).
 func relabel(old, now Layout) Layout {
 	n := len(now)
 	cost := make([][]float64, n+1)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each baseline gives a layout of the right shape that holds every expert, and is better
-// than the default one: a weak baseline would flatter the planner.
+// Each baseline returns a layout of the right shape that has every expert and is better than the default one: a weak
+// baseline would flatter the planner.
 func TestBaselinesWork(t *testing.T) {
 	const experts, ranks, slots = 64, 8, 10
 	for _, policy := range []Policy{DeepSeek{}, DeepSeek{Groups: 8, Nodes: 2}, &FlashLB{}, Swift{}, Greedy{}} {
@@ -48,7 +48,7 @@ func TestRelabelKeepsMost(t *testing.T) {
 	require.Zero(t, Moved(old, relabel(old, now)))
 }
 
-// The yardstick counts replicas as the plain loop does.
+// The heap's replica counts equal those of the plain loop.
 func TestGreedyReplicatesTheHottest(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 50 {

@@ -16,9 +16,8 @@ type Small struct {
 	NumRanks, Slots int
 }
 
-// NewSmall draws 2 to 4 ranks of 2 to 4 slots, at most 12 in all, 2 or more experts that fit
-// with none to all slots redundant, and loads of one of three kinds: log-normal, whole
-// numbers up to 20, Zipf.
+// NewSmall draws 2 to 4 ranks of 2 to 4 slots, at most 12 in all, and 2 or more experts that fit with none to all slots
+// redundant. Loads are of one of three kinds: log-normal, whole numbers up to 20, or Zipf.
 func NewSmall(r *rand.Rand) Small {
 	var c Small
 	for c.NumRanks, c.Slots = 2+r.IntN(3), 2+r.IntN(3); c.NumRanks*c.Slots > 12; {
@@ -40,7 +39,7 @@ func NewSmall(r *rand.Rand) Small {
 	return c
 }
 
-// Ranks of the case, all alike.
+// Ranks returns the equal ranks of the case.
 func (c Small) Ranks() []placement.Rank {
 	out := make([]placement.Rank, c.NumRanks)
 	for g := range out {

@@ -2,16 +2,15 @@ package peers
 
 import "slices"
 
-// Swift is vllm-ascend's policy 2 (SwiftBalancer) as described: the first replica of each
-// expert stays, redundant slots are chosen anew for the hottest experts, then the hottest
-// rank swaps with colder ones, at most one transfer per pair of ranks, 100 swaps, each worth
-// 1 %; the result is used only if the peak falls by 5 %.
+// Swift is vllm-ascend's policy 2 (SwiftBalancer) as described. The first replica of each expert stays, and redundant
+// slots are reassigned to the hottest experts. Then the hottest rank swaps with colder ones: at most one transfer per
+// pair of ranks, 100 swaps, each with a gain of at least 1 %. The result is used only if the peak falls by 5 %.
 type Swift struct{}
 
 // Name of the policy.
 func (Swift) Name() string { return "swift" }
 
-// Plan of one layer.
+// Plan plans one layer.
 func (Swift) Plan(_ int, load []float64, old Layout) Layout {
 	now := make(Layout, len(old))
 	seen := make([]bool, len(load))
@@ -37,7 +36,7 @@ func (Swift) Plan(_ int, load []float64, old Layout) Layout {
 	return now
 }
 
-// swiftReplica adds a replica of the hottest expert on the coldest rank that can take one.
+// swiftReplica adds a replica of the hottest expert to the coldest rank that can take one.
 func swiftReplica(load []float64, now Layout, slots int) {
 	count, times := counts(len(load), now), Times(load, now)
 	order := iota32(len(load))

@@ -1,4 +1,4 @@
-// Package plots draws what the benches printed, as SVG for docs/. The same lines give the same files.
+// Package plots draws the output of benches as SVG for docs/. The same lines give the same files.
 package plots
 
 import (
@@ -22,7 +22,7 @@ const (
 	height = 9 * vg.Centimeter
 )
 
-// policy of a plot: the name that a bench gives it, what it is called, and its colour.
+// policy of a plot: its key in the bench output, its label, and its colour.
 type policy struct {
 	key, name string
 	colour    color.RGBA
@@ -45,7 +45,7 @@ var forecasts = []policy{
 	{"shrink.9", "last ^.9", color.RGBA{200, 160, 40, 255}},
 }
 
-// Draw moves.svg and floor.svg from the lines of the bench eplb, and forecast.svg from those of predict, into a folder.
+// Draw writes moves.svg and floor.svg from output of the bench eplb, and forecast.svg from predict, into a folder.
 func Draw(eplb, predict io.Reader, dir string) error {
 	placed, err := lines(eplb, "eplb")
 	if err != nil {
@@ -81,14 +81,14 @@ func save(p *plot.Plot, path string) error {
 		return err
 	}
 	if _, err := to.WriteTo(f); err != nil {
-		_ = f.Close() // the first error is the one to tell
+		_ = f.Close() // the first error is the one to return
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return f.Close()
 }
 
-// Gaps draws gaps.svg from the lines of the bench throughput-during: how long after the one before it each token came, through a switch of mode, by
-// strategy Smooth and by Fast. Crosses at the bottom are the flips.
+// Gaps draws gaps.svg from the output of the bench throughput-during: the time between consecutive tokens during a mode
+// switch, with strategies Smooth and Fast. Crosses at the bottom are the flips.
 func Gaps(throughput io.Reader, dir string) error {
 	all, err := lines(throughput, "throughput-during")
 	if err != nil {
@@ -99,7 +99,7 @@ func Gaps(throughput io.Reader, dir string) error {
 	p.Y.Min = 0
 	p.Add(plotter.NewGrid())
 	p.Legend.Top = true
-	beside := 0.0 // height of a strategy's flips, which would hide those of the other
+	beside := 0.0 // vertical offset of the flips, which would hide those of the other strategy
 	for _, c := range []policy{{"fast", "Fast", color.RGBA{220, 50, 32, 255}}, {"smooth", "Smooth", color.RGBA{0, 90, 181, 255}}} {
 		var tokens, flips plotter.XYs
 		for _, l := range all {
@@ -133,11 +133,11 @@ func Gaps(throughput io.Reader, dir string) error {
 		p.Add(s)
 		p.Legend.Add(c.name+", flips", s)
 	}
-	p.Y.Max *= 1.3 // the legend stands there
+	p.Y.Max *= 1.3 // room for the legend
 	return save(p, filepath.Join(dir, "gaps.svg"))
 }
 
-// gapsAndFlips of one transition.
+// gapsAndFlips returns the points of one transition.
 func gapsAndFlips(l line) (tokens, flips plotter.XYs, err error) {
 	numbers := func(name string) []float64 {
 		list, is := l[name].([]any)
@@ -168,7 +168,7 @@ func gapsAndFlips(l line) (tokens, flips plotter.XYs, err error) {
 	return tokens, flips, nil
 }
 
-// line of a bench, without its summary.
+// line is an output line of a bench other than its summary.
 type line map[string]any
 
 func (l line) number(name string) (float64, error) {
@@ -204,7 +204,7 @@ func lines(r io.Reader, bench string) ([]line, error) {
 	return out, nil
 }
 
-// moves: what a policy moves against the balance that it reaches, workload A.
+// moves plots the moved slots against the balance reached, workload A.
 func moves(all []line) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = "Workload A: 58 layers, 256 experts, 288 slots on 32 ranks"
@@ -235,7 +235,7 @@ func moves(all []line) (*plot.Plot, error) {
 	return p, nil
 }
 
-// floor: peaks over the floor of an even split, by workload.
+// floor plots the balance over that of an even split at best, by workload.
 func floor(all []line) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = "Balance over what an even split can reach at best"
@@ -250,7 +250,7 @@ func floor(all []line) (*plot.Plot, error) {
 	})
 }
 
-// next: balance of the next window by forecast.
+// next plots the balance of the next window by forecast.
 func next(all []line) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = "Balancedness of the next window, placed by a forecast"
@@ -275,7 +275,7 @@ func groups(p *plot.Plot, all []line, of []policy, group string, value func(line
 		}
 	}
 	p.NominalX(names...)
-	p.X.Min, p.X.Max = -.5, 1.3*float64(len(names))-.4 // the legend stands at the right
+	p.X.Min, p.X.Max = -.5, 1.3*float64(len(names))-.4 // room for the legend at the right
 	p.Add(plotter.NewGrid())
 	for i, c := range of {
 		var points plotter.XYs

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// docs/placement shows what its bench output says.
+// The plots in docs/placement match the bench output there.
 func TestThePlotsAreOfTheOutputBesideThem(t *testing.T) {
 	docs, made := "../../../../docs/placement", t.TempDir()
 	eplb, err := os.Open(filepath.Join(docs, "eplb.jsonl"))
@@ -28,7 +28,7 @@ func TestThePlotsAreOfTheOutputBesideThem(t *testing.T) {
 	}
 }
 
-// So does docs/transitions.
+// So does the plot in docs/transitions.
 func TestThePlotOfGapsIsOfTheOutputBesideIt(t *testing.T) {
 	docs, made := "../../../../docs/transitions", t.TempDir()
 	throughput, err := os.Open(filepath.Join(docs, "throughput-during.jsonl"))

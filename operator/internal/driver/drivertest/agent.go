@@ -11,66 +11,66 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Agent of one pod; all its ranks go through an attempt together. It is a driver.Agent.
+// Agent is the agent of one pod; all its ranks go through an attempt together. It implements driver.Agent.
 type Agent struct {
 	w       *World
 	pod     Pod
-	number  int // of the trace
+	number  int // in the trace
 	highest uint64
 	attempt uint64
 	phase   tangramv1.Phase
 	kind    tangramv1.FlipKind
-	layout  *tangramv1.Layout // in force here; nil: none
+	layout  *tangramv1.Layout // active here; nil: none
 	hash    []byte            // of layout
 	target  *tangramv1.Layout
 
-	left     *tangramv1.Layout // by the flip that it tells of; nil: none, or that is retired
+	left     *tangramv1.Layout // left by the reported flip; nil: none, or retired
 	leftHash []byte
-	held     bool // no flip by words until it is told the outcome
-	latched  bool // its engine gave its word, and keeps it: nobody knows whether another flipped on it
+	held     bool // no flip by votes until it receives the outcome
+	latched  bool // its engine's vote is latched: another agent may have flipped on it
 
-	next    []*tangramv1.PrepareRequest // of its run: the flips that are not begun
-	runLast uint64                      // of that; 0: there is none, or it is over here
-	why     string                      // its run is over before its last flip
+	next    []*tangramv1.PrepareRequest // of its run: the flips that have not begun
+	runLast uint64                      // last attempt of its run; 0: none, or it has ended here
+	why     string                      // reason why its run ended early
 
 	targetHash []byte
 	engines    []engine // by device
 	calls      []string
 	stopped    bool
 	deaf       bool
-	data       string              // address that it tells of its data port
+	data       string              // reported address of its data port
 	broken     string              // why it cannot read the checkpoint
 	block      uint32              // tokens of a block of its engines' KV
-	settings   map[string]string   // that its engines declare
+	settings   map[string]string   // declared by its engines
 	whole      bool                // its engines keep the heads of a request on one rank
 	fail       string              // of the next Stage
 	refuse     *tangramv1.Refusal  // of every Prepare
-	lose       bool                // the next Permit is done, its reply is lost
+	lose       bool                // the next Permit succeeds, but its reply is lost
 	routed     []uint64            // by each rank, by (layer, expert)
 	executed   map[string][]uint64 // by member, likewise
 }
 
-// engine of a rank.
+// engine is the engine of a rank.
 type engine struct {
 	incarnation int // of the member
 	detached    bool
-	stopped     bool // for good, until a repair
-	fresh       bool // it came back, and its peers do not know yet where it is
-	hung        bool // it does nothing, and closes nothing
+	stopped     bool // until a repair
+	fresh       bool // reattached, and its peers do not know its address yet
+	hung        bool // it does nothing, and closes no connection
 }
 
-// errGone is what a caller of a stopped or deaf agent gets.
+// errGone is the error of calls to a stopped or deaf agent.
 var errGone = errors.New("connection refused")
 
-// bytesPerRank that a rank pretends to stage.
+// bytesPerRank is the number of bytes that a rank pretends to stage.
 const bytesPerRank = 1 << 20
 
-// Member id of a device.
+// Member returns the member id of a device.
 func (a *Agent) Member(device int) string {
 	return fmt.Sprintf("%s/%d/%d", a.pod.UID, device, a.engines[device].incarnation)
 }
 
-// Address of the agent.
+// Address returns the address of the agent.
 func (a *Agent) Address() string { return a.pod.Address }
 
 func (a *Agent) set(change func()) {
@@ -80,35 +80,35 @@ func (a *Agent) set(change func()) {
 	a.w.changedLocked()
 }
 
-// Refuse every Prepare; nil: no more.
+// Refuse rejects every Prepare; nil: no longer.
 func (a *Agent) Refuse(why *tangramv1.Refusal) { a.set(func() { a.refuse = why }) }
 
-// FailStage fails the next staging, with these words.
+// FailStage fails the next staging, with this error.
 func (a *Agent) FailStage(why string) { a.set(func() { a.fail = why }) }
 
-// LoseReply of the next Permit, which is done.
+// LoseReply loses the reply of the next Permit, which itself succeeds.
 func (a *Agent) LoseReply() { a.set(func() { a.lose = true }) }
 
-// Deaf agents go on, but answer nobody.
+// Deaf makes the agent continue without answering calls.
 func (a *Agent) Deaf(deaf bool) { a.set(func() { a.deaf = deaf }) }
 
-// AttentionDataOnly has its engines take layouts alone that keep the heads of a request on one rank.
+// AttentionDataOnly restricts its engines to layouts that keep the heads of a request on one rank.
 func (a *Agent) AttentionDataOnly() { a.set(func() { a.whole = true }) }
 
-// BlockTokens of the KV of its engines.
+// BlockTokens sets the block size of its engines' KV.
 func (a *Agent) BlockTokens(n uint32) { a.set(func() { a.block = n }) }
 
-// Settings that its engines declare, from now on.
+// Settings sets the settings that its engines declare.
 func (a *Agent) Settings(s map[string]string) { a.set(func() { a.settings = s }) }
 
-// BreakCheckpoint so that it cannot be read any more, with these words; empty: it can.
+// BreakCheckpoint makes the checkpoint unreadable, with this error; empty: readable.
 func (a *Agent) BreakCheckpoint(why string) { a.set(func() { a.broken = why }) }
 
-// MoveData to another address, as an agent does that came back.
+// MoveData changes the data address, like an agent that restarted.
 func (a *Agent) MoveData(address string) { a.set(func() { a.data = address }) }
 
-// Detach the engines, as if their processes were killed, or attach them again. Those that are in a layout
-// stand still from then on.
+// Detach detaches the engines, as if their processes were killed, or attaches them again. Those in a layout are stopped
+// from then on.
 func (a *Agent) Detach(detached bool) {
 	a.set(func() {
 		for device := range a.engines {
@@ -123,10 +123,10 @@ func (a *Agent) Detach(detached bool) {
 	})
 }
 
-// Hang the engine of a device, as SIGSTOP does: it does not even stop when its step breaks. Once it goes on it finds that out.
+// Hang makes the engine of a device unresponsive, like SIGSTOP: it stops for a broken step only after it continues.
 func (a *Agent) Hang(device int, hung bool) { a.set(func() { a.engines[device].hung = hung }) }
 
-// Forget the attempt that is under way, as an agent does that was killed and took over from its engines.
+// Forget drops the open attempt, like a killed agent whose successor resumes from the engines.
 func (a *Agent) Forget() {
 	a.set(func() {
 		a.w.tell("fence %d", a.number)
@@ -136,35 +136,35 @@ func (a *Agent) Forget() {
 	})
 }
 
-// InWorld says that one of its ranks is in the layout in force.
+// InWorld says that one of its ranks is in the active layout.
 func (a *Agent) InWorld() bool {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
 	return a.layout != nil
 }
 
-// Layout in force at this agent; nil: none.
+// Layout returns the active layout of this agent; nil: none.
 func (a *Agent) Layout() *tangramv1.Layout {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
 	return a.layout
 }
 
-// Epoch of its layout; 0: none.
+// Epoch returns the epoch of its layout; 0: none.
 func (a *Agent) Epoch() uint64 {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
 	return a.layout.GetEpoch()
 }
 
-// Phase that it is in.
+// Phase returns its phase.
 func (a *Agent) Phase() tangramv1.Phase {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
 	return a.phase
 }
 
-// Calls that came in, in order: prepare, stage, permit, abort, retire, resolve, release.
+// Calls returns the received calls, in order: prepare, stage, permit, abort, retire, resolve, release.
 func (a *Agent) Calls() []string {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
@@ -176,7 +176,7 @@ func (a *Agent) no(code tangramv1.Refusal_Code, why string) error {
 		Current: &tangramv1.Header{World: a.w.name, Epoch: a.layout.GetEpoch(), Attempt: a.attempt}}}
 }
 
-// hear takes the lock for a call, if the agent answers at all.
+// hear takes the lock for a call, if the agent answers.
 func (a *Agent) hear(name string) error {
 	a.w.mu.Lock()
 	if a.stopped || a.deaf {
@@ -247,7 +247,7 @@ func (a *Agent) rankLocked(device int) *tangramv1.RankStatus {
 	r.InWorld, r.Rank, r.Inventory = true, uint32(rank), a.w.inventoryLocked(a.layout, a.hash, uint32(rank))
 	if e.stopped {
 		for other, m := range a.layout.Members {
-			if other != rank && (a.lostLocked(device) || !a.w.reachLocked(id, m.Id)) { // nobody tells a fresh one where the others are
+			if other != rank && (a.lostLocked(device) || !a.w.reachLocked(id, m.Id)) { // fresh: no addresses
 				r.Engine.Unreachable = append(r.Engine.Unreachable, uint32(other))
 				r.Engine.Missed = append(r.Engine.Missed, &tangramv1.Missed{Rank: uint32(other), Cause: tangramv1.Cause_CAUSE_GAVE_UP,
 					Doing: tangramv1.Doing_DOING_COMBINE, Layer: 1})
@@ -257,7 +257,7 @@ func (a *Agent) rankLocked(device int) *tangramv1.RankStatus {
 	return r
 }
 
-// steppedLocked: a step of the layout in force was done by all its members. Where nobody orders steps, it is.
+// steppedLocked: all members took a step of the active layout. Without Manual that is always so.
 func (a *Agent) steppedLocked() bool { return !a.w.manual || a.w.stepped[string(a.hash)] }
 
 // Watch implements driver.Agent.
@@ -279,5 +279,5 @@ func (a *Agent) Watch(ctx context.Context, world string, each func(*tangramv1.St
 	}
 }
 
-// Leave the agent staged in an attempt to its own layout again, as a driver does that dies.
+// Leave leaves the agent staged in an attempt to its own layout, like a driver that dies.
 func (a *Agent) Leave(attempt uint64) { a.LeaveIn(attempt, tangramv1.Phase_PHASE_STAGED) }

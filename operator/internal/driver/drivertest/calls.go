@@ -13,7 +13,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// The calls that change an agent, as the real one answers them.
+// Calls that change an agent, answered like the real one.
 
 // Prepare implements driver.Agent.
 func (a *Agent) Prepare(_ context.Context, q *tangramv1.PrepareRequest) error {
@@ -65,8 +65,8 @@ func (a *Agent) Prepare(_ context.Context, q *tangramv1.PrepareRequest) error {
 	return nil
 }
 
-// checkLocked what an agent can check of a plan: the target is what the hash says and valid,
-// and there is one part for each of its ranks that is in the old or the new layout.
+// checkLocked checks a plan like a real agent: the target is valid and has the given hash, and there is one part for
+// each of its ranks in the old or the new layout.
 func (a *Agent) checkLocked(q *tangramv1.PrepareRequest, target *tangramv1.Layout, repair bool) error {
 	hash, err := layout.Hash(target)
 	if err != nil {
@@ -252,7 +252,7 @@ func (a *Agent) Resolve(_ context.Context, h *tangramv1.Header, outcome tangramv
 		}
 		a.w.tell("forward %d %d %d", a.number, a.attempt, a.target.Epoch)
 		a.flipLocked()
-		for device := range a.engines { // it goes where the others stand still
+		for device := range a.engines { // the engines stay stopped, like those of the others
 			a.engines[device].stopped = layout.RankOf(a.layout, a.Member(device)) >= 0
 		}
 		return nil
@@ -288,19 +288,19 @@ func (a *Agent) Release(_ context.Context, h *tangramv1.Header, members []string
 	return nil
 }
 
-// LeaveIn leaves the agent in a phase of an attempt to its own layout again, as a driver does that dies.
+// LeaveIn leaves the agent in a phase of an attempt to its own layout, like a driver that dies.
 func (a *Agent) LeaveIn(attempt uint64, phase tangramv1.Phase) {
 	a.set(func() {
 		a.attempt, a.highest, a.phase, a.kind = attempt, max(a.highest, attempt), phase, tangramv1.FlipKind_FLIP_KIND_LAYOUT
 		from := a.layout
 		for _, b := range a.w.agents {
-			if a.layout == nil && b.layout.GetEpoch() > from.GetEpoch() { // it was to join those
+			if a.layout == nil && b.layout.GetEpoch() > from.GetEpoch() { // it was to join this layout
 				from = b.layout
 			}
 		}
 		a.target = proto.CloneOf(from)
 		if phase == tangramv1.Phase_PHASE_FLIPPED {
-			return // to the layout that it is in
+			return // to its current layout
 		}
 		a.target.Epoch++
 	})

@@ -10,19 +10,19 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// agentsCarryWords says that no engine has a part in the gate of such a flip: the agents exchange the words.
+// agentsCarryWords says that no engine takes part in the gate of such a flip: the agents exchange the votes.
 func agentsCarryWords(kind tangramv1.FlipKind) bool {
 	return kind == tangramv1.FlipKind_FLIP_KIND_FIRST || kind == tangramv1.FlipKind_FLIP_KIND_REPAIR
 }
 
-// wordLocked gives the agent's word, where agents carry them.
+// wordLocked casts the agent's vote, where agents exchange votes.
 func (a *Agent) wordLocked() {
 	if agentsCarryWords(a.kind) {
 		a.w.words[fmt.Sprint(a.attempt, " ", a.pod.Address)] = true
 	}
 }
 
-// latchedLocked: the word is given, and somebody who may have flipped on it cannot be asked.
+// latchedLocked says that the vote is cast and its result cannot be queried. It withdraws a vote if another is missing.
 func (a *Agent) latchedLocked() bool {
 	if !a.w.manual || !agentsCarryWords(a.kind) || a.phase != tangramv1.Phase_PHASE_PERMITTED {
 		return false
@@ -59,7 +59,7 @@ func (w *World) gateLocked(attempt uint64) {
 		}
 		in = append(in, a)
 	}
-	for _, a := range in { // every member of both layouts must have a word in the gate
+	for _, a := range in { // every member of both layouts must vote in the gate
 		layouts := []*tangramv1.Layout{a.layout, a.target}
 		if agentsCarryWords(a.kind) {
 			layouts = layouts[1:]
@@ -79,7 +79,7 @@ func (w *World) gateLocked(attempt uint64) {
 	}
 }
 
-// flipLocked this agent alone. A repair sets its engines going again.
+// flipLocked flips this agent alone. A repair starts its engines again.
 func (a *Agent) flipLocked() {
 	a.phase, a.layout, a.latched = tangramv1.Phase_PHASE_FLIPPED, a.target, false
 	a.hash, _ = layout.Hash(a.layout) // it was hashed at Prepare
@@ -96,17 +96,16 @@ func (a *Agent) flipLocked() {
 	}
 }
 
-// Manual has steps and flips come from Step only, one by one, and engines stop one after another.
+// Manual makes Step the only source of steps and flips, one by one; engines then stop one after another.
 func (w *World) Manual() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.manual = true
 }
 
-// Step lets the world go on a little, as the dice fall: a step of a layout whose members are all there, with a
-// flip if they agree on one, unless a chance has it otherwise; else some engine finds out that its exchange is broken; agents
-// whose words are complete flip, one at a time.
-// It gives an error when a layout is stepped in that another one came after: two worlds.
+// Step advances the world a little, at random. A layout with all its members takes a step, and flips if the votes are
+// equal and chances allow it. Otherwise an engine detects a broken exchange. Agents whose votes are complete flip, one
+// at a time. It returns an error for a step in a layout that another one followed: two worlds.
 func (w *World) Step(dice *rand.Rand, chances Chances) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,17 +145,17 @@ func (w *World) Step(dice *rand.Rand, chances Chances) error {
 	return nil
 }
 
-// Chances of what may become of a step whose words are all equal, each from 0 to 1, together at most 1. The rest flips.
+// Chances of the fates of a step with equal votes, each from 0 to 1, together at most 1. The rest flips.
 type Chances struct {
-	Tear    float64 // the exchange breaks in the middle: some have flipped, the others stand still
-	Decline float64 // KV does not fit, or a pull of it failed and all have heard so: nobody flips, the next step asks again
-	Pull    float64 // a pull of KV failed, and the exchange breaks before all have heard so: nobody flips, some stand still
+	Tear    float64 // the exchange breaks in the middle: some flipped, the others are stopped
+	Decline float64 // KV does not fit, or a fetch failed and all know it: no flip, the next step votes again
+	Pull    float64 // a fetch of KV failed, and the exchange breaks before all know it: no flip, some are stopped
 }
 
-// Fate of a step whose words were all equal.
+// Fate of a step with equal votes.
 type Fate int
 
-// Fates, as Chances has them.
+// Fates, in the order of Chances.
 const (
 	Flipped Fate = iota
 	Torn
@@ -176,7 +175,7 @@ func (c Chances) draw(dice *rand.Rand) Fate {
 	return Flipped
 }
 
-// carryLocked has the agents that agreed on a flip go through it, or not.
+// carryLocked takes the agents that agreed on a flip through its fate.
 func (w *World) carryLocked(in []*Agent, fate Fate, dice *rand.Rand) {
 	w.fates[fate]++
 	w.tellWords(in)
@@ -187,7 +186,7 @@ func (w *World) carryLocked(in []*Agent, fate Fate, dice *rand.Rand) {
 				w.tell("decline %d", b.number)
 			}
 		}
-	case PullFailed: // who could not pull keeps no word; the others said that they have, and do not know what became of it
+	case PullFailed: // a rank with a failed fetch keeps no vote; the others reported theirs and do not know the outcome
 		first := dice.IntN(len(in))
 		for i, b := range in {
 			if failed := dice.IntN(2) == 0; failed || i == first {
@@ -213,7 +212,7 @@ func (w *World) carryLocked(in []*Agent, fate Fate, dice *rand.Rand) {
 	}
 }
 
-// Fates of steps whose words were all equal, so far.
+// Fates counts the steps with equal votes by fate.
 func (w *World) Fates() map[Fate]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -244,8 +243,8 @@ func (w *World) wordsLocked(a *Agent) bool {
 	return true
 }
 
-// agreedLocked gives the agents that flip together, or nil: the words of all members of the layout in force are equal,
-// and of the joiners those that are still there (they have no word).
+// agreedLocked returns the agents that flip together, or nil: the votes of all members of the active layout are equal.
+// Joiners have no vote; those that still exist are included.
 func (w *World) agreedLocked(a *Agent, agents []*Agent) []*Agent {
 	if a.phase != tangramv1.Phase_PHASE_PERMITTED || agentsCarryWords(a.kind) || w.holdGate {
 		return nil
@@ -276,8 +275,8 @@ func (a *Agent) stopLocked() {
 	}
 }
 
-// someStopLocked: engines of a broken layout notice it, each in its time. One that flipped in a repair waits for
-// those that are yet to flip.
+// someStopLocked lets engines of a broken layout detect it, one after another. An engine that flipped in a repair waits
+// for those that have yet to flip.
 func (w *World) someStopLocked(hash []byte, agents []*Agent, dice *rand.Rand) {
 	for _, a := range agents {
 		if string(a.hash) != string(hash) || dice.IntN(3) == 0 || w.comingLocked(a) {
@@ -287,7 +286,7 @@ func (w *World) someStopLocked(hash []byte, agents []*Agent, dice *rand.Rand) {
 	}
 }
 
-// comingLocked: everybody whom this agent lacks in its layout is about to flip to it.
+// comingLocked says that all members that this agent lacks in its layout are about to flip to it.
 func (w *World) comingLocked(a *Agent) bool {
 	if a.phase != tangramv1.Phase_PHASE_FLIPPED || !agentsCarryWords(a.kind) {
 		return false
@@ -319,15 +318,15 @@ func (w *World) countStepLocked(a *Agent) error {
 	return nil
 }
 
-// Stepping is the layout in which the last step was done, by hash; empty: none.
+// Stepping returns the hash of the layout that took the last step; empty: none.
 func (w *World) Stepping() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.latest
 }
 
-// GiveUp has the engines of the agent stand still, as those do that lost a step.
+// GiveUp stops the engines of the agent, as if they had lost a step.
 func (a *Agent) GiveUp() { a.set(a.stopLocked) }
 
-// FlipAlone has the agent flip what it is permitted to, as one that saw the last word just before the others lost it.
+// FlipAlone flips the agent's permitted attempt, as if it saw the last vote just before the others lost it.
 func (a *Agent) FlipAlone() { a.set(a.flipLocked) }

@@ -8,28 +8,28 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Route so many tokens to each (layer, expert), by each rank, between one question for the load and the next.
+// Route sets the tokens that each rank routes to each (layer, expert) between two load queries.
 func (w *World) Route(tokens []uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.routes = tokens
 }
 
-// Skew is a load for Route that heats one expert of each layer.
+// Skew returns a load for Route that heats one expert of each layer.
 func (w *World) Skew() []uint64 {
 	experts := int(w.view.Proto.Experts)
 	tokens := make([]uint64, w.view.MoELayers()*experts)
 	for i := range tokens {
 		tokens[i] = 20
-		if i/experts == i%experts { // another one in each
+		if i/experts == i%experts { // a different one in each layer
 			tokens[i] = 500
 		}
 	}
 	return tokens
 }
 
-// Load of the experts by the ranks of this agent: as sources, and as it executed them in the layout in force, where the
-// copies of an expert are used evenly.
+// Load returns the load of the experts by this agent's ranks: as routed, and as executed in the active layout, which
+// uses the replicas of an expert evenly.
 func (a *Agent) Load(context.Context, string) (*tangramv1.ExpertLoadResponse, error) {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
@@ -51,7 +51,7 @@ func (a *Agent) Load(context.Context, string) (*tangramv1.ExpertLoadResponse, er
 	return out, nil
 }
 
-// execute this member's part of what all ranks of the layout route between two questions.
+// execute counts this member's part of the tokens that all ranks of the layout route between two queries.
 func (a *Agent) execute(member string) {
 	experts := int(a.w.view.Proto.Experts)
 	if a.executed == nil {

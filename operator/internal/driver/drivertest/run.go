@@ -9,9 +9,9 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Runs: flips that the agents take one after the other under the permit of the first.
+// Runs: consecutive flips under the permit of the first.
 
-// HoldRuns has them rest once so many of their flips are left to begin; 0: they rest no longer.
+// HoldRuns pauses the runs when this many of their flips are left to begin; 0: never.
 func (w *World) HoldRuns(left int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -19,7 +19,7 @@ func (w *World) HoldRuns(left int) {
 	w.changedLocked()
 }
 
-// walkLocked takes the runs a flip further, all their agents at once; true: one went.
+// walkLocked takes the runs one flip further, all their agents at once. It returns true if one advanced.
 func (w *World) walkLocked() bool {
 	var on []*Agent
 	for _, a := range w.inOrderLocked() {
@@ -33,8 +33,8 @@ func (w *World) walkLocked() bool {
 	return len(on) > 0
 }
 
-// onwardLocked retires a flip of a run once a step of its layout was done, and is permitted the next as soon as it holds what that brings.
-// True: it did something.
+// onwardLocked retires a flip of a run after a step in its layout. Then it prepares, stages and permits the next flip.
+// It returns true if it did something.
 func (a *Agent) onwardLocked() bool {
 	if len(a.next) == 0 || a.phase != tangramv1.Phase_PHASE_FLIPPED || !a.steppedLocked() || a.w.holdRuns >= len(a.next) || !a.w.wholeLocked(a) {
 		return false
@@ -64,7 +64,7 @@ func (a *Agent) onwardLocked() bool {
 	return true
 }
 
-// endRunLocked: what is not begun is burned.
+// endRunLocked aborts the flips of the run that have not begun.
 func (a *Agent) endRunLocked(why string) {
 	if len(a.next) == 0 {
 		return
@@ -73,7 +73,7 @@ func (a *Agent) endRunLocked(why string) {
 	a.next, a.why = nil, why
 }
 
-// ofRunLocked: the attempt that a call for one of a run is about is what of it is under way.
+// ofRunLocked maps an attempt of the agent's run to the attempt in progress; any other attempt to itself.
 func (a *Agent) ofRunLocked(attempt uint64) uint64 {
 	if a.runLast != 0 && attempt <= a.runLast && attempt > a.attempt && a.runLast >= a.attempt {
 		return a.attempt

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Trace tells what the gates of this world, which steps by hand, go through from now on, as agent/gate/testing/replay.cc reads it: an
-// agent is a rank, numbered as it started, and has one gate whatever its devices.
+// Trace writes the events of this world's gates from now on, in the format of agent/gate/testing/replay.cc. The world
+// must be Manual. An agent is a rank, numbered in start order, with one gate for all its devices.
 func (w *World) Trace(to io.Writer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -15,14 +15,14 @@ func (w *World) Trace(to io.Writer) {
 	w.tell("new 0")
 }
 
-// tell an event; a trace that cannot be written is cut short, which its reader notices.
+// tell writes an event; a write error truncates the trace, which its reader detects.
 func (w *World) tell(format string, args ...any) {
 	if w.trace != nil {
 		_, _ = fmt.Fprintf(w.trace, format+"\n", args...)
 	}
 }
 
-// tellWords of a step in which the members among these agents all said "go", and heard each other say it.
+// tellWords writes a step in which the members among these agents all voted "go" and received each other's votes.
 func (w *World) tellWords(in []*Agent) {
 	var mask uint64
 	words := make([]string, w.started)

@@ -1,5 +1,5 @@
-// Package drivertest plays agents for tests of what drives them: they keep the rules of the
-// real agent's state machine (docs/architecture.md, sections 4 and 8), in memory.
+// Package drivertest simulates agents for tests of their callers. The agents keep the rules of the real agent's state
+// machine (docs/architecture.md, sections 4 and 8), in memory.
 package drivertest
 
 import (
@@ -13,8 +13,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// World is the agents of one world, their engines, and the gate between them: an attempt flips when
-// every agent that prepared it is permitted. Safe for concurrent use.
+// World has the agents of one world, their engines, and the gate between them. An attempt flips when every agent that
+// prepared it is permitted. It is safe for concurrent use.
 type World struct {
 	name string
 	view *geometry.View
@@ -25,41 +25,41 @@ type World struct {
 	cuts      map[[2]string]bool
 	holdGate  bool
 	holdStage bool
-	// The gate opens once, for members, when the first abort arrives at one of them; at a joiner's
-	// it does not, which has withdrawn then.
+	// The gate opens once, for members, when the first abort arrives at one of them. An abort at a joiner does not open
+	// it, because that joiner withdraws.
 	openAtAbort, openAtResolve bool
-	holdRuns                   int // runs rest once so many of their flips are left to begin; 0: they do not
+	holdRuns                   int // runs pause when this many of their flips are left to begin; 0: never
 	memory                     uint64
 
-	trace       io.Writer // of what the gates went through; nil: not wanted
-	started     int       // agents, so far
-	manual      bool      // steps come from Step only
+	trace       io.Writer // events of the gates; nil: none
+	started     int       // number of agents so far
+	manual      bool      // only Step takes steps
 	words       map[string]bool
-	stepped     map[string]bool // hashes of layouts in which a step was done
-	past        map[string]bool // those that others came after
+	stepped     map[string]bool // hashes of layouts that took a step
+	past        map[string]bool // layouts that were followed by another one
 	latest      string
 	fates       map[Fate]int
 	inventories map[string]*tangramv1.Inventory
 
-	paused map[uint64]bool // whether an attempt wanted no step computed
-	routes []uint64        // tokens by (layer, expert) between two questions
+	paused map[uint64]bool // by attempt: it requested that no step is computed
+	routes []uint64        // tokens by (layer, expert) between two load queries
 }
 
-// Pod in which an agent runs.
+// Pod is a pod that runs an agent.
 type Pod struct {
 	Name, UID, Node string
 	Address         string // of the agent; names it in the World
 	Ranks           int
 }
 
-// shape of a small model that worlds of 1 to 6 ranks can serve in either mode.
+// shape returns a small model that worlds of 1 to 6 ranks can serve in either mode.
 func shape() *tangramv1.Geometry {
 	return &tangramv1.Geometry{Model: "m", Layers: 2, MoeLayers: []uint32{0, 1}, Hidden: 8, MoeInner: 96, Experts: 12, TopK: 2,
 		QueryHeads: 12, KvHeads: 6, HeadDim: 4, GranuleRows: 8, GranuleBytes: 3 * 8 * 8 * 2, Dtype: tangramv1.DType_DTYPE_BF16,
 		SlabFormat: tangramv1.SlabFormat_SLAB_FORMAT_GRANULE_MAJOR, PageBytes: 4096, DenseBytes: 10000, KvHeadTokenBytes: 32}
 }
 
-// NewWorld has no agents yet.
+// NewWorld returns a world without agents.
 func NewWorld(name string) (*World, error) {
 	view, err := geometry.New(shape())
 	if err != nil {
@@ -70,7 +70,7 @@ func NewWorld(name string) (*World, error) {
 		inventories: map[string]*tangramv1.Inventory{}}, nil
 }
 
-// Start an agent, with its engines attached and in no layout.
+// Start starts an agent, with its engines attached and in no layout.
 func (w *World) Start(p Pod) *Agent {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,15 +84,15 @@ func (w *World) Start(p Pod) *Agent {
 	return a
 }
 
-// Find gives the agent of an address, or nil.
+// Find returns the agent of an address, or nil.
 func (w *World) Find(address string) *Agent {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.agents[address]
 }
 
-// Stop an agent and its engines, as if their processes were killed: what it held is lost, and attempts that it
-// is part of cannot flip.
+// Stop ends an agent and its engines, as if their processes were killed: its memory is lost, and its attempts cannot
+// flip.
 func (w *World) Stop(address string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +103,7 @@ func (w *World) Stop(address string) {
 	w.changedLocked()
 }
 
-// Cut the link between the engines of two members, or heal it.
+// Cut cuts the connection between the engines of two members, or heals it.
 func (w *World) Cut(a, b string, cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,7 +114,7 @@ func (w *World) Cut(a, b string, cut bool) {
 	w.changedLocked()
 }
 
-// HoldGate keeps permitted attempts from flipping, as engines do that decline.
+// HoldGate keeps permitted attempts from flipping, like engines that decline.
 func (w *World) HoldGate(hold bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,21 +127,21 @@ func (w *World) HoldGate(hold bool) {
 	w.changedLocked()
 }
 
-// OpenAtAbort keeps the gate shut until the first abort comes to a member: it opens just before.
+// OpenAtAbort keeps the gate shut until the first abort arrives at a member: it opens just before.
 func (w *World) OpenAtAbort() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.holdGate, w.openAtAbort = true, true
 }
 
-// OpenAtResolve keeps the gate shut until an agent is told an outcome: it opens just before, but for who holds.
+// OpenAtResolve keeps the gate shut until an agent receives an outcome. It opens just before, but holding agents stay.
 func (w *World) OpenAtResolve() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.holdGate, w.openAtResolve = true, true
 }
 
-// HoldStage keeps agents half way through staging.
+// HoldStage keeps agents half-way through staging.
 func (w *World) HoldStage(hold bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -154,14 +154,14 @@ func (w *World) HoldStage(hold bool) {
 	w.changedLocked()
 }
 
-// SetMemory of each rank, in bytes, for agents old and new.
+// SetMemory sets the memory of each rank of all agents, in bytes.
 func (w *World) SetMemory(bytes uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.memory = bytes
 }
 
-// Layout in force: of the highest epoch that an agent is in; nil: none.
+// Layout returns the active layout: the one of the highest epoch that an agent has; nil: none.
 func (w *World) Layout() *tangramv1.Layout {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,7 +174,7 @@ func (w *World) Layout() *tangramv1.Layout {
 	return out
 }
 
-// Idle says that no agent is in the middle of an attempt.
+// Idle says that no agent has an open attempt.
 func (w *World) Idle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,7 +186,7 @@ func (w *World) Idle() bool {
 	return true
 }
 
-// changedLocked tells watchers, and lets engines find out that a step cannot be done.
+// changedLocked notifies watchers, and lets engines detect that a step cannot complete.
 func (w *World) changedLocked() {
 	if !w.manual {
 		for w.breakLocked() || w.walkLocked() {
@@ -213,7 +213,7 @@ func (w *World) breakLocked() bool {
 	return stopped
 }
 
-// wholeLocked: all members of an agent's layout stand on it, run and reach each other.
+// wholeLocked: all members of an agent's layout have that layout, run, and reach each other.
 func (w *World) wholeLocked(a *Agent) bool {
 	for i, m := range a.layout.Members {
 		b, device := w.ownerLocked(m.Id)
@@ -253,7 +253,7 @@ func (w *World) reachLocked(from, to string) bool {
 	return b != nil && !b.engines[device].detached && !b.lostLocked(device) && !b.engines[device].hung && !w.cutLocked(from, to)
 }
 
-// lostLocked: the engine of a device came back, and no repair has told yet where it is.
+// lostLocked: the engine of a device is reattached, and no repair has sent its address yet.
 func (a *Agent) lostLocked(device int) bool {
 	return a.engines[device].fresh && (a.phase == tangramv1.Phase_PHASE_IDLE || a.phase == tangramv1.Phase_PHASE_FLIPPED)
 }
@@ -275,7 +275,7 @@ func (a *Agent) inLocked(l *tangramv1.Layout) bool {
 	return false
 }
 
-// Paused says of each attempt that was prepared whether it wanted no step computed.
+// Paused returns for each prepared attempt whether it requested that no step is computed.
 func (w *World) Paused() map[uint64]bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

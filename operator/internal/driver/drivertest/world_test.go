@@ -42,7 +42,7 @@ func setup(t *testing.T, pods, ranks int) *bench {
 	return b
 }
 
-// lead the world to all ranks of these pods.
+// lead takes the world to all ranks of these pods.
 func (b *bench) lead(ctx context.Context, mode layout.Mode, pods ...int) error {
 	want := driver.Wanted{Shape: layout.Shape{Mode: mode}, SpareBanks: 1}
 	for _, p := range pods {
@@ -77,7 +77,7 @@ func TestTourOfPodsWithSeveralRanks(t *testing.T) {
 func TestFailuresByName(t *testing.T) {
 	for name, c := range map[string]struct {
 		order func(*bench)
-		says  string // empty: it goes through
+		says  string // empty: no error
 	}{
 		"refused":    {func(b *bench) { b.agents[0].Refuse(&tangramv1.Refusal{Message: "5 bytes short"}) }, "5 bytes short"},
 		"not staged": {func(b *bench) { b.agents[1].FailStage("checksum of expert 3") }, "checksum of expert 3"},
