@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the text that users read: idioms, the length of sentences and lines, and links between Markdown files.
+"""Checks text for people: idioms, also in code comments, the length of sentences and lines, and links between Markdown files.
 
 Prints each finding as `file:line: what`, and exits 1 if there is one. External links are not fetched.
 """
@@ -13,7 +13,8 @@ import sys
 from urllib.parse import unquote
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MAX_IDIOMS = 10  # in all files together
+MAX_IDIOMS = 10  # in all documents and help texts together
+MAX_COMMENT_IDIOMS = 60  # in all code comments together; most of them are fine where they are
 MAX_SENTENCE = 35  # words
 MAX_LINE = 160  # characters
 MAX_README_LINES, MAX_README_WORDS = 120, 900
@@ -28,6 +29,8 @@ IDIOMS = [re.compile(pattern.replace(" ", r"\s+")) for pattern in (
     r"\bin force\b", r"\bstands? still\b", r"\bgoes on\b", r"\bgo on\b", r"\b[Ww]hat (?:is|was|comes|goes|lies|serves|follows)\b(?=[^?]*$)",
     r"\bas wanted\b", r"\bis none\b", r"\banew\b", r"\bso long\b", r"\bbeside it\b", r"\blet go\b",
     r"\bas far as\b", r"\bof its own\b", r"\bthereof\b")]
+COMMENT_FILES = re.compile(r"(?!tests/text\.py$)(?!.*(?:\.pb\.|zz_generated)).*\.(?:go|cc|h|cu|py)$")
+COMMENT = re.compile(r"(?:^|\s)(?://|#)\s(.*)")
 CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.S)
 TARGET = re.compile(r"""\]\(\s*<?((?:[^()\s<>]|\([^()\s]*\))*)>?(?:\s+["'][^"']*["'])?\s*\)""")
 ITEM = re.compile(r"(?:[-*+]|\d{1,9}[.)])\s+")
@@ -228,6 +231,20 @@ def find_long(path, source):
     return out
 
 
+def find_comment_idioms(path, source):
+    """Idioms in the comments of a program, one finding per line.
+
+    >>> find_comment_idioms("a.go", "x := nobody // nobody\\n// Somebody.\\n")
+    ['a.go:1: idiom "nobody"']
+    """
+    out = []
+    for number, line in enumerate(source.splitlines(), 1):
+        comment = COMMENT.search(line)
+        if comment and (found := next((m for m in (idiom.search(comment[1]) for idiom in IDIOMS) if m), None)):
+            out.append(f'{path}:{number}: idiom "{found[0]}"')
+    return out
+
+
 def anchors(markdown):
     """Targets of `#...` in a file, as GitHub makes them.
 
@@ -298,16 +315,20 @@ def main():
     def read(path):
         return (ROOT / path).read_text(errors="replace")
 
-    odd, wrong = [], []
+    odd, comments, wrong = [], [], []
     for path in sorted(files):
         if IDIOM_FILES.match(path):
             odd += find_idioms(path, read(path))
+        if COMMENT_FILES.match(path):
+            comments += find_comment_idioms(path, read(path))
         if SENTENCE_FILES.match(path):
             wrong += find_long(path, read(path))
         if path.endswith(".md"):
             wrong += find_broken(path, read(path), files, read)
     if len(odd) > MAX_IDIOMS:
         wrong += odd + [f"tests/text.py:1: {len(odd)} idioms in all, at most {MAX_IDIOMS}"]
+    if len(comments) > MAX_COMMENT_IDIOMS:
+        wrong += comments + [f"tests/text.py:1: {len(comments)} idioms in comments, at most {MAX_COMMENT_IDIOMS}"]
     print(*wrong, sep="\n", end="\n" if wrong else "")
     return 1 if wrong else 0
 

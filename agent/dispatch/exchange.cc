@@ -111,7 +111,7 @@ Result<Handle> Exchange::Send(uint32_t moe_ordinal, const Rows& rows,
                               std::span<const uint8_t> active) {
   const auto invalid = [](const std::string& what) { return Status{Code::kInvalid, what}; };
   if (!routes_ || links_ == nullptr || moe_ordinal >= routes_->moe_layers())
-    return invalid("no layout in force has layer " + std::to_string(moe_ordinal) + " of experts");
+    return invalid("no active layout has layer " + std::to_string(moe_ordinal) + " of experts");
   const uint32_t ranks = links_->ranks();
   if (!active.empty() && active.size() != ranks)
     return invalid("of a world of " + std::to_string(ranks) + " ranks " +

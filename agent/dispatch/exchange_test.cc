@@ -314,7 +314,7 @@ TEST(Dispatch, AHandleIsForOnePairAndSaysSo) {
             "Combine of pair 2 of epoch 1: the epoch is 2 by now");
   EXPECT_EQ(buffer.UpdateMembers(2, IdsOf(world.buffers), RoutesOf(layout, 0)).message(),
             "epoch 2 after 2");
-  EXPECT_EQ(exchange.Send(1, rows).status().message(), "no layout in force has layer 1 of experts");
+  EXPECT_EQ(exchange.Send(1, rows).status().message(), "no active layout has layer 1 of experts");
   const Rows many{3, &x, &expert, &weight};
   EXPECT_EQ(exchange.Send(0, many).status().message(),
             "3 rows in one dispatch, and the most are 2");

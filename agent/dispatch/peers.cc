@@ -211,7 +211,7 @@ void Peers::Adopt(Greeting& greeting) {
       std::ranges::find(by_rank_, it->second.get()) == by_rank_.end())
     links_.erase(it);
   if (links_.contains(id) || quarantine_.contains(id)) {
-    greeting.failed = {Code::kInvalid, NameOf(id) + " is connected already, or was given up"};
+    greeting.failed = {Code::kInvalid, NameOf(id) + " is already connected, or was abandoned"};
     return;
   }
   if (greeting.local) {

@@ -136,8 +136,8 @@ std::span<const uint8_t> ShmLink::Front(Lane lane) {
 
 Status ShmLink::Work() {
   if (!broken_.ok()) return broken_;
-  if (stream_ == nullptr) return {Code::kUnavailable, "this rank hung up"};
-  if (stream_->Disturbed()) return {Code::kUnavailable, "it ended, or hung up"};
+  if (stream_ == nullptr) return {Code::kUnavailable, "this rank disconnected"};
+  if (stream_->Disturbed()) return {Code::kUnavailable, "it ended, or disconnected"};
   return OkStatus();
 }
 

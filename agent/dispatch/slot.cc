@@ -102,13 +102,13 @@ Status Follows(const Format& format, const SlotHead& head, size_t bytes, const P
     return bad(std::to_string(head.total) + " rows, and the most are " +
                std::to_string(format.most_tokens));
   if (head.metas > head.total - came.metas)
-    return bad("it tells of " + of(uint64_t{came.metas} + head.metas, head.total) + " rows");
+    return bad("it announces " + of(uint64_t{came.metas} + head.metas, head.total) + " rows");
   if (head.rows > came.metas + head.metas - came.rows)
-    return bad("it has rows that nothing was told of: " +
+    return bad("it has rows that were not announced: " +
                of(uint64_t{came.rows} + head.rows, uint64_t{came.metas} + head.metas));
   // Rows have no place before all metadata is known: they would be waited for forever.
   if (lane == Lane::kDispatch && head.rows > 0 && came.metas + head.metas != head.total)
-    return bad("it has rows before all were told of: " +
+    return bad("it has rows before all are announced: " +
                of(uint64_t{came.metas} + head.metas, head.total));
   const size_t meta = format.meta_bytes(lane);
   const size_t size = head.rows == 0

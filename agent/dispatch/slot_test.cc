@@ -64,15 +64,15 @@ TEST(Slots, WhatDoesNotFollowIsRefusedByName) {
   const size_t meta = format.meta_bytes(Lane::kDispatch);
   EXPECT_EQ(why(head(2, 1, 0), 64 + meta, {}), "");
   EXPECT_EQ(why(head(2, 1, 0), 64 + meta + 1, {}), "a slot of pair 7: it has 89 of 88 bytes");
-  EXPECT_EQ(why(head(2, 3, 0), 64 + 3 * meta, {}), "a slot of pair 7: it tells of 3 of 2 rows");
+  EXPECT_EQ(why(head(2, 3, 0), 64 + 3 * meta, {}), "a slot of pair 7: it announces 3 of 2 rows");
   EXPECT_EQ(why(head(2, 0, 1), 64, {}),
-            "a slot of pair 7: it has rows that nothing was told of: 1 of 0");
+            "a slot of pair 7: it has rows that were not announced: 1 of 0");
   EXPECT_EQ(why(head(3, 1, 0), 64 + meta, {true, 2, 1, 0}),
             "a slot of pair 7: it is of 3 rows, and before of 2");
   EXPECT_EQ(why(head(101, 1, 0), 64 + meta, {}),
             "a slot of pair 7: 101 rows, and the most are 100");
   EXPECT_EQ(why(head(2, 1, 1), WholeSlot(format, Lane::kDispatch, 1), {}),
-            "a slot of pair 7: it has rows before all were told of: 1 of 2");
+            "a slot of pair 7: it has rows before all are announced: 1 of 2");
   SlotHead other = head(2, 1, 0);
   other.stride = 8;
   EXPECT_EQ(why(other, 64 + meta, {}),

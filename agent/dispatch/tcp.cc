@@ -94,7 +94,7 @@ void TcpLink::Beat() {
 }
 
 Status TcpLink::Work() {
-  if (ways_[0].stream == nullptr) return {Code::kUnavailable, "this rank hung up"};
+  if (ways_[0].stream == nullptr) return {Code::kUnavailable, "this rank disconnected"};
   for (Way& way : ways_) {
     Write(way);
     Read(way);

@@ -218,7 +218,7 @@ Status Validate(const v1::Layout& layout, const GeometryView& geometry) {
     }
     last = rank;
   }
-  if (layout.dense().ranks_size() == 0) return Bad("nobody holds the dense weights");
+  if (layout.dense().ranks_size() == 0) return Bad("no rank holds the dense weights");
   return OkStatus();
 }
 

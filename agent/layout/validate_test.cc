@@ -126,7 +126,7 @@ const std::vector<Fault>& Faults() {
        [](v1::Layout* l) { l->mutable_dense()->add_ranks(2); }},
       {"dense ranks must ascend below 2, found 1",
        [](v1::Layout* l) { l->mutable_dense()->add_ranks(1); }},
-      {"nobody holds the dense weights", [](v1::Layout* l) { l->clear_dense(); }},
+      {"no rank holds the dense weights", [](v1::Layout* l) { l->clear_dense(); }},
   };
   return faults;
 }

@@ -60,7 +60,7 @@ int Masked(bool quick, bool (*print)(const nlohmann::json&)) {
     stage.figure(rank, kMask) = Seconds([&] { status = Pair(**three, none, y); });
     TANGRAM_RETURN_IF_ERROR(status);
     if ((*three)->exchange().active_ranks()[2] != 0)
-      return {Code::kInternal, "the rank that stands still is not masked"};
+      return {Code::kInternal, "the stopped rank is not masked"};
     auto two = Enter(without, rank, 2, options);
     if (!two.ok()) return two.status();
     for (int i = 0; i < 2 * rounds && status.ok(); ++i) {

@@ -328,7 +328,7 @@ Status DeviceBuffer::Launch(std::initializer_list<const char*> names, Pair& pair
 Result<Handle> DeviceBuffer::Send(uint32_t moe_ordinal, const DeviceRows& rows,
                                   device::Queue& queue) {
   if (!routes_ || moe_ordinal >= routes_->moe_layers())
-    return Invalid("no layout in force has layer " + std::to_string(moe_ordinal) + " of experts");
+    return Invalid("no active layout has layer " + std::to_string(moe_ordinal) + " of experts");
   if (rows.count > options_.format.most_tokens)
     return Invalid(std::to_string(rows.count) + " rows in one dispatch, and the most are " +
                    std::to_string(options_.format.most_tokens));
@@ -460,7 +460,8 @@ Result<Report> DeviceBuffer::ReportOf(const Handle& handle, device::Queue& queue
   const kernels::DispatchParameters& p = pair.parameters;
   if (pair.epoch != handle.epoch || pair.number != handle.pair || !pair.finished)
     return Invalid("the report of pair " + std::to_string(handle.pair) + " of epoch " +
-                   std::to_string(handle.epoch) + ": it is none that was finished last");
+                   std::to_string(handle.epoch) +
+                   ": only the pair that finished last has a report");
   TANGRAM_RETURN_IF_ERROR(Refresh(queue));
   kernels::DispatchPair seen;
   TANGRAM_RETURN_IF_ERROR(Download(queue, p.pair, &seen, sizeof seen));

@@ -155,11 +155,11 @@ TEST(Device, AHandleIsForOnePairAndSaysSo) {
   EXPECT_EQ(buffer.Receive(third, queue).message(),
             "Receive of pair 2 of epoch 1: the epoch is 2 by now");
   EXPECT_EQ(buffer.ReportOf(third, queue).status().message(),
-            "the report of pair 2 of epoch 1: it is none that was finished last");
+            "the report of pair 2 of epoch 1: only the pair that finished last has a report");
   EXPECT_EQ(buffer.UpdateMembers(2, world.ids(), RoutesOf(layout, 0), queue).message(),
             "epoch 2 after 2");
   EXPECT_EQ(buffer.Send(1, rows, queue).status().message(),
-            "no layout in force has layer 1 of experts");
+            "no active layout has layer 1 of experts");
   DeviceRows many = rows;
   many.count = 65;
   EXPECT_EQ(buffer.Send(0, many, queue).status().message(),

@@ -357,7 +357,7 @@ TEST(ExpertRows, WhatCannotBeMeantIsRefusedByName) {
   int32_t expert = 0;
   const dispatch::Rows rows{1, &x, &expert, &weight};
   EXPECT_EQ(exchange.Dispatch(comm, 0, 1, 0, rows).message(),
-            "no layout in force has layer 0 of experts");
+            "no active layout has layer 0 of experts");
   Layout layout(1, 2);
   layout.AddLayer({{{{0, 0, 1}}}, {{{0, 0, 1}}}});
   exchange.Enter(Of(layout, 0));

@@ -69,4 +69,4 @@ def family_of(config: Mapping[str, object]) -> Family:
         if config.get("model_type") == family.model_type:
             return family
     known = ", ".join(f.model_type for f in FAMILIES)
-    raise ValueError(f"model_type {config.get('model_type')!r} is none that tangram_vllm has a table for: {known}")
+    raise ValueError(f"model_type {config.get('model_type')!r} is not supported by tangram_vllm; supported: {known}")

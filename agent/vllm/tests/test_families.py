@@ -88,7 +88,7 @@ class FamiliesTest(unittest.TestCase):
             self.assertEqual(in_order(served.tokens[name], prompt), oracle.greedy(prompt, TOKENS), name)
 
     def test_what_no_table_or_checkpoint_has_is_refused_by_name(self) -> None:
-        with self.assertRaisesRegex(ValueError, "'llama' is none that tangram_vllm has a table for: qwen3_moe, mixtral"):
+        with self.assertRaisesRegex(ValueError, "'llama' is not supported by tangram_vllm; supported: qwen3_moe, mixtral"):
             family_of({"model_type": "llama"})
         with tempfile.TemporaryDirectory() as temporary:
             folder = pathlib.Path(temporary)

@@ -146,8 +146,7 @@ Result<const Family*> FamilyOf(const std::string& model) {
     if (model == family.model) return &family;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", family.model);
   }
-  return Bad(
-      fmt::format("model_type \"{}\" is none that is computed ({})", Printable(model), known));
+  return Bad(fmt::format("model_type \"{}\" is not supported ({})", Printable(model), known));
 }
 
 Status CheckSizes(const Config& c) {

@@ -96,7 +96,7 @@ TEST(Config, RefusesWhatItDoesNotCompute) {
   for (const auto& [text, message] : std::vector<std::pair<std::string, std::string>>{
            {"not json", "not a JSON object"},
            {With(kQwen3, "qwen3_moe", "mixtral"),
-            "\"mixtral\" is none that is computed (qwen3_moe, deepseek_v2, deepseek_v3)"},
+            "\"mixtral\" is not supported (qwen3_moe, deepseek_v2, deepseek_v3)"},
            {With(kQwen3, "\"hidden_size\": 64,", ""), "hidden_size"},
            {With(kQwen3, "\"hidden_size\": 64", "\"hidden_size\": -4"), "hidden_size is -4, want"},
            {With(kQwen3, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4"),

@@ -332,7 +332,7 @@ func (p *player) kind(flip *tangramv1.Flip, base, next *tangramv1.Layout) error 
 			}
 		}
 		if len(next.Members) <= len(base.Members) {
-			return fmt.Errorf("nobody joins")
+			return fmt.Errorf("no member joins")
 		}
 	case tangramv1.FlipKind_FLIP_KIND_LAYOUT:
 		if flip.Delta.MembersChanged || len(flip.Delta.Renumber) > 0 {

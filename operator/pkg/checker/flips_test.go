@@ -83,10 +83,10 @@ func TestMembersChangeByTheRules(t *testing.T) {
 		{"a joiner without dense", func(c *checker.Case) {
 			flip(c, join).Delta.Dense.Ranks = []uint32{0, 1, 2}
 		}, "without the dense", true},
-		{"nobody joins", func(c *checker.Case) {
+		{"no member joins", func(c *checker.Case) {
 			d := flip(c, join).Delta
 			d.Members, d.Dense.Ranks = d.Members[:3], []uint32{0, 1, 2}
-		}, "nobody joins", true},
+		}, "no member joins", true},
 		{"members in a walk", func(c *checker.Case) {
 			f := flip(c, walk)
 			f.Delta.MembersChanged, f.Delta.Members = true, flip(c, join).Delta.Members

@@ -334,7 +334,7 @@ func (p *player) complete(l *tangramv1.Layout) error {
 				}
 				for g := range p.Geometry.Granules {
 					if !have[granule(layer.Layer, entry-1, g)] {
-						return fmt.Errorf("layer %d: nobody of the group holds granule %d of expert %d", layer.Layer, g, entry-1)
+						return fmt.Errorf("layer %d: no rank of the group holds granule %d of expert %d", layer.Layer, g, entry-1)
 					}
 				}
 				whole[entry-1] = true

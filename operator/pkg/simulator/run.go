@@ -122,7 +122,7 @@ func Run(c Config, requests []Request, p policy.Policy, progress func(at float64
 func (out *Result) follow(w *world, d policy.Decision) error {
 	to := slices.IndexFunc(w.c.Modes, func(m Mode) bool { return m.Truth.Shape() == d.To })
 	if to < 0 {
-		return fmt.Errorf("simulator: the policy wants shape %v, which is none of the world's", d.To)
+		return fmt.Errorf("simulator: the policy wants shape %v, which the world does not have", d.To)
 	}
 	w.order(to, d.Why)
 	return out.podsCome(w)

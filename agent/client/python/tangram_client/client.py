@@ -163,7 +163,7 @@ class Client:
         """
         dtype, shape, address = self._dense_names[name]
         if not early and not _abi.lib.tg_maps_current(self.handle):
-            raise InvalidError("no layout is in force: no weights are here yet")
+            raise InvalidError("no layout is active: this rank has no weights yet")
         if dtype == DType.FP8_E4M3_BLOCK128:
             dtype = DType.U8
         return View(self._exports.memory(address, element_bytes(dtype) * math.prod(shape)), dtype, shape, readonly=True)
@@ -211,7 +211,7 @@ class Client:
     @staticmethod
     def _here(piece: Piece) -> None:
         if piece.address == 0:
-            raise InvalidError(f"the piece is not here: rank {piece.rank}, or a layout that is not in force")
+            raise InvalidError(f"the piece is not here: rank {piece.rank}, or a layout that is not active")
 
     def piece_tail(self, piece: Piece) -> View:
         """The bytes after the last granule of a piece of mine: each shard of an expert has a copy."""

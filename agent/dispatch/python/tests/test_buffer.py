@@ -126,7 +126,7 @@ class Buffers(unittest.TestCase):
         self.assertEqual(buffers[0].missing(), [(t, k, int(experts[t, k])) for t in range(8) for k in range(TOP_K) if lost[t, k]])
         numpy.testing.assert_array_equal(y, self.serial(x, experts, numpy.where(lost, 0, weights)))
         self.assertEqual(buffers[0].active_ranks, [True, False])
-        self.assertIn("it ended, or hung up", buffers[0].cause(1))
+        self.assertIn("it ended, or disconnected", buffers[0].cause(1))
         self.assertEqual(buffers[0].found(1), td.Found("gone", "dispatch", 0))
         self.assertIsNone(buffers[0].found(0))
 
@@ -165,7 +165,7 @@ class Buffers(unittest.TestCase):
                 buffer.dispatch(0, *arguments)
         with self.assertRaisesRegex(td.DispatchError, "row 0 is for expert 9 of 5"):
             buffer.dispatch(0, x, numpy.full_like(experts, 9), weights)
-        with self.assertRaisesRegex(td.DispatchError, "no layout in force has layer 3"):
+        with self.assertRaisesRegex(td.DispatchError, "no active layout has layer 3"):
             buffer.dispatch(3, x, experts, weights)
         with self.assertRaisesRegex(td.DispatchError, r"pieces\[0\] of layer 1 expert 0: layers come in order"):
             buffer.update_ep_member(2, [buffer.member], [td.Piece(1, 0, 0, 0)])

@@ -264,7 +264,7 @@ func (w *World) agreedLocked(a *Agent, agents []*Agent) []*Agent {
 }
 
 func (a *Agent) stopLocked() {
-	a.endRunLocked("its engine stands still")
+	a.endRunLocked("its engine is stopped")
 	if a.layout != nil {
 		a.w.tell("stop %d %d", a.number, flag(a.latched))
 	}

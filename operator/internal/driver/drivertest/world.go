@@ -206,7 +206,7 @@ func (w *World) breakLocked() bool {
 		for device := range a.engines {
 			if layout.RankOf(a.layout, a.Member(device)) >= 0 && !a.engines[device].stopped && !a.engines[device].hung {
 				a.engines[device].stopped, stopped = true, true
-				a.endRunLocked("its engine stands still")
+				a.endRunLocked("its engine is stopped")
 			}
 		}
 	}
