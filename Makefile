@@ -1,11 +1,11 @@
-# Three commands matter: `make try`, `make demo` and `make test`. Each does all set-up on a fresh
-# Debian 12 machine (with Go 1.26, Python 3.11 and Node; root for Debian packages and for the cluster).
+# The main commands are `make try`, `make demo` and `make test`. Each does all set-up on a fresh Debian 12 machine (with
+# Go 1.26, Python 3.11 and Node). Debian packages and the cluster need root.
 SHELL := /bin/bash
 BUILD := build
 TRY := $(BUILD)/try
 SEED ?= 1
 RANKS ?= 4
-# One kind of object files for all Go that is built, tested and linted (but for the race detector's): Kubernetes compiles once.
+# The same flags for all Go builds, tests and lints, except with the race detector. So Kubernetes is compiled only once.
 export CGO_ENABLED := 0
 export GOFLAGS += -trimpath
 
@@ -36,7 +36,7 @@ demo-down: ## Remove the demo's cluster, in any state
 demo-build: cluster-setup cxx-configure go model # of C++ only the programs of its images
 	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram-agent tangram-hook tangram-engine
 
-# Only the programs that `make try` runs, in a folder of its own.
+# Builds only the programs that `make try` runs, in a separate folder.
 try-build:
 	@ONLY_TRY=1 e2e/setup/install.sh
 	@test -f $(TRY)/cxx/build.ninja || { echo "[build] configuring C++"; mkdir -p $(TRY); cmake -S . -B $(TRY)/cxx -G Ninja -DTANGRAM_CUDA=OFF >$(TRY)/cmake.log || { cat $(TRY)/cmake.log; exit 1; }; }
@@ -103,7 +103,7 @@ cxx-configure: setup
 cxx: cxx-configure
 	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram_kernels tangram-agent tangram-cold-start tangram-copy tangram-critical-path tangram-dispatch tangram-hook tangram-engine tangram-false-alarm tangram-kv-move tangram-kv-plan tangram-rank-cost tangram-remap tangram-stub-engines tangram-traffic tangram-transport tangram_client_wheel tangram_engine tangram_experts
 
-# NCCL=/path/libnccl.so.2: of the GPUs' CUDA, e.g. of the wheel nvidia-nccl-cu13.
+# NCCL=/path/libnccl.so.2: a library for the CUDA version of the GPUs, e.g. from the wheel nvidia-nccl-cu13.
 agent-gpu-image: cxx cluster-setup ## Build the agent image for GPUs, build/images/agent-gpu.tar (NCCL=FILE)
 	@test -f "$(NCCL)" || { echo "make agent-gpu-image: NCCL=FILE names no libnccl.so.2"; exit 2; }
 	@mkdir -p $(BUILD)/images
@@ -115,12 +115,12 @@ agent-gpu-image: cxx cluster-setup ## Build the agent image for GPUs, build/imag
 cluster-setup: setup ## Build Kubernetes and its tools, for the local cluster
 	@WITH_CLUSTER=1 e2e/setup/install.sh
 
-# Programs of operator/ and of e2e/, into a folder; it reports a first build, and a long one.
+# Builds programs of operator/ and e2e/ into a folder. Prints a line for a first build, and for a long one.
 go-build = test -x $(1)/tangram-demo || echo "[build] Go programs (the first build also compiles Kubernetes client libraries)" >&2; \
   (cd operator && GOGC=400 go build -o ../$(1)/ $(2)) && (cd e2e && GOGC=400 go build -o ../$(1)/ $(3)) || exit 1; \
   test $$SECONDS -lt 10 || echo "[build $${SECONDS}s] Go programs: done" >&2
 
-# Static, as the images of operator and gateway want them.
+# Static programs, because the images of operator and gateway have no libraries.
 go: setup
 	@mkdir -p $(BUILD)/bin
 	@$(call go-build,$(BUILD)/bin,./cmd/...,./demo/...)

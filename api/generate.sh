@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Generates what follows from the types of api/ and from the RBAC markers of the operator:
+# Generates these files from the types of api/ and from the RBAC markers of the operator:
 #   api/v1alpha2/zz_generated.deepcopy.go   deep copies
 #   charts/tangram/crds/*.yaml              CustomResourceDefinitions
 #   charts/tangram/files/role.yaml          rules that the operator needs (the chart splits them by scope)
-#   docs/crd-reference.md                   the reference for people
-# `api/generate.sh --check` generates into a temporary folder, prints what is out of date and fails.
+#   docs/crd-reference.md                   the reference for users
+# `api/generate.sh --check` generates into a temporary folder, prints the differences, and fails if there are any.
 # Tools come from tests/tools.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
-# cmake -DFROM=FILE -DTO=FILE -P embed.cmake: the bytes of a file as the rows of a C array of uint64_t, the last filled up with zeros. Not .incbin:
-# ccache would take the object of an older file, which it does not see.
+# cmake -DFROM=FILE -DTO=FILE -P embed.cmake: writes the bytes of a file as rows of a C array of uint64_t, padded with
+# zeros. Not .incbin: ccache does not see the included file and would reuse the object of an older one.
 file(READ ${FROM} bytes HEX)
 string(LENGTH "${bytes}" digits)
 math(EXPR missing "(16 - ${digits} % 16) % 16")

@@ -1,10 +1,11 @@
-# Sets TANGRAM_NVCC to a CUDA compiler that knows every architecture we build for: the user's, by CUDAToolkit_ROOT (as find_package(CUDAToolkit) reads
-# it); the wheels that e2e/setup/install.sh puts into build/cuda; or what is on the PATH. CMake's own CUDA language is not used: it wants to link a
-# program with cudart while it configures, and we link none.
+# Sets TANGRAM_NVCC to a CUDA compiler that supports every architecture of the build. Candidates: the user's toolkit, by
+# CUDAToolkit_ROOT (as find_package(CUDAToolkit) reads it); the wheels that e2e/setup/install.sh installs in build/cuda;
+# nvcc on the PATH. CMake's CUDA language is not used: its configuration links a program with cudart, but the build
+# links none.
 file(GLOB wheels ${CMAKE_SOURCE_DIR}/build/cuda/nvidia/cu*/bin)
 set(chosen ${CUDAToolkit_ROOT} $ENV{CUDAToolkit_ROOT})
 if(chosen)
-  # A toolkit that the user names is used, or none.
+  # If the user names a toolkit, no other one is used.
   find_program(TANGRAM_NVCC nvcc PATHS ${chosen} PATH_SUFFIXES bin NO_DEFAULT_PATH)
 else()
   find_program(TANGRAM_NVCC nvcc HINTS ${wheels} PATHS /usr/local/cuda/bin)

@@ -1,24 +1,24 @@
-/* KV that is copied ahead of a flip (docs/architecture.md, 4.2): a request at its home, in blocks that are used again and again, and the rank
- * that will be its home, which copies a block that is told to be full while steps go on. README.md, "Copies ahead", has the rules that
- * -DNO_... takes out.
+/* KV that is copied ahead of a flip (docs/architecture.md, 4.2). A request at its home uses the same blocks again and
+ * again. The rank that will be its home copies a block that is reported full, while steps continue. README.md, "Copies
+ * ahead", has the rules that -DNO_... removes.
  */
 #define BLOCKS 2  /* of the home */
 #define GENERATIONS 3
 #define STEPS 5
 #define PULLS 2
 
-byte content[BLOCKS];  /* of the home's memory: the number of the write that it is of, no two alike */
+byte content[BLOCKS];  /* of the home's memory: the number of its last write, which is unique */
 byte writes, generation, block, pick;
 bool running, filled;
 
-/* The other rank: what it was told in the last exchange; what comes, into memory that is reserved for it. */
+/* The other rank: the report of the last exchange; the copy into memory that is reserved for the request. */
 bool told;
 byte told_generation, told_block;
-bool coming, writing, here, gone;  /* gone: nobody wants it, and its memory is free when it came */
+bool coming, writing, here, gone;  /* gone: no longer needed; its memory is freed when the copy has ended */
 byte coming_generation;
-byte mine, used;  /* the write that the reserved memory holds, and what the request has after the flip */
+byte mine, used;  /* the write in the reserved memory, and the write that the request has after the flip */
 
-/* Pulls of agents: each lands at any time, with what the source holds then. */
+/* Pulls of agents: each ends at any time, with the source's content at that time. */
 bool under_way[PULLS];
 byte source[PULLS];
 
@@ -38,7 +38,7 @@ end:
     od
 }
 
-/* One thing that happens at the home in a step. A request that comes back by its name has another generation. */
+/* One event at the home in a step. A request that is submitted again under its name has another generation. */
 inline Something() {
     if
     :: skip
@@ -49,15 +49,15 @@ inline Something() {
     :: running -> running = false; filled = false
     :: !running && generation < GENERATIONS ->
         running = true; generation++;
-        if :: filled = false :: filled = true fi;  /* a prompt may fill a block at once */
+        if :: filled = false :: filled = true fi;  /* a prompt may fill a block immediately */
         if :: block = 0 :: block = 1 fi;
         WRITE(block)
-    :: !running || block != 0 -> WRITE(0)  /* another request's */
+    :: !running || block != 0 -> WRITE(0)  /* by another request */
     :: !running || block != 1 -> WRITE(1)
     fi
 }
 
-/* What was being written is here. */
+/* Takes up a copy that has ended. */
 inline TakeUp() {
     if
     :: writing && ALL_LANDED ->
@@ -110,7 +110,7 @@ active proctype World() {
         }
     :: break
     od;
-    /* The flip's step: what is told in it is the manifest, and nobody computes meanwhile. */
+    /* The flip's step: its report is the manifest, and no rank computes meanwhile. */
     atomic { Something(); Something() };
 #ifndef NO_WAIT
     (!writing || ALL_LANDED);
@@ -120,7 +120,7 @@ active proctype World() {
 #endif
     if
     :: coming && here && !gone && OF_THE_FLIP && running && filled -> used = mine
-    :: else -> used = content[block]  /* it comes in the flip */
+    :: else -> used = content[block]  /* fetched in the flip */
     fi;
     assert(!running || used == content[block])  /* SAME */
 }

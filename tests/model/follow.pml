@@ -1,12 +1,12 @@
-/* A run of the model that shows what ranks of a history showed (README.md, "Follow"). As in the histories calls are lost and
- * come in any order, a rank that is of no concern may be dead, a repair may fail at any point, every pull may, and where CUTS
- * any rank may be cut off at any moment. The file that the environment's SHOWN names:
+/* Searches a run of the model that shows the same states as the ranks of a history (README.md, "Follow"). As in the
+ * histories, calls are lost and come in any order. Ranks without a part in an attempt may be dead. Repairs and pulls
+ * may fail at any point. With CUTS, any rank may be cut off at any moment. The environment variable SHOWN names a file:
  *
- *   members M0 M1 M2                         of the epochs by plan, as masks
- *   world FLIPS ATTEMPTS FENCES DEATHS CUTS  that there may be
- *   see A B C S                              one after another: each rank as SEEN has it (255: nobody looks), and the survivors
+ *   members M0 M1 M2                         of the planned epochs, as masks
+ *   world FLIPS ATTEMPTS FENCES DEATHS CUTS  limits
+ *   see A B C S                              in order of time: each rank as in SEEN (255: any state), and the survivors
  *
- * LEADERS, too, is of the environment: 1 or 2.
+ * The environment variable LEADERS is 1 or 2.
  */
 c_decl {
     static int head[8], line[5000][4], lines, most, unread = 1;
@@ -14,7 +14,7 @@ c_decl {
     static void Tell(void) { printf("shown %d of %d\n", most + 1, lines); }
     static void Read(void) {
         FILE* in = fopen(getenv("SHOWN"), "r");
-        if (!unread) return; /* a search begins more than once */
+        if (!unread) return; /* a search starts more than once */
         unread = 0;
         atexit(Tell);
         if (!in || fscanf(in, " members %d %d %d world %d %d %d %d %d", head, head + 1, head + 2, head + 3, head + 4, head + 5, head + 6, head + 7) != 8) exit(3);
@@ -23,7 +23,7 @@ c_decl {
     }
 }
 hidden byte members[4], flips, attempts, most_fences, leaders, dies, cuts;
-short at; /* line that was seen last */
+short at; /* the line that was shown last */
 
 #define MEMBERS(e) members[e]
 #define FLIPS flips
@@ -60,7 +60,7 @@ short at; /* line that was seen last */
 #define SEEN(k) (now.up[k] ? now.ep[k] | (now.armed[k] || now.mayMend[k]) << 4 | now.latched[k] << 5 | now.stopped[k] << 6 : 128)
 #define FITS(k, n) (line[n][k] == 255 || line[n][k] == SEEN(k))
 #define SHOWS(n) (FITS(0, n) && FITS(1, n) && FITS(2, n) && line[n][3] == now.survivors)
-never { /* it ends where all was shown */
+never { /* ends when all lines were shown */
     do
     :: c_expr { !unread && now.at + 1 == lines } -> break
     :: c_expr { unread || SHOWS(now.at) }

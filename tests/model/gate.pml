@@ -1,16 +1,17 @@
-/* The gate, and what follows when a step breaks (docs/architecture.md, 4.1 and 8): three ranks,
- * an operator that flips them, one failure, one or two leaders that fence and repair.
- * README.md says what is left out, which macro takes which rule out, and how to run it.
+/* The gate, and the recovery from a broken step (docs/architecture.md, 4.1 and 8): three ranks, an operator that flips
+ * them, one failure, and one or two leaders that fence and repair. README.md has the parts that are not modelled, the
+ * macro that removes each rule, and the commands. A vote is called a word here.
  *
- * MEMBERS(e): mask of the members of epoch e. FLIPS wanted, ATTEMPTS that the operator has.
+ * MEMBERS(e): mask of the members of epoch e. FLIPS: number of flips. ATTEMPTS: limit of the operator's attempts.
  * FAULT: 0 none, 1 one rank dies, 2 one rank is cut off from its peers, lives, and may heal.
- * LEADERS: drivers that repair. Any process may rest at any point for as long as it likes.
+ * LEADERS: drivers that repair. Any process may pause at any point, for any time.
  */
-#ifdef TRACE /* a random run tells what it does, for the code to replay (README.md, "Replay") */
+#ifdef TRACE /* a random run prints its events, for the code to replay (README.md, "Replay") */
 #define TELL(...) __VA_ARGS__
 #define RANK(k) printf("@rank %d %d %d %d %d %d %d %d %d %d %d\n", k, up[k], ep[k], gen[k], MEM(k), stopped[k], staged[k], armed[k], mending[k], mayMend[k], held[k])
 #define LOOK RANK(0); RANK(1); RANK(2); printf("@look %d %d %d %d %d %d %d %d\n", SCENARIO, view, reach, survivors, fences, stands[fences], leads[1], leads[2]); \
              printf("@rules %d %d %d %d\n", to, by, alive, old)
+/* Waits for x, or for a random time. */
 #define WHILE(x) do :: true :: true :: true :: true :: true :: true :: true :: true :: true :: true -> break :: x -> break od; /* a while */
 #define IS(i) printf("@is %d %d %d\n", i, armed[i] || mayMend[i], latched[i])
 #else
@@ -21,7 +22,7 @@
 #define EACH(P) (P(0) && P(1) && P(2))
 #define SOME(P) (P(0) || P(1) || P(2))
 
-#ifdef FOLLOW /* what a history of agents showed */
+#ifdef FOLLOW /* a part of a history of agents: follow.pml */
 #define FAULT 1
 #define LEADERS 2
 #define MOST_FENCES 15
@@ -81,14 +82,14 @@
 #define RUN
 #define FAULT 0
 #define LEADERS 0
-#elif SCENARIO == 10 /* the same, and a rank dies; without an abort nothing new is begun */
+#elif SCENARIO == 10 /* the same, and a rank dies; one attempt, so no flip follows an abort */
 #define MEMBERS(e) 7
 #define FLIPS 2
 #define ATTEMPTS 1
 #define RUN
 #define FAULT 1
 #define LEADERS 1
-#else /* 5: a world of two is parted, with a leader on either side */
+#else /* 5: a world of two is partitioned, with a leader on each side */
 #define MEMBERS(e) 3
 #define FLIPS 0
 #define ATTEMPTS 0
@@ -98,9 +99,9 @@
 #ifndef FOLLOW
 #define MAX_FENCES LEADERS
 #define MOST_FENCES 2
-#define HEARS(k) (cut != k) /* its peers */
+#define HEARS(k) (cut != k) /* k receives from its peers */
 #define CUTS false
-#define SEES (cut == N) /* a leader all of them */
+#define SEES (cut == N) /* a leader reaches all ranks */
 #define FAILS !failed
 #define ONCE failed = true
 #define OF_CONCERN(k) true
@@ -112,7 +113,7 @@
 #define MAY_FAIL (FLIPS > 0)
 #endif
 
-/* What must hold; -DONLY=name checks one of them alone. */
+/* The claims. -DONLY=name checks only one of them. */
 #ifndef ONLY
 #define ONLY 0
 #endif
@@ -129,7 +130,7 @@
 #define NEVER_STUCK 11
 #define GOES_ON 12
 #define RETIRES 13
-#ifndef FOLLOW /* agents are asked for them: agent/simulation/checker.h */
+#ifndef FOLLOW /* then agent/simulation/checker.h checks the claims on the agents */
 #define CLAIM(name, x) assert((ONLY != 0 && ONLY != name) || (x))
 #else
 #define CLAIM(name, x) skip
@@ -137,22 +138,22 @@
 
 /* A rank: an agent and its engine. */
 bool up[N] = true;
-bool stopped[N];       /* it says that it gave its step up */
-byte ep[N];            /* epoch in force */
-byte gen[N];           /* fence whose repair brought its layout; 0: it came by plan */
-byte staged[N];        /* attempt by plan whose pieces it holds, verified; 0: none */
-bool armed[N];         /* it is permitted to flip to that */
-bool latched[N];       /* its word is out and no result is known */
-bool pull[N];          /* all words were equal: this exchange is "my KV is pulled" */
-byte pos[N];           /* in the exchange, see below */
-byte word[N], next[N]; /* said in this exchange, and in the one after */
-byte mending[N];       /* repair (by number of its fence) that it has staged; 0: none */
-bool mayMend[N];       /* ... and is permitted to flip */
-bool held[N];          /* a leader looks: it shall not flip a repair before it is told the outcome */
+bool stopped[N];       /* it reports that it abandoned its step */
+byte ep[N];            /* its active epoch */
+byte gen[N];           /* fence whose repair led to its layout; 0: a planned flip did */
+byte staged[N];        /* planned attempt whose pieces it has verified; 0: none */
+bool armed[N];         /* it is permitted to flip that attempt */
+bool latched[N];       /* it voted, and the result is not known */
+bool pull[N];          /* all votes were equal: this exchange is "my KV is pulled" */
+byte pos[N];           /* its position in the exchange, see below */
+byte word[N], next[N]; /* its message in this exchange, and in the next one */
+byte mending[N];       /* repair that it has staged, by number of the fence; 0: none */
+bool mayMend[N];       /* it is permitted to flip that repair */
+bool held[N];          /* a leader decides: it must not flip a repair before it knows the outcome */
 #ifdef RUN
-byte walks[N];           /* last epoch that it goes to by itself, under the permit of the first flip; 0: none */
-byte steps[N];         /* whole ones in the epoch in force, up to 1 */
-bool begun[N];         /* the old places of the flip before are given back; those of the next are not verified */
+byte walks[N];         /* last epoch to which it continues by itself, under the permit of the first flip; 0: none */
+byte steps[N];         /* whole steps in its active epoch, counted up to 1 */
+bool begun[N];         /* the previous flip's old places are freed; the next flip's pieces are not verified yet */
 #define HALT(k) walks[k] = 0; begun[k] = false
 #define STEPPED(k) steps[k] = 1
 #define ENTERED(k) steps[k] = 0
@@ -163,30 +164,30 @@ bool begun[N];         /* the old places of the flip before are given back; thos
 #endif
 byte cut = N;          /* the rank that reaches none of its peers; N: none */
 
-/* pos: 0 has not spoken, 1 has spoken, 2 heard all, 3 heard all and has spoken in the next one.
- * When all members heard all, every pos goes down by two: so nobody is ahead by more than one. */
+/* pos: 0 has sent nothing, 1 has sent its message, 2 has received all, 3 has received all and sent its next message.
+ * When all members have received all, every pos drops by two. So no rank is ahead by more than one exchange. */
 #define STAY 1
 #define GO 2
-#define FAIL 3 /* "my KV is not pulled", or it does not fit: all decline */
+#define FAIL 3 /* "my KV is not pulled", or has no room: all decline */
 
 /* Records in the API server. */
 byte version;          /* of `membership`; it changes with every fence */
 byte survivors = 7;    /* of the last fence */
 byte fences;           /* written so far */
-byte proposed;         /* `intent`: repair that is proposed and neither permitted nor burned */
+byte proposed;         /* `intent`: repair that is proposed, and neither permitted nor withdrawn */
 
-byte world[MOST_FENCES + 1];         /* of fence f: its survivors; the layout that its repair leads to */
-byte stands[MOST_FENCES + 1];        /* of fence f: epoch that they stand on */
-byte words[MOST_FENCES + 1];         /* of repair f: ranks whose word is out */
-byte leads[3];         /* attempt by plan that leads to epoch e */
-byte late;             /* attempt whose permits are on their way to its members, or lost */
+byte world[MOST_FENCES + 1];         /* of fence f: its survivors, who are the members of its repair's layout */
+byte stands[MOST_FENCES + 1];        /* of fence f: the epoch of its survivors */
+byte words[MOST_FENCES + 1];         /* of repair f: ranks that have voted */
+byte leads[3];         /* planned attempt that leads to epoch e */
+byte late;             /* attempt whose permits are in transit, or lost */
 
-bool failed = !MAY_FAIL; /* a pull has, once */
+bool failed = !MAY_FAIL; /* the one pull that may fail has failed */
 
 /* For assertions only. */
 byte top;              /* newest repair in whose layout a step was emitted */
-byte withdrew[N];      /* attempt that the rank took back by an abort */
-bool over;             /* nobody survived: a first layout again */
+byte withdrew[N];      /* attempt that an abort withdrew at the rank */
+bool over;             /* too few survive: the world starts again from the checkpoint */
 
 #define MEM(i) (gen[i] > 0 -> world[gen[i]] : (IN(MEMBERS(ep[i]), i) -> MEMBERS(ep[i]) : 0))
 #define KNOWN(k) IN(survivors, k)
@@ -197,7 +198,7 @@ bool over;             /* nobody survived: a first layout again */
 #define HEARD(j) (!MATE(j) || (gen[j] == gen[i] && pos[j] > 0))
 #define SAYS_GO(j) (!MATE(j) || word[j] == GO)
 #define FAILED(j) (MATE(j) && word[j] == FAIL)
-#ifdef NO_ALL_PULLED /* who has its own KV goes */
+#ifdef NO_ALL_PULLED /* a rank whose own KV is pulled flips */
 #define NOT_PULLED word[i] == FAIL
 #else
 #define NOT_PULLED SOME(FAILED)
@@ -213,7 +214,7 @@ bool over;             /* nobody survived: a first layout again */
 #else
 #define AT_WORK (up[i] && MEM(i) != 0 && !stopped[i])
 #endif
-#if defined(NO_ALL_WORDS) /* an active mask: who does not answer is not asked */
+#if defined(NO_ALL_WORDS) /* an active mask: ranks that do not answer do not count */
 #define ALL_GO (EACH(GO_OR_SILENT) && word[i] == GO)
 #define EXCHANGED (EACH(HEARD) || (EACH(HEARD_OR_SILENT) && ALL_GO))
 #elif defined(NO_DISCARD)
@@ -226,9 +227,9 @@ bool over;             /* nobody survived: a first layout again */
 
 #define SAME_LAYOUT(j) (!MATE(j) || (gen[j] == gen[i] && ep[j] == ep[i]))
 inline emit(i) {
-    CLAIM(COMPLETE, EACH(HEARD));                                /* 1, no part is missing */
-    CLAIM(SAME_EPOCH, EACH(SAME_LAYOUT));                        /* 2 */
-    CLAIM(ONE_WORLD, gen[i] >= top);                             /* no step of an older world beside a newer one */
+    CLAIM(COMPLETE, EACH(HEARD));                                /* invariant 1: no contribution is missing */
+    CLAIM(SAME_EPOCH, EACH(SAME_LAYOUT));                        /* invariant 2 */
+    CLAIM(ONE_WORLD, gen[i] >= top);                             /* no step of an older world after one of a newer */
     top = gen[i];
     STEPPED(i)
 }
@@ -245,34 +246,34 @@ inline mended(k, f) {
     pos[k] = 0; word[k] = 0; next[k] = 0; mending[k] = 0; mayMend[k] = false; held[k] = false; stopped[k] = false
 }
 
-/* Whom a flip of rank i to epoch e binds: they can follow, and have not gone back. */
+/* A flip of rank i to epoch e binds these ranks: each can follow, and has not answered "aborted". */
 #define CONCERNS(k, e) IN(MEMBERS(e) | MEMBERS(e - 1), k)
 #define CAN_FOLLOW(k) (!CONCERNS(k, e) || ep[k] >= e || \
                     (staged[k] == leads[e] && (latched[k] || !IN(MEMBERS(e - 1), k))))
 #define IS_NOT_BACK(k) (withdrew[k] == 0 || withdrew[k] != leads[e])
 inline flip(i, e) {
-    CLAIM(NOT_BACK, EACH(IS_NOT_BACK));                             /* 3, an abort was told "not" */
-    CLAIM(RULED, fences == 0 || !KNOWN(i));                      /* 3, after a fence nobody flips by himself */
-    CLAIM(FOLLOWS, fences > 0 || EACH(CAN_FOLLOW));                 /* 1 and 3, all have what the epoch needs */
+    CLAIM(NOT_BACK, EACH(IS_NOT_BACK));                          /* invariant 3: no rank answered "aborted" */
+    CLAIM(RULED, fences == 0 || !KNOWN(i));                      /* invariant 3: no survivor flips by itself */
+    CLAIM(FOLLOWS, fences > 0 || EACH(CAN_FOLLOW));              /* invariants 1 and 3: all have the epoch's pieces */
     enter(i, e)
 }
 
-/* Whom the old places of a flip could yet serve: they have not flipped. */
+/* Rank k does not need the old places of rank i's last flip: it has flipped too, or cannot continue. */
 #define CAME(k) (!MATE(k) || !up[k] || stopped[k] || gen[k] != gen[i] || ep[k] >= ep[i])
-#ifdef NO_FIRST_STEP /* its own flip is enough */
+#ifdef NO_FIRST_STEP /* its own flip is enough, without a step */
 #define STEPS_ENOUGH 1
 #else
 #define STEPS_ENOUGH (steps[i] >= 1)
 #endif
-#ifdef NO_VERIFIED_WORD /* what the run has begun is as good as verified */
+#ifdef NO_VERIFIED_WORD /* a flip that the run has begun counts as verified */
 #define VERIFIES 0
 #else
 #define VERIFIES leads[ep[i] + 1]
 #endif
 
 #define BEHIND(k) (MEM(k) != 0 && gen[k] == gen[i] && pos[k] < 2 && \
-                   (gen[i] > 0 || IN(MEMBERS(ep[i]), k) || (up[k] && !stopped[k]))) /* a leaver that is lost delays nobody */
-#define LAGS(k) (BEHIND(k) && ep[k] == 0) /* it is in the exchange in which others flipped, where a joiner has no word */
+                   (gen[i] > 0 || IN(MEMBERS(ep[i]), k) || (up[k] && !stopped[k]))) /* a lost leaver delays no rank */
+#define LAGS(k) (BEHIND(k) && ep[k] == 0) /* still in the exchange of the flip, where a joiner has no vote */
 #define WORD_OUT(k) (!IN(world[mending[i]], k) || IN(words[mending[i]], k))
 #define CAN_MEND(k) (!IN(world[mending[i]], k) || !up[k] || mending[k] == mending[i] || gen[k] == mending[i])
 #define FLIPPED_MEMBER(k) (k != i && up[k] && IN(MEMBERS(0), k) && ep[k] > 0 && gen[k] == 0)
@@ -285,7 +286,7 @@ inline shift(k) {
     :: else
     fi
 }
-inline heard(i) { /* i heard all; are all that far? */
+inline heard(i) { /* i received all; shifts if all members did */
     pos[i] = 2;
     if :: !SOME(BEHIND) -> shift(0); shift(1); shift(2) :: else fi
 }
@@ -301,7 +302,7 @@ proctype Rank(byte i) {
 end:
     do
     :: d_step { AT_WORK && (pos[i] == 0 || pos[i] == 2) && !stopped[i] ->
-           if                                   /* with the word comes the latch */
+           if                                   /* a vote for the target latches */
            :: pull[i] -> say(i, GO)
            :: !pull[i] && armed[i] -> say(i, GO); latched[i] = true; TELL(printf("@word %d %d 1\n", i, staged[i]); IS(i);)
            :: else -> say(i, STAY); TELL(printf("@word %d %d 0\n", i, staged[i]); IS(i);)
@@ -331,21 +332,21 @@ end:
            TELL(printf("@join %d %d 1\n", i, staged[i]);)
            enter(i, 1);                         /* a joiner follows */
            pos[i] = (SOME(LAGS) -> 2 : 0) }
-    :: d_step { AT_WORK && pos[i] == 3 && !SOME(BEHIND) -> shift(0); shift(1); shift(2) } /* who was behind is lost */
-    :: d_step { up[i] && HEARS(i) && staged[i] != 0 && !armed[i] && SOME(PERMITTED) ->
-           armed[i] = true; TELL(printf("@arm %d %d %d\n", i, staged[i], ep[i] + 1);) } /* the operator is away: the peers tell */
-    :: d_step { up[i] && staged[i] != 0 && staged[i] == late && !armed[i] ->
-           armed[i] = true; TELL(printf("@arm %d %d %d\n", i, staged[i], ep[i] + 1);) } /* the operator's permit */
+    :: d_step { AT_WORK && pos[i] == 3 && !SOME(BEHIND) -> shift(0); shift(1); shift(2) } /* the rank behind is lost */
+    :: d_step { up[i] && HEARS(i) && staged[i] != 0 && !armed[i] && SOME(PERMITTED) -> /* a peer's permit */
+           armed[i] = true; TELL(printf("@arm %d %d %d\n", i, staged[i], ep[i] + 1);) }
+    :: d_step { up[i] && staged[i] != 0 && staged[i] == late && !armed[i] -> /* the operator's permit */
+           armed[i] = true; TELL(printf("@arm %d %d %d\n", i, staged[i], ep[i] + 1);) }
 #ifdef RUN
     :: d_step { AT_WORK && !stopped[i] && walks[i] > ep[i] && ep[i] > 0 && staged[i] == 0 && !begun[i] && STEPS_ENOUGH ->
-           CLAIM(RETIRES, EACH(CAME));                              /* all have flipped, before its old places go */
+           CLAIM(RETIRES, EACH(CAME));                       /* all have flipped before it frees its old places */
            begun[i] = true }
-    :: d_step { up[i] && !stopped[i] && begun[i] && walks[i] > ep[i] -> /* it holds what the next flip brings, or says so */
+    :: d_step { up[i] && !stopped[i] && begun[i] && walks[i] > ep[i] -> /* has verified the next flip: votes for it */
            begun[i] = false; staged[i] = VERIFIES; armed[i] = true;
            TELL(printf("@walk %d %d %d\n", i, leads[ep[i] + 1], ep[i] + 1); printf("@arm %d %d %d\n", i, leads[ep[i] + 1], ep[i] + 1);) }
 #endif
-    :: d_step { up[i] && mayMend[i] && !held[i] && EACH(WORD_OUT) -> /* agents exchanged the words of a repair */
-           CLAIM(MENDS, EACH(CAN_MEND));                            /* 3, all that live can follow */
+    :: d_step { up[i] && mayMend[i] && !held[i] && EACH(WORD_OUT) -> /* the agents exchanged the repair's votes */
+           CLAIM(MENDS, EACH(CAN_MEND));                            /* invariant 3: all live ranks can follow */
            e = mending[i]; TELL(printf("@mended %d %d %d\n", i, 100 + e, stands[e] + 1);) mended(i, e); e = 0 }
     od
 }
@@ -370,7 +371,7 @@ inline permit(k) {
 #else
 #define OPEN(k) latched[k]
 #endif
-inline ask(k) { /* waits while the word is out; a dead one, or a fence, ends it */
+inline ask(k) { /* Abort: waits while the vote is latched; a dead rank or a fence ends the wait */
     atomic {
         if
         :: !up[k] || gen[k] > 0 || fences > 0 -> goto gone
@@ -384,12 +385,13 @@ inline ask(k) { /* waits while the word is out; a dead one, or a fence, ends it 
 }
 
 #ifdef RUN
-#ifdef NO_BURNED_RUN /* an abort takes back what is under way alone */
+#ifdef NO_BURNED_RUN /* an abort withdraws only the flip in progress */
 #define BURN(k) skip
 #else
 #define BURN(k) HALT(k)
 #endif
-/* Of a run all that is not begun is withdrawn; then what is under way is asked for as ever. Who is between two flips says "not" of the next. */
+/* Abort of a run: withdraws the flips that have not begun, then the one in progress as in ask(). A rank between two
+ * flips answers "aborted" for the next one. */
 inline askRun(k) {
     d_step { BURN(k); TELL(if :: up[k] && gen[k] == 0 && CONCERNS(k, t) -> printf("@burn %d %d\n", k, last) :: else fi) };
     atomic {
@@ -412,7 +414,7 @@ proctype Operator() {
 #endif
     do
     :: atomic { a < ATTEMPTS && t <= FLIPS && fences == 0 && EACH(AT_REST) ->
-           a++;                                 /* a burned one is never used again */
+           a++;                                 /* ids are never reused */
            staged[0] = (CONCERNS(0, t) -> a : 0);
            staged[1] = (CONCERNS(1, t) -> a : 0);
            staged[2] = (CONCERNS(2, t) -> a : 0);
@@ -431,13 +433,13 @@ proctype Operator() {
        PERMIT;
 #else
        if :: JOINS(2) -> permit(2) :: else fi;  /* joiners first */
-       late = a;                                /* each comes when it comes, also while an abort is under way */
-       TELL(if :: permit(2); permit(1); permit(0) :: permit(2); permit(1); permit(0) :: skip fi;) /* most come at once */
+       late = a;                                /* permits arrive at any time, also during an abort */
+       TELL(if :: permit(2); permit(1); permit(0) :: permit(2); permit(1); permit(0) :: skip fi;) /* mostly immediate */
 #endif
        TELL(WHILE(EACH(FLIPPED)))
        if
        :: EACH(FLIPPED)
-       :: true ->                               /* it took too long */
+       :: true ->                               /* the operator timed out */
 #ifdef FOLLOW
            ASK;
 #elif defined(RUN)
@@ -448,10 +450,10 @@ proctype Operator() {
            ask(0); ask(1);
            if :: IN(MEMBERS(t - 1), 2) || !went -> ask(2) :: else fi;
 #endif
-           CLAIM(ONE_ANSWER, !(went && back))                    /* 3, the outcome is one */
+           CLAIM(ONE_ANSWER, !(went && back))                    /* invariant 3: there is one outcome */
        fi;
 #ifdef RUN
-       d_step { EACH(RESTING) -> t = ep[0] + 1; a = last } /* what was under way has ended: the next begins from there */
+       d_step { EACH(RESTING) -> t = ep[0] + 1; a = last } /* the flip in progress has ended; continue from there */
 #else
        d_step { if :: EACH(FLIPPED) || went -> t++ :: else fi }
        if :: went -> EACH(FLIPPED) :: !went fi
@@ -472,7 +474,7 @@ gone:
 #else
 #define RESTS(k) (!KNOWN(k) || !ANSWERS(k) || MEM(k) == 0 || stopped[k])
 #endif
-#ifdef NO_LEAVERS_FLIP /* what a leaver saw is not asked for */
+#ifdef NO_LEAVERS_FLIP /* a leaver's flip does not count */
 #define SAW(k) (MEM(k) != 0)
 #else
 #define SAW(k) true
@@ -485,10 +487,11 @@ gone:
 #define BELOW(k) (CANDIDATE(k) && MEM(k) != 0 && ep[k] + 1 == to && gen[k] == 0)
 #define STRANDED(k) (CANDIDATE(k) && MEM(k) != 0 && ep[k] > to)
 #define UNFINISHED(k) (staged[k] != 0 || mending[k] != 0)
-#define STILL(k) (!IN(alive, k) || !up[k] || MEM(k) == 0 || stopped[k]) /* a joiner that followed since the look steps for a moment */
+/* False for a joiner that followed after the leader looked, until it has stopped. */
+#define STILL(k) (!IN(alive, k) || !up[k] || MEM(k) == 0 || stopped[k])
 #define READY(k) (!IN(alive, k) || (up[k] && ep[k] == to && MEM(k) != 0 && !UNFINISHED(k)))
 
-inline tell(k) { /* Resolve; refused by who has not stopped or has gone on */
+inline tell(k) { /* Resolve; a rank that has not stopped, or has continued, rejects it */
     d_step {
         if
         :: !IN(alive, k)
@@ -513,7 +516,7 @@ inline tell(k) { /* Resolve; refused by who has not stopped or has gone on */
 #ifdef NO_HOLD
 #define LOOSE(k) false
 #else
-#define LOOSE(k) (CANDIDATE(k) && mending[k] != 0 && !held[k]) /* it may flip a repair at any time */
+#define LOOSE(k) (CANDIDATE(k) && mending[k] != 0 && !held[k]) /* it may flip a repair at any moment */
 #endif
 inline hold(k) {
     if :: ANSWERS(k) && mending[k] != 0 -> held[k] = true TELL(; printf("@hold %d %d\n", k, 100 + mending[k])) :: else fi
@@ -544,8 +547,8 @@ proctype Leader() {
 end:
     do
     :: d_step { fences < MAX_FENCES && !over && SOME(TROUBLE) ->
-           proposed = 0 }                       /* burns what is proposed and not permitted */
-       atomic { /* whom it reaches */
+           proposed = 0 }                       /* withdraws a proposed repair without a permit */
+       atomic { /* the ranks that the leader reaches */
            if
            :: SEES -> view = 7; reach = 7
 #ifdef FOLLOW
@@ -567,7 +570,7 @@ end:
        if
        :: atomic { !SOME(TROUBLE) || fences == MAX_FENCES || (SEES && reach != 7) || SOME(LOOSE) -> again = true }
        :: atomic { SOME(TROUBLE) && fences < MAX_FENCES && EACH(RESTS) && SOME(THERE) && !SOME(LOOSE) ->
-           again = false; v = version;          /* all that answer stand still: what follows from that */
+           again = false; v = version;          /* all answering ranks are stopped: decides */
            to = EP(0);
            if :: EP(1) > to -> to = EP(1) :: else fi;
            if :: EP(2) > to -> to = EP(2) :: else fi;
@@ -588,8 +591,8 @@ end:
 #else
            :: !again && version == v && fences < MAX_FENCES ->
 #endif
-               CLAIM(FEWER, fences == 0 || (alive & ~survivors) == 0); /* 2, they only become fewer */
-               CLAIM(KEPT, !SOME(STRANDED));                     /* 3, nobody's flip is taken back */
+               CLAIM(FEWER, fences == 0 || (alive & ~survivors) == 0); /* survivors only become fewer */
+               CLAIM(KEPT, !SOME(STRANDED));                     /* invariant 3: no flip is undone */
                if
                :: ONE(alive) && old == 7 -> over = true; again = true  /* one of three does not go on */
                :: else ->
@@ -607,8 +610,8 @@ end:
 #else
            tell(0); tell(1); tell(2);
 #endif
-           again || version != v || EACH(STILL); /* who steps refuses the repair: it is tried again until it has stopped */
-           d_step { /* looks again, and proposes the repair */
+           again || version != v || EACH(STILL); /* a stepping rank rejects the repair: retry */
+           d_step { /* looks again, then proposes the repair */
                if
                :: !again && version == v && EACH(READY) -> proposed = f; stage(0); stage(1); stage(2)
                :: else -> again = true
@@ -616,9 +619,9 @@ end:
            if
            :: again
            :: !again ->
-               d_step { again = (version != v) }                      /* still the fence that it goes on from? */
+               d_step { again = (version != v) }                      /* is its fence still the last one? */
 #ifdef FOLLOW
-               if :: again = true :: skip fi;                         /* or it could not be staged */
+               if :: again = true :: skip fi;                         /* staging the repair failed */
 #endif
                d_step { /* the permit, by compare-and-swap of both records */
                    if
@@ -645,8 +648,8 @@ end:
 
 /* --- the failure, and the end --------------------------------------------------------------- */
 
-proctype Failure() {
-    TELL(if :: WHILE(pull[0] || pull[1] || pull[2]) :: SCENARIO == 4 -> ep[0] > ep[1] && ep[0] > ep[2] fi;) /* in the middle of a flip, often */
+proctype Failure() { /* a random run often has it during a flip */
+    TELL(if :: WHILE(pull[0] || pull[1] || pull[2]) :: SCENARIO == 4 -> ep[0] > ep[1] && ep[0] > ep[2] fi;)
 #if FAULT == 1
     if :: up[0] = false :: up[1] = false :: up[2] = false fi
 #else
@@ -656,11 +659,11 @@ proctype Failure() {
 }
 
 #define WELL(k) (!KNOWN(k) || MEM(k) == 0 || (up[k] && !stopped[k]))
-proctype Watch() { /* runs when nobody else can take a step */
+proctype Watch() { /* runs when no other process can take a step */
     timeout;
-    /* What may end so: a trial of too many fences; leaders that see only the lost side of a cut. */
+    /* Other allowed ends: the fences are used up; or the leaders see only the lost side of a cut. */
     CLAIM(NEVER_STUCK, EACH(WELL) || (LEADERS == 2 && fences == MAX_FENCES) || (SCENARIO == 5 && cut < N));
-    CLAIM(GOES_ON, !over)                                        /* one failure ends no world */
+    CLAIM(GOES_ON, !over)                                        /* one failure never ends a world */
 }
 
 init {

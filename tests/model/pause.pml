@@ -1,25 +1,26 @@
-/* Steps that pause while an attempt is under way (strategy Fast; docs/architecture.md, 4): three ranks, an operator that prepares, then permits or
- * takes back, and may die at any point, clocks that nobody compares. README.md, "Pauses", has the rules that -DNO_... takes out.
- * An exchange is of all members or of none (gate.pml has what happens when it breaks): one turn of World. Between two of them each rank
- * hears from agent and operator what it hears, or not yet.
+/* Steps that pause during an attempt (strategy Fast; docs/architecture.md, 4): three ranks, clocks that are never
+ * compared, and an operator that prepares, then permits or aborts, and may die at any point. README.md, "Pauses", has
+ * the rules that -DNO_... removes. An exchange is one step of World and includes all members (gate.pml has broken
+ * exchanges). Calls of the operator reach each rank at any time between two exchanges.
  */
 #define N 3
 #define REQUESTS 2
 #define EACH(P) (P(0) && P(1) && P(2))
 #define SOME(P) (P(0) || P(1) || P(2))
 
-bool prepared[N];      /* the attempt is this rank's, from Prepare to its end */
-bool verified[N];      /* all bytes of it are here */
-bool armed[N];         /* permitted: its word is for the target */
-bool over[N];          /* steps have paused for as long as one attempt may have that */
+bool prepared[N];      /* the attempt is in progress at this rank: from Prepare to its end */
+bool verified[N];      /* all pieces of the attempt are verified */
+bool armed[N];         /* permitted: it votes for the target */
+bool over[N];          /* the longest pause of one attempt has passed */
 bool must_serve[N];    /* KV does not fit: requests must end before the flip */
 bool flipped, aborted;
-byte live = REQUESTS;  /* requests that run; a step ends one */
-byte room;             /* the target has room for so many */
-bool declined, paused; /* declined once; paused: of NO_END */
-bool computes[N];      /* in this turn */
+byte live = REQUESTS;  /* running requests; each step ends one */
+byte room;             /* number of requests for which the target has room */
+bool declined, paused; /* declined: once; paused: only for NO_END */
+bool computes[N];      /* in this step of World */
 
-#define WANTS_NONE(k) (prepared[k] && !over[k] && !must_serve[k]) /* what a rank says in the exchange: no step */
+/* In the exchange the rank requests that no step is computed. */
+#define WANTS_NONE(k) (prepared[k] && !over[k] && !must_serve[k])
 #define WANTED (WANTS_NONE(0) || WANTS_NONE(1) || WANTS_NONE(2))
 #define ARMED(k) armed[k]
 #define VERIFIED(k) verified[k]
@@ -39,7 +40,7 @@ bool computes[N];      /* in this turn */
 #define FLIP (EACH(ARMED) && !flipped && live <= room)
 #define DECLINE (EACH(ARMED) && !flipped && live > room && !declined)
 
-/* Bytes come, and time passes. */
+/* Bytes arrive, and time passes. */
 proctype Rank(byte k) {
 end:
     do
@@ -65,7 +66,7 @@ proctype Operator() {
         if :: armed[1] = true OR_DIES fi;
         if :: armed[2] = true OR_DIES fi;
         if :: armed[0] = true OR_DIES fi
-    :: true -> /* an abort that comes after a permit is gate.pml's */
+    :: true -> /* gate.pml has aborts after a permit */
         if :: prepared[0] = false OR_DIES fi;
         if :: prepared[1] = false OR_DIES fi;
         if :: prepared[2] = false OR_DIES fi;
@@ -75,7 +76,7 @@ dead:
     skip
 }
 
-/* An exchange, and what follows; it waits while nothing would come of one. */
+/* An exchange and its result. Waits while an exchange would change nothing. */
 proctype World() {
 end:
     do
@@ -83,11 +84,11 @@ end:
            computes[0] = COMPUTED(0); computes[1] = COMPUTED(1); computes[2] = COMPUTED(2);
            paused = PAUSE;
            if
-           :: FLIP -> /* in its own step nothing is computed */
+           :: FLIP -> /* the flip's step computes nothing */
                flipped = true; paused = false;
                computes[0] = false; computes[1] = false; computes[2] = false;
                prepared[0] = false; prepared[1] = false; prepared[2] = false
-           :: DECLINE -> /* a pure function of what all gathered: all decline */
+           :: DECLINE -> /* all decide on the same gathered data, so all decline */
                declined = true
 #ifndef NO_MORE
                ; must_serve[0] = true; must_serve[1] = true; must_serve[2] = true
@@ -100,7 +101,7 @@ end:
     od
 }
 
-proctype Watch() { /* runs when nobody else can take a step */
+proctype Watch() { /* runs when no other process can take a step */
     timeout;
     assert(live == 0);                   /* SERVES */
     assert(!EACH(ARMED) || flipped)      /* FLIPS */
