@@ -58,7 +58,7 @@ class Buffers {
   std::vector<CopyStrip> strips_;
 };
 
-TEST(CopyStrips, OfEverySmallShapeAndPlaceArrive) {
+TEST(CopyStrips, CopiesEverySmallShapeAndOffset) {
   std::mt19937 random(1);
   int copied = 0;
   for (uint64_t lines = 1; lines <= 4; ++lines) {
@@ -78,7 +78,7 @@ TEST(CopyStrips, OfEverySmallShapeAndPlaceArrive) {
 }
 
 // A few strips, some longer than a tile, with gaps of other strips between.
-TEST(CopyStrips, ListsOfAnyStripsArriveByAnyGridFromAnyStart) {
+TEST(CopyStrips, CopiesAnyListWithAnyGridAndStart) {
   std::mt19937 random(2);
   for (int turn = 0; turn < 40; ++turn) {
     Buffers buffers(400'000, &random);
@@ -100,7 +100,7 @@ TEST(CopyStrips, ListsOfAnyStripsArriveByAnyGridFromAnyStart) {
   }
 }
 
-TEST(CopyStrips, EveryStartOfTheRingCopiesAll) {
+TEST(CopyStrips, CopiesAllTilesFromEveryRingStart) {
   std::mt19937 random(3);
   for (uint64_t start = 0; start < 8; ++start) {
     for (uint32_t blocks = 1; blocks < 12; ++blocks) {
@@ -114,7 +114,7 @@ TEST(CopyStrips, EveryStartOfTheRingCopiesAll) {
   }
 }
 
-TEST(CopyStrips, WidthIsThatOfAllAddressesAndOfPitchesWhereThereAreLines) {
+TEST(CopyStrips, SelectsAccessWidthByAddressesAndPitches) {
   EXPECT_EQ(AccessOf(CopyStrip{32, 48, 64, 16, 5, 2, 0}), 16u);
   EXPECT_EQ(AccessOf(CopyStrip{32, 40, 64, 16, 5, 2, 0}), 4u);
   EXPECT_EQ(AccessOf(CopyStrip{32, 40, 64, 16, 5, 1, 0}), 16u) << "one line has no pitch";

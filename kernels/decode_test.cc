@@ -46,7 +46,7 @@ void RunItems(const char* name, uint64_t results, const Parameters& parameters) 
   testing::Run(name, ItemsLaunch(results, 2), parameters, Order::kBackwards);
 }
 
-TEST(Decode, ExpIsWithinTwoUnitsOfTheLastPlace) {
+TEST(Decode, ExpIsAccurateWithinTwoUlps) {
   for (float x = -86.9f; x < 87.9f; x += 0.00371f) {
     const double wanted = std::exp(static_cast<double>(x));
     ASSERT_NEAR(Exp(x) / wanted, 1, 2.4e-7) << x;
@@ -57,7 +57,7 @@ TEST(Decode, ExpIsWithinTwoUnitsOfTheLastPlace) {
   EXPECT_EQ(Exp(1000), Exp(88));
 }
 
-TEST(Decode, WeightsFollowFromSeedAndNumberAloneAndFillTheirRange) {
+TEST(Decode, WeightsDependOnSeedAndIndexAndFillRange) {
   std::vector<uint16_t> whole(4000), part(1000), other(4000);
   RunItems("fill_bf16", 4000, FillParameters{AddressOf(whole), 4000, 100, 7, 0.5f});
   RunItems("fill_bf16", 1000, FillParameters{AddressOf(part), 1000, 1100, 7, 0.5f});
@@ -74,7 +74,7 @@ TEST(Decode, WeightsFollowFromSeedAndNumberAloneAndFillTheirRange) {
   EXPECT_GT(most, 0.49);
 }
 
-TEST(Decode, MatvecOfEveryWidthAndPitch) {
+TEST(Decode, MatvecMatchesReferenceForAnyWidthAndPitch) {
   for (const uint64_t columns : {1, 7, 8, 130}) {
     Numbers numbers(static_cast<uint32_t>(columns));
     const uint64_t rows = 3, outputs = 5, pitch = columns + 6;
@@ -96,7 +96,7 @@ TEST(Decode, MatvecOfEveryWidthAndPitch) {
   }
 }
 
-TEST(Decode, RowsAreNormalisedAndTurnedAndSummedAndEmbedded) {
+TEST(Decode, NormalizesRotatesSumsAndEmbedsRows) {
   Numbers numbers(3);
   const auto x = numbers.Floats(2 * 40);
   std::vector<float> to(80);
@@ -134,7 +134,7 @@ TEST(Decode, RowsAreNormalisedAndTurnedAndSummedAndEmbedded) {
   for (uint64_t i = 0; i < 12; ++i) EXPECT_EQ(to[i], Of(rows[tokens[i / 6] * 6 + i % 6]));
 }
 
-TEST(Decode, TheNextTokenIsTheKnownOneOrTheFirstOfTheHighest) {
+TEST(Decode, PicksKnownTokenOrFirstMaximum) {
   std::vector<float> logits{1, 5, 5, 2, 7, 0, 7, 7};
   std::vector<uint32_t> tokens{9, 9}, positions{1, 1}, known{3, 2}, history(2 * 4, 77);
   RunItems("pick_token", 2,
@@ -146,7 +146,7 @@ TEST(Decode, TheNextTokenIsTheKnownOneOrTheFirstOfTheHighest) {
   EXPECT_EQ(history, (std::vector<uint32_t>{77, 77, 77, 77, 77, 77, 0, 77}));
 }
 
-TEST(Decode, AttentionReadsThePagesUpToItsPosition) {
+TEST(Decode, AttentionReadsPagesUpToPosition) {
   constexpr uint64_t kRows = 2, kHeads = 4, kKv = 2, kDim = 6, kBlock = 3, kBlocks = 3, kMost = 9;
   Numbers numbers(4);
   const std::vector<uint32_t> positions{7, 0};
@@ -197,7 +197,7 @@ TEST(Decode, AttentionReadsThePagesUpToItsPosition) {
   }
 }
 
-TEST(Decode, TheHighestExpertsAreChosenWithTheirSoftmax) {
+TEST(Decode, RoutesToTopExpertsWithSoftmaxWeights) {
   const std::vector<float> logits{1, 3, 3, -2, 0, 5, 0.5f, 2};
   std::vector<Choice> choices(2 * 3);
   RunItems("route", 2, RouteParameters{AddressOf(choices), AddressOf(logits), 2, 4, 3});
@@ -211,7 +211,7 @@ TEST(Decode, TheHighestExpertsAreChosenWithTheirSoftmax) {
 
 // Ranks with some whole experts each, or with a part of each expert, add up to one rank that has
 // all.
-TEST(Decode, ExpertsOfRanksAddUpWhetherWholeOrSliced) {
+TEST(Decode, SumsOfRanksMatchForWholeAndSlicedExperts) {
   constexpr uint64_t kRows = 3, kTop = 2, kExperts = 4, kHidden = 10, kInner = 6;
   Numbers numbers(5);
   const auto x = numbers.Floats(kRows * kHidden);

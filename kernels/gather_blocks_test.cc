@@ -15,7 +15,7 @@ namespace {
 using testing::AddressOf;
 
 // Copies blocks by number on either side, or in order, and changes no bytes between them.
-TEST(GatherBlocks, GoFromAnyNumbersToAnyNumbers) {
+TEST(GatherBlocks, CopiesBlocksBetweenAnyNumbers) {
   std::mt19937 random(1);
   for (int turn = 0; turn < 200; ++turn) {
     const uint64_t bytes = turn % 2 == 0 ? 16 * (1 + random() % 90) : 1 + random() % 300;

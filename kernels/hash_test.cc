@@ -78,7 +78,7 @@ class Ranges {
   std::vector<Range> ranges_;
 };
 
-TEST(Hash, OfEveryLengthIsTheLibrarysWithAndWithoutACopy) {
+TEST(Hash, MatchesXxh3ForEveryLengthWithAndWithoutCopy) {
   for (const size_t from : {0, 1}) {
     Ranges ranges(static_cast<uint32_t>(from));
     for (size_t bytes = 0; bytes <= 5000; ++bytes) ranges.Add(bytes, from * (bytes % 16), 0);
@@ -87,7 +87,7 @@ TEST(Hash, OfEveryLengthIsTheLibrarysWithAndWithoutACopy) {
   }
 }
 
-TEST(Hash, OfEveryAlignmentOfBothSidesIsTheLibrarys) {
+TEST(Hash, MatchesXxh3ForEveryAlignment) {
   Ranges ranges(2);
   for (size_t from = 0; from < 16; ++from) {
     for (size_t to = 0; to < 16; ++to) ranges.Add(3000 + from * 16 + to, from, to);
@@ -109,7 +109,7 @@ TEST(Hash, IsNeverZero) {
   EXPECT_EQ(hash[0], 1u);
 }
 
-TEST(Hash, OfLargeRangesIsTheLibrarys) {
+TEST(Hash, MatchesXxh3ForLargeRanges) {
   std::mt19937 random(3);
   for (int turn = 0; turn < 6; ++turn) {
     Ranges ranges(random());
@@ -121,7 +121,7 @@ TEST(Hash, OfLargeRangesIsTheLibrarys) {
   }
 }
 
-TEST(Hash, OneRangeIsHashedByAnyGridAndSoIsNone) {
+TEST(Hash, HashesOneOrNoRangeWithAnyGrid) {
   for (const uint32_t blocks : {1, 2, 5, 64}) {
     Ranges one(5);
     one.Add(70'000, 0, 0);

@@ -14,7 +14,7 @@
 namespace tangram::kernels {
 namespace {
 
-TEST(Kernels, AreFoundByTheirNamesAndNothingElseIs) {
+TEST(Kernels, AreFoundByExactName) {
   std::set<std::string_view> names;
   for (const Kernel& kernel : All()) {
     EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
@@ -32,7 +32,7 @@ bool Has(std::span<const std::byte> image, std::string_view text) {
   return all.find(text) != std::string_view::npos;
 }
 
-TEST(Image, IsAFatBinaryWithAnEntryForEveryKernel) {
+TEST(Image, IsFatBinaryWithEveryKernel) {
   const std::span<const std::byte> image = Image();
   ASSERT_GE(image.size(), 16u);
   uint32_t magic = 0;
@@ -47,10 +47,10 @@ TEST(Image, IsAFatBinaryWithAnEntryForEveryKernel) {
   }
 }
 #else
-TEST(Image, IsEmptyWithoutACompilerForIt) { EXPECT_TRUE(Image().empty()); }
+TEST(Image, IsEmptyWithoutCompiler) { EXPECT_TRUE(Image().empty()); }
 #endif
 
-TEST(Work, SharesAreAllOfItInOrderAndDifferByOneAtMost) {
+TEST(Work, SharesCoverAllUnitsAndDifferByAtMostOne) {
   for (uint64_t units = 0; units < 200; ++units) {
     for (uint32_t parts = 1; parts < 40; ++parts) {
       uint64_t at = 0;
@@ -71,7 +71,7 @@ struct Item {
 };
 
 // Every list of five items of 0 to 3 units each, and every jump in it.
-TEST(Work, ACursorFindsWhoseAUnitIsWhereverItWasBefore) {
+TEST(Work, CursorFindsItemOfUnitFromAnyPosition) {
   for (int list = 0; list < 4 * 4 * 4 * 4 * 4; ++list) {
     std::vector<Item> items;
     std::vector<uint64_t> whose;

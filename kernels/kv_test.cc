@@ -125,7 +125,7 @@ void ThereAndBack(Region whole, uint64_t ranks, bool part_by_head, bool part_spl
   });
 }
 
-TEST(KvByHead, BlocksAreDividedByHeadsAndPutTogetherAgain) {
+TEST(KvByHead, SplitsBlocksByHeadAndRejoinsThem) {
   for (int formats = 0; formats < 16; ++formats) {
     const Region whole{(formats & 1) != 0, 3, 4, 4, 8, 32, (formats & 2) != 0};
     ThereAndBack(whole, 2, (formats & 4) != 0, (formats & 8) != 0);
@@ -136,7 +136,7 @@ TEST(KvByHead, BlocksAreDividedByHeadsAndPutTogetherAgain) {
   ThereAndBack({true, 2, 4, 4, 3, 12, true}, 2, false, false);
 }
 
-TEST(KvByHead, RowsOfKAndVOfTwoSizesAreTwoMoves) {
+TEST(KvByHead, MovesKAndVRowsOfDifferentSizes) {
   constexpr uint64_t kKey = 48, kValue = 16, kTokens = 4, kPage = kTokens * (kKey + kValue);
   std::vector<std::byte> from(6 * kPage), to(6 * kPage, std::byte(9));
   std::mt19937 random(1);
@@ -151,7 +151,7 @@ TEST(KvByHead, RowsOfKAndVOfTwoSizesAreTwoMoves) {
   EXPECT_EQ(to, expected);
 }
 
-TEST(KvByHead, AnyGapMayLieBetweenPartsAndBetweenPages) {
+TEST(KvByHead, SupportsAnyGapBetweenPartsAndPages) {
   constexpr uint64_t kRow = 32, kTokens = 3, kPart = kRow * kTokens;
   for (const uint64_t part_gap : {0, 1, 4, 8, 16}) {
     for (const uint64_t page_gap : {0, 1, 4, 8, 16}) {
@@ -172,7 +172,7 @@ TEST(KvByHead, AnyGapMayLieBetweenPartsAndBetweenPages) {
 }
 
 // Blocks of a home, in different pages at every rank.
-TEST(KvLatent, EveryRankGetsAllLatentsOfEveryBlock) {
+TEST(KvLatent, CopiesAllLatentsToEveryRank) {
   std::mt19937 random(2);
   for (const uint64_t row : {1152, 656, 36, 7}) {
     for (const uint64_t ranks : {1, 3, 8}) {

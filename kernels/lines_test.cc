@@ -27,12 +27,12 @@ void ExpectFound() {
   }
 }
 
-TEST(Lines, WordsAreFoundByTheirDigitsAndByEveryStep) {
+TEST(Lines, FindsWordsByDigitsAndByStep) {
   ExpectFound<uint64_t>();
   ExpectFound<uint32_t>();
 }
 
-TEST(Lines, WordsBeyond32BitsAreFound) {
+TEST(Lines, FindsWordsBeyond32Bits) {
   const uint64_t words = (uint64_t{1} << 32) + 10;
   const Place<2> place = Radices<2>{{words}}.PlaceOf(7 * words + 5);
   EXPECT_EQ(place.digit[0], 5u);
@@ -41,7 +41,7 @@ TEST(Lines, WordsBeyond32BitsAreFound) {
             ((uint64_t{1} << 33) + 1) / 3);
 }
 
-TEST(Lines, ATwinDoesNotHideAnAccessThatNoGpuTakes) {
+TEST(Lines, HostTwinDiesOnMisalignedAccess) {
   alignas(16) uint64_t words[4] = {1, 2, 3, 4};
   const auto at = reinterpret_cast<uint64_t>(words);
   DirectMemory memory;
@@ -51,7 +51,7 @@ TEST(Lines, ATwinDoesNotHideAnAccessThatNoGpuTakes) {
   EXPECT_DEATH(memory.Read<uint64_t>(at + 4), "no multiple of 8");
 }
 
-TEST(Lines, TilesHaveAllWords) {
+TEST(Lines, TilesCoverAllWords) {
   EXPECT_EQ(TilesOf(0, 100, 16), 0u);
   EXPECT_EQ(TilesOf(5, 0, 16), 0u);
   EXPECT_EQ(TilesOf(1, 1, 16), 1u);
@@ -60,7 +60,7 @@ TEST(Lines, TilesHaveAllWords) {
   EXPECT_EQ(TilesOf(kTileWords, 17, 1), 17u);
 }
 
-TEST(Lines, TheWidestAccessIsThatOfAllThatIsOredTogether) {
+TEST(Lines, SelectsWidestAccessForOredValues) {
   for (uint64_t a = 0; a < 64; ++a) {
     for (uint64_t b = 0; b < 64; ++b) {
       const uint32_t width = WidthOf(a | b);

@@ -16,7 +16,7 @@ namespace {
 
 using testing::AddressOf;
 
-TEST(LoadHistogram, CountsEveryIdOnceAndAddsToWhatIsThere) {
+TEST(LoadHistogram, AddsEveryIdOnceToExistingCounts) {
   std::mt19937 random(1);
   for (const uint64_t experts : {1, 8, 256}) {
     std::vector<int32_t> ids(5000);
@@ -37,7 +37,7 @@ TEST(LoadHistogram, CountsEveryIdOnceAndAddsToWhatIsThere) {
 // The processor's rounding is the reference.
 int64_t Rounded(float value) { return std::llrint(std::ldexp(static_cast<double>(value), 40)); }
 
-TEST(ToFixed, RoundsAsTheProcessorDoesAndRefusesWhatDoesNotFit) {
+TEST(ToFixed, RoundsLikeProcessorAndRejectsOverflow) {
   std::mt19937 random(2);
   std::vector<uint32_t> bits;
   // Every exponent and sign, with the mantissas at their ends and in between.
@@ -80,7 +80,7 @@ void Add(const std::vector<float>& partials, uint64_t count, uint64_t pitch, uin
                most_blocks % 2 == 0 ? testing::Order::kBackwards : testing::Order::kForwards);
 }
 
-TEST(PartialSums, AreTheSameInAnyOrderAndAnyParts) {
+TEST(PartialSums, AreIndependentOfOrderAndParts) {
   std::mt19937 random(3);
   constexpr uint64_t kElements = 700, kCount = 9, kPitch = 704;
   std::vector<float> partials(kCount * kPitch);
@@ -108,7 +108,7 @@ TEST(PartialSums, AreTheSameInAnyOrderAndAnyParts) {
   }
 }
 
-TEST(PartialSums, TellTheFirstElementThatDoesNotFit) {
+TEST(PartialSums, ReportFirstUnrepresentableElement) {
   std::vector<float> partials(1000, 1.0f);
   Sums sums{std::vector<int64_t>(1000, 0)};
   partials[700] = INFINITY;

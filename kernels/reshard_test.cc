@@ -145,7 +145,7 @@ void Reshard(const Model& model, const std::vector<Piece>& from, bool from_row_m
   testing::Run("copy_strips", CopyStripsLaunch(parameters, most_blocks), parameters);
 }
 
-TEST(Reshard, ExpertsMoveBetweenWholeAndSlicedInBothFormats) {
+TEST(Reshard, MovesExpertsBetweenWholeAndSlicedInBothFormats) {
   std::mt19937 random(1);
   for (const Model& model : Models()) {
     const Bytes expert = Random(model, &random);
@@ -174,7 +174,7 @@ TEST(Reshard, ExpertsMoveBetweenWholeAndSlicedInBothFormats) {
 }
 
 // From one width to another, where pieces partly overlap.
-TEST(Reshard, ShardsOfSomeRanksBecomeShardsOfOthers) {
+TEST(Reshard, MovesShardsBetweenDifferentRankCounts) {
   std::mt19937 random(2);
   for (const Model& model : Models()) {
     const Bytes expert = Random(model, &random);

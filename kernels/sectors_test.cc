@@ -32,7 +32,7 @@ Traffics Count(std::string_view name, Launch launch, const Parameters& parameter
 }
 
 // Threads of a warp that load from addresses by their numbers.
-TEST(Sectors, AreCountedByTheRequestsOfWarps) {
+TEST(Sectors, AreCountedPerWarpRequest) {
   const Slabs slabs(64 << 10);
   const auto count = [&](uint32_t threads, uint64_t stride, uint64_t offset) {
     CountingMemory memory;
@@ -101,7 +101,7 @@ Traffics Gathered(const Expert& expert, bool columns_alone, uint64_t* bytes) {
   return Count("copy_strips", CopyStripsLaunch(parameters, 16), parameters);
 }
 
-TEST(Sectors, AreFullWhereRowMajorShardsOf8RanksMove) {
+TEST(Sectors, AreFullForRowMajorShardsOf8Ranks) {
   for (const Expert& expert :
        {Expert{"Qwen3-235B", 4096, 1536, 64, 2}, Expert{"Qwen3-30B", 2048, 768, 32, 2},
         Expert{"Qwen3-235B FP8", 4096, 1536, 128, 1},
@@ -119,7 +119,7 @@ TEST(Sectors, AreFullWhereRowMajorShardsOf8RanksMove) {
 
 // Pages by position, as fused kernels have them, of all heads, become pages of one head each: BF16,
 // 128 numbers per row.
-TEST(Sectors, AreFullWhereKvMovesByHead) {
+TEST(Sectors, AreFullForKvByHead) {
   constexpr uint64_t kRow = 256, kTokens = 16, kHeads = 4, kLayers = 8;
   constexpr uint64_t kPart = kTokens * kHeads * kRow, kTarget = kTokens * kRow;
   const Slabs from(kLayers * 2 * kPart), to(kLayers * 2 * kTarget * kHeads);
@@ -137,7 +137,7 @@ TEST(Sectors, AreFullWhereKvMovesByHead) {
   EXPECT_GE(found.stores.full_share(), kGoal);
 }
 
-TEST(Sectors, AreFullWhereRangesAreHashedAndCopied) {
+TEST(Sectors, AreFullForHashedAndCopiedRanges) {
   const Slabs from(300'000), to(300'000), hash(8), scratch(HashScratchBytes(300, 1));
   std::vector<HashRange> list{{from.at(), 290'000, to.at(), hash.at(), 0}};
   const uint64_t units = NumberRanges(list);

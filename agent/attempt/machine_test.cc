@@ -12,7 +12,7 @@
 namespace tangram::attempt::testing {
 namespace {
 
-TEST_F(Attempts, APlanIsRefusedByWhatIsWrongWithIt) {
+TEST_F(Attempts, RejectsInvalidPrepareWithSpecificReason) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   const Prepare right = Ask(Kind::kLayout, To(2));
   const auto why = [&](const std::function<void(Prepare*)>& wrong, const std::string& code) {
@@ -45,7 +45,7 @@ TEST_F(Attempts, APlanIsRefusedByWhatIsWrongWithIt) {
   EXPECT_EQ(Tell(right), "build") << "no refusal has burned the number";
 }
 
-TEST_F(Attempts, PartsAreOfTheRanksThatAreConcerned) {
+TEST_F(Attempts, RejectsPlanWithWrongParts) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   const auto why = [&](Kind kind, const std::function<void(Plan*)>& wrong) {
     EXPECT_EQ(Tell(Ask(kind, To(2))), "build");
@@ -78,7 +78,7 @@ TEST_F(Attempts, PartsAreOfTheRanksThatAreConcerned) {
   EXPECT_TRUE(hands_->gates[0].stopped) << "a fence left it out, and its engine may hang";
 }
 
-TEST_F(Attempts, WhoIsInNoWorldCanOnlyBeginOrJoin) {
+TEST_F(Attempts, AcceptsOnlyFirstLayoutOrJoinOutsideWorld) {
   EXPECT_EQ(Tell(Ask(Kind::kLayout, To(1, 4))), "StaleEpoch");
   EXPECT_EQ(Tell(Ask(Kind::kRepair, To(1, 4))), "StaleEpoch");
   EXPECT_EQ(Tell(Ask(Kind::kJoin, To(1, 4))), "build");
@@ -90,7 +90,7 @@ TEST_F(Attempts, WhoIsInNoWorldCanOnlyBeginOrJoin) {
   EXPECT_TRUE(hands_->machine.attempt()->parts.at(0).joining);
 }
 
-TEST_F(Attempts, ARefusalByMemoryOrEnginesBurnsNothing) {
+TEST_F(Attempts, KeepsAttemptIdUsableWhenReservationFails) {
   EXPECT_EQ(Tell(Ask(Kind::kFirst, To(1))), "build");
   EXPECT_EQ(Tell(Built{PlanFor(Kind::kFirst, 1)}), "reserve");
   EXPECT_EQ(Tell(Reserved{1, {Code::kNoMemory, "too little"}}), "NoMemory");
@@ -99,7 +99,7 @@ TEST_F(Attempts, ARefusalByMemoryOrEnginesBurnsNothing) {
   EXPECT_EQ(Tell(Ask(Kind::kFirst, To(1))), "build");
 }
 
-TEST_F(Attempts, AnotherPlanNeedsAnotherNumber) {
+TEST_F(Attempts, RejectsDifferentPlanForSameAttempt) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPrepared, Kind::kFirst, 1));
   Prepare again = Ask(Kind::kFirst, To(1));
   EXPECT_EQ(Tell(again), "ok");
@@ -108,7 +108,7 @@ TEST_F(Attempts, AnotherPlanNeedsAnotherNumber) {
             "attempt 1 is prepared with another plan; use a new attempt id");
 }
 
-TEST_F(Attempts, AFailureIsToldUntilTheAbort) {
+TEST_F(Attempts, ReportsFailureUntilAbort) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kFailed, Kind::kFirst, 1));
   EXPECT_EQ(WhyOf(hands_->Tell(Stage{To(1)})), "the attempt failed, abort it: no source");
   EXPECT_EQ(WhyOf(hands_->Tell(Permit{To(1)})),
@@ -119,13 +119,13 @@ TEST_F(Attempts, AFailureIsToldUntilTheAbort) {
   EXPECT_EQ(Tell(Ask(Kind::kFirst, To(1))), "StaleAttempt") << "burned";
 }
 
-TEST_F(Attempts, AnAbortOfWhatIsNotKnownBurnsIt) {
+TEST_F(Attempts, RejectsPrepareAfterAbortOfUnknownAttempt) {
   EXPECT_EQ(Tell(Abort{To(5), "test"}), "ok");
   EXPECT_EQ(Tell(Ask(Kind::kFirst, To(5))), "StaleAttempt");
   EXPECT_EQ(Tell(Ask(Kind::kFirst, To(6))), "build");
 }
 
-TEST_F(Attempts, AnEngineThatLeavesBeforeThePermitFailsIt) {
+TEST_F(Attempts, FailsAttemptWhenEngineDetachesBeforePermit) {
   for (const Phase phase : {Phase::kPrepared, Phase::kStaging, Phase::kStaged}) {
     hands_ = std::make_unique<Hands>(kRanks);
     ASSERT_NO_FATAL_FAILURE(Begin());
@@ -140,7 +140,7 @@ TEST_F(Attempts, AnEngineThatLeavesBeforeThePermitFailsIt) {
 }
 
 // The engine has replied, and the agent still waits for the replies of others.
-TEST_F(Attempts, AnEngineThatLeavesWhileOthersPrepareFailsIt) {
+TEST_F(Attempts, FailsAttemptWhenEngineDetachesDuringPrepare) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kIdle, Kind::kFirst, 1));
   EXPECT_EQ(Tell(EngineGone{1}), "ok");
   EXPECT_EQ(Tell(Reserved{1, OkStatus()}), "acted");
@@ -155,7 +155,7 @@ TEST_F(Attempts, AnEngineThatLeavesWhileOthersPrepareFailsIt) {
   EXPECT_EQ(Tell(Abort{To(2), "failed"}), "drop");
 }
 
-TEST_F(Attempts, AnEngineThatLeavesLaterOrIsNotNeededFailsNothing) {
+TEST_F(Attempts, KeepsFirstLayoutAttemptWhenEngineDetaches) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kStaging, Kind::kFirst, 1));
   EXPECT_EQ(Tell(EngineGone{0}), "ok");
   EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kStaging) << "a first layout needs none";
@@ -166,7 +166,7 @@ TEST_F(Attempts, AnEngineThatLeavesLaterOrIsNotNeededFailsNothing) {
   EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kPermitted);
 }
 
-TEST_F(Attempts, APermitIsForAllGatesOrNone) {
+TEST_F(Attempts, PermitsAllGatesOrNone) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kStaged, Kind::kLayout, 2));
   hands_->gates[1].state = GateState::kFlipped;
@@ -175,7 +175,7 @@ TEST_F(Attempts, APermitIsForAllGatesOrNone) {
   EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kStaged);
 }
 
-TEST_F(Attempts, AnEngineFlipsWithItsWordWhileItSteps) {
+TEST_F(Attempts, AcceptsEngineFlipOnlyWithLatchedVoteWhileStepping) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   const EngineFlip flip{To(2), 0, "target"};
@@ -199,7 +199,7 @@ TEST_F(Attempts, AnEngineFlipsWithItsWordWhileItSteps) {
   EXPECT_EQ(Tell(EngineFlip{To(2), 5, "target"}), "WrongPhase") << "it has no part";
 }
 
-TEST_F(Attempts, ACommitThatFailsLeavesTheFlipToTryAgain) {
+TEST_F(Attempts, AllowsFlipRetryWhenCommitFails) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   ASSERT_TRUE(hands_->Move(0, GateEvent::kWord));
@@ -211,7 +211,7 @@ TEST_F(Attempts, ACommitThatFailsLeavesTheFlipToTryAgain) {
   EXPECT_EQ(Tell(EngineFlip{To(2), 0, "target"}), "commit 0");
 }
 
-TEST_F(Attempts, WhileMemoryCommitsTheDriverWaits) {
+TEST_F(Attempts, DelaysDriverCallsDuringCommit) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   ASSERT_TRUE(hands_->Move(0, GateEvent::kWord));
@@ -228,7 +228,7 @@ TEST_F(Attempts, WhileMemoryCommitsTheDriverWaits) {
   EXPECT_EQ(Tell(Abort{h, "test"}), "flipped");
 }
 
-TEST_F(Attempts, APermitIsTakenBackFromAllOrNone) {
+TEST_F(Attempts, WithdrawsPermitFromAllGatesOrNone) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   ASSERT_TRUE(hands_->Move(1, GateEvent::kWord));
@@ -244,7 +244,7 @@ TEST_F(Attempts, APermitIsTakenBackFromAllOrNone) {
   EXPECT_EQ(Tell(Abort{To(2), "again"}), "ok");
 }
 
-TEST_F(Attempts, ALatchedWordIsResolvedByAFenceOnceItsEngineIsGone) {
+TEST_F(Attempts, AbortsLatchedVoteWhenPeerAbortedAndEngineDetached) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   ASSERT_TRUE(hands_->Move(1, GateEvent::kWord));
@@ -259,7 +259,7 @@ TEST_F(Attempts, ALatchedWordIsResolvedByAFenceOnceItsEngineIsGone) {
   EXPECT_EQ(hands_->gates[1].state, GateState::kIdle);
 }
 
-TEST_F(Attempts, AFlipWhileThePeersAreAskedIsTheOutcome) {
+TEST_F(Attempts, ReportsFlippedWhenFlipOccursDuringPeerQuery) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   ASSERT_TRUE(hands_->Move(1, GateEvent::kWord));
@@ -269,14 +269,14 @@ TEST_F(Attempts, AFlipWhileThePeersAreAskedIsTheOutcome) {
   EXPECT_EQ(Tell(PeersSaid{2, attempt::Say::kBurned, {1}, false}), "flipped");
 }
 
-TEST_F(Attempts, WordsThatOthersHaveAreTakenBackByNobody) {
+TEST_F(Attempts, DoesNotWithdrawVotesSentToPeers) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kFirst, 1));
   EXPECT_EQ(Tell(Abort{To(1), "test"}), "ask peers");
   EXPECT_EQ(Tell(PeersSaid{1, attempt::Say::kNothing, {}, false}), "wait");
   EXPECT_EQ(Tell(PeersSaid{1, attempt::Say::kBurned, {}, false}), "drop");
 }
 
-TEST_F(Attempts, WhoMissedAWordFollowsOneThatFlipped) {
+TEST_F(Attempts, FollowsFlippedPeerWhenVoteMissing) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kFirst, 1));
   EXPECT_EQ(Tell(Abort{To(1), "test"}), "ask peers");
   EXPECT_EQ(Tell(PeersSaid{1, attempt::Say::kFlipped, {}, false}), "commit 0 1");
@@ -292,7 +292,7 @@ TEST_F(Attempts, WhoMissedAWordFollowsOneThatFlipped) {
   EXPECT_EQ(hands_->machine.attempt()->error, "");
 }
 
-TEST_F(Attempts, AWorldOfOneAgentHasItsWordsAtOnce) {
+TEST_F(Attempts, FlipsWithoutPeerVotesInOneAgentWorld) {
   EXPECT_EQ(Tell(Ask(Kind::kFirst, To(1))), "build");
   Plan plan = PlanFor(Kind::kFirst, 1);
   plan.pods.pop_back();
@@ -305,14 +305,14 @@ TEST_F(Attempts, AWorldOfOneAgentHasItsWordsAtOnce) {
   EXPECT_EQ(Tell(WordsOut{1}), "ok") << "they are on their way";
 }
 
-TEST_F(Attempts, AWordThatComesBeforeThePermitCounts) {
+TEST_F(Attempts, CountsVoteReceivedBeforePermit) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kStaged, Kind::kFirst, 1));
   EXPECT_EQ(Tell(Word{To(1), "target", {2}, "other"}), "ok");
   EXPECT_EQ(Tell(Permit{To(1)}), "tell words");
   EXPECT_EQ(Tell(WordsOut{1}), "commit 0 1");
 }
 
-TEST_F(Attempts, WhoIsHeldFlipsByNoWord) {
+TEST_F(Attempts, IgnoresVotesWhenHeld) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kRepair, 2));
   EXPECT_EQ(Tell(Resolve{To(2), Outcome::kHold, {}, ""}), "ok");
@@ -322,7 +322,7 @@ TEST_F(Attempts, WhoIsHeldFlipsByNoWord) {
 }
 
 // Otherwise a leader would see only the previous epoch, and rule that it stays active.
-TEST_F(Attempts, WhoIsHeldTakesItsOtherRanksWhereOneFlipped) {
+TEST_F(Attempts, FlipsRemainingRanksOnHoldWhenOneFlipped) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   FlipByEngine(To(2), 0);
@@ -338,7 +338,7 @@ TEST_F(Attempts, WhoIsHeldTakesItsOtherRanksWhereOneFlipped) {
   EXPECT_EQ(Tell(Resolve{To(2), Outcome::kHold, {}, ""}), "ok") << "it flipped";
 }
 
-TEST_F(Attempts, InARepairWhoHasAnEngineGoesOn) {
+TEST_F(Attempts, KeepsRankStoppedAfterRepairWhenEngineDetached) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kRepair, 2));
   EXPECT_EQ(Tell(Word{To(2), "target", {2}, "other"}), "commit 0 1");
@@ -348,7 +348,7 @@ TEST_F(Attempts, InARepairWhoHasAnEngineGoesOn) {
   EXPECT_TRUE(hands_->gates[1].stopped) << "it went while the memory was on its way";
 }
 
-TEST_F(Attempts, WhomARepairLeavesOutIsReleasedWhenItRetires) {
+TEST_F(Attempts, ReleasesExcludedRankWhenRepairRetires) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   hands_->gates[0].stopped = true;
   EXPECT_EQ(Tell(Ask(Kind::kRepair, To(2))), "build");
@@ -375,7 +375,7 @@ TEST_F(Attempts, WhomARepairLeavesOutIsReleasedWhenItRetires) {
   EXPECT_FALSE(hands_->machine.ranks()[1].removed);
 }
 
-TEST_F(Attempts, WhomARepairLeavesOutIsReleasedAlsoIfAFenceEndsTheRepair) {
+TEST_F(Attempts, ReleasesExcludedRankWhenFenceDecidesRepair) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   hands_->gates[0].stopped = true;
   EXPECT_EQ(Tell(Ask(Kind::kRepair, To(2))), "build");
@@ -397,7 +397,7 @@ TEST_F(Attempts, WhomARepairLeavesOutIsReleasedAlsoIfAFenceEndsTheRepair) {
   EXPECT_EQ(Tell(Returned{2, OkStatus()}), "dismiss 1");
 }
 
-TEST_F(Attempts, AFenceWaitsUntilAllStandStill) {
+TEST_F(Attempts, RejectsFenceOutcomeUntilAllMembersStopped) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   ASSERT_TRUE(hands_->Move(0, GateEvent::kWord));
@@ -416,7 +416,7 @@ TEST_F(Attempts, AFenceWaitsUntilAllStandStill) {
             "attempt 2 has ended on this agent: it did not flip and can no longer flip");
 }
 
-TEST_F(Attempts, WhoHasVerifiedGoesForwardWhetherItKeptItsWordOrNot) {
+TEST_F(Attempts, RollsForwardWithOrWithoutLatchedVote) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   ASSERT_TRUE(hands_->Move(0, GateEvent::kWord));
@@ -432,7 +432,7 @@ TEST_F(Attempts, WhoHasVerifiedGoesForwardWhetherItKeptItsWordOrNot) {
   EXPECT_EQ(Tell(forward), "acted");
 }
 
-TEST_F(Attempts, AJoinerThatWasNotToldIsPermittedByTheFence) {
+TEST_F(Attempts, PermitsUninformedJoinerByFence) {
   EXPECT_EQ(Tell(Ask(Kind::kJoin, To(1, 4))), "build");
   Plan plan = PlanFor(Kind::kJoin, 1);
   plan.from_epoch = 4;
@@ -449,7 +449,7 @@ TEST_F(Attempts, AJoinerThatWasNotToldIsPermittedByTheFence) {
   EXPECT_EQ(hands_->machine.epoch(), 5u);
 }
 
-TEST_F(Attempts, ALeaverIsInNoLayoutOnceItRetires) {
+TEST_F(Attempts, RemovesLeaverFromLayoutWhenRetired) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   EXPECT_EQ(Tell(Ask(Kind::kLeave, To(2))), "build");
   Plan plan = PlanFor(Kind::kLeave, 2);
@@ -477,7 +477,7 @@ TEST_F(Attempts, ALeaverIsInNoLayoutOnceItRetires) {
   EXPECT_EQ(Tell(Retire{h}), "ok");
 }
 
-TEST_F(Attempts, ARepairAtOnceKeepsWhatTheFlipWouldGiveBack) {
+TEST_F(Attempts, RetainsOldPiecesWhenRepairFollowsFlip) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kFlipped, Kind::kLayout, 2));
   for (Hands::Gate& gate : hands_->gates) gate.stopped = true;
@@ -492,7 +492,7 @@ TEST_F(Attempts, ARepairAtOnceKeepsWhatTheFlipWouldGiveBack) {
   EXPECT_TRUE(hands_->machine.ViewOf(2, hands_->Looks()).flipped);
 }
 
-TEST_F(Attempts, AReleaseIsForALaterEpochAndEndsWhatTheMemberHasAPartIn) {
+TEST_F(Attempts, ReleaseRequiresLaterEpochAndAbortsAttemptOfMember) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   EXPECT_EQ(WhyOf(hands_->Tell(Release{To(0, 1), {"pod/1/1"}, false, "gone"})),
             "member pod/1/1 is rank 1 of epoch 1; only a later epoch can exclude it");
@@ -509,7 +509,7 @@ TEST_F(Attempts, AReleaseIsForALaterEpochAndEndsWhatTheMemberHasAPartIn) {
 
 // Regression: an engine that attached during the release received the old member id, and no peer of
 // the new member ever connected to it.
-TEST_F(Attempts, NoEngineComesToARankThatIsBeingReleased) {
+TEST_F(Attempts, RejectsEngineAttachDuringRelease) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   EXPECT_EQ(Tell(Release{To(0, 2), {"pod/1/1"}, false, "gone"}), "dismiss 1");
   EXPECT_EQ(WhyOf(hands_->Tell(EngineCame{1})),
@@ -523,7 +523,7 @@ TEST_F(Attempts, NoEngineComesToARankThatIsBeingReleased) {
   EXPECT_FALSE(hands_->gates[1].stopped);
 }
 
-TEST_F(Attempts, TheEndOfAWorldKeepsNothing) {
+TEST_F(Attempts, ReleasesAllRanksWhenWorldEnds) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
   FlipByEngine(To(2), 0);
@@ -538,7 +538,7 @@ TEST_F(Attempts, TheEndOfAWorldKeepsNothing) {
   EXPECT_EQ(hands_->machine.attempt(), nullptr);
 }
 
-TEST_F(Attempts, NoWordFlipsWhatIsBeingClearedUp) {
+TEST_F(Attempts, IgnoresVotesDuringCleanup) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kFirst, 1));
   const Word word{To(1), "target", {2}, "other"};
   EXPECT_EQ(Tell(word), "commit 0 1");
@@ -549,7 +549,7 @@ TEST_F(Attempts, NoWordFlipsWhatIsBeingClearedUp) {
   EXPECT_FALSE(hands_->machine.attempt()->committing());
 }
 
-TEST_F(Attempts, AnEngineThatComesToALayoutStandsStill) {
+TEST_F(Attempts, StopsEngineWhenItAttachesToLayout) {
   EXPECT_EQ(Tell(EngineCame{0}), "ok");
   EXPECT_FALSE(hands_->gates[0].stopped);
   ASSERT_NO_FATAL_FAILURE(Begin());
@@ -557,7 +557,7 @@ TEST_F(Attempts, AnEngineThatComesToALayoutStandsStill) {
   EXPECT_TRUE(hands_->gates[0].stopped);
 }
 
-TEST_F(Attempts, ARankThatOutlivedItsAgentBringsItsPlaceAndBurnsWhatWasBegun) {
+TEST_F(Attempts, RestoresEpochAndHighestAttemptFromResumedRank) {
   EXPECT_EQ(Tell(Resumed{1, "pod/1/0", 4, 9, 7}), "ok");
   EXPECT_EQ(hands_->machine.epoch(), 9u);
   EXPECT_EQ(hands_->machine.ranks()[1].member, "pod/1/0");
@@ -567,7 +567,7 @@ TEST_F(Attempts, ARankThatOutlivedItsAgentBringsItsPlaceAndBurnsWhatWasBegun) {
   EXPECT_EQ(hands_->machine.highest(), 7u);
 }
 
-TEST_F(Attempts, WhatOthersAreToldOfIt) {
+TEST_F(Attempts, ReportsPhaseFlipAndVoteToPeers) {
   const auto view = [&](uint64_t attempt) {
     const Machine::View v = hands_->machine.ViewOf(attempt, hands_->Looks());
     return std::string(attempt::NameOf(v.phase)) + (v.flipped ? " flipped" : "") +
@@ -590,7 +590,7 @@ TEST_F(Attempts, WhatOthersAreToldOfIt) {
 }
 
 // An agent may live for months, and a world that follows its load flips every few minutes.
-TEST_F(Attempts, FlipsOfLongAgoAreForgotten) {
+TEST_F(Attempts, ForgetsOldestFlips) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   const uint64_t last = Machine::kMostFlipped + 1;
   for (uint64_t attempt = 2; attempt <= last; ++attempt) {
@@ -605,7 +605,7 @@ TEST_F(Attempts, FlipsOfLongAgoAreForgotten) {
   EXPECT_TRUE(flipped(last));
 }
 
-TEST_F(Attempts, PullsBelongToTheAttemptUnderWay) {
+TEST_F(Attempts, AllowsPullsOnlyForAttemptInProgress) {
   const Machine& machine = hands_->machine;
   EXPECT_EQ(machine.CheckPull({"v", 0, 1}).message(), "this agent serves world 'w'");
   EXPECT_EQ(machine.CheckPull(To(1)).code(), Code::kNotHeld);

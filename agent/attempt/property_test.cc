@@ -418,7 +418,7 @@ class History {
   std::set<uint64_t> flipped_, aborted_, over_;  // attempts
 };
 
-TEST(Attempt, WhatMustHoldHoldsInAnyHistory) {
+TEST(Attempt, MaintainsInvariantsInRandomHistories) {
   size_t flips = 0, aborts = 0;
   const char* seed = std::getenv("PROPERTY_SEED");
   const uint64_t first = seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1;

@@ -56,7 +56,7 @@ class Runs : public Attempts {
   }
 };
 
-TEST_F(Runs, OnePermitIsForAllOfThem) {
+TEST_F(Runs, UsesOnePermitForAllFlips) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   for (uint64_t attempt = 2; attempt < 4; ++attempt) {
     ASSERT_NO_FATAL_FAILURE(RetireBy(attempt));
@@ -71,7 +71,7 @@ TEST_F(Runs, OnePermitIsForAllOfThem) {
 }
 
 // Its first step proves to each rank that all members flipped.
-TEST_F(Runs, OldPlacesStayUntilTheFirstStep) {
+TEST_F(Runs, RetainsOldPiecesUntilFirstStep) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   Steps(0);
   EXPECT_EQ(RetireNext(2), "WrongPhase");
@@ -80,7 +80,7 @@ TEST_F(Runs, OldPlacesStayUntilTheFirstStep) {
   ASSERT_NO_FATAL_FAILURE(RetireBy(2));
 }
 
-TEST_F(Runs, NoWordIsGivenForWhatIsNotVerified) {
+TEST_F(Runs, RejectsPermitBeforeVerification) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   ASSERT_NO_FATAL_FAILURE(RetireBy(2));
   Prepare ask = Ask(Kind::kLayout, To(3));
@@ -98,7 +98,7 @@ TEST_F(Runs, NoWordIsGivenForWhatIsNotVerified) {
 }
 
 // Between two flips no attempt is in progress, and the remaining flips never begin.
-TEST_F(Runs, AnAbortBetweenFlipsBurnsTheRest) {
+TEST_F(Runs, CancelsRemainingFlipsWhenAbortedBetweenFlips) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   ASSERT_NO_FATAL_FAILURE(RetireBy(2));
   EXPECT_EQ(Tell(Abort{To(4), "enough"}), "ok");
@@ -110,7 +110,7 @@ TEST_F(Runs, AnAbortBetweenFlipsBurnsTheRest) {
   EXPECT_EQ(hands_->machine.highest(), 4u);
 }
 
-TEST_F(Runs, AnAbortTakesTheOneUnderWayBack) {
+TEST_F(Runs, WithdrawsFlipInProgressOnAbort) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   ASSERT_NO_FATAL_FAILURE(RetireBy(2));
   ASSERT_NO_FATAL_FAILURE(StageNext(3));
@@ -122,7 +122,7 @@ TEST_F(Runs, AnAbortTakesTheOneUnderWayBack) {
 }
 
 // The vote is latched: the gate decides, and the driver retries until the outcome is known.
-TEST_F(Runs, AnAbortWaitsForTheWordThatWasGiven) {
+TEST_F(Runs, WaitsForOutcomeWhenAbortedAfterVote) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   ASSERT_NO_FATAL_FAILURE(RetireBy(2));
   ASSERT_NO_FATAL_FAILURE(StageNext(3));
@@ -136,7 +136,7 @@ TEST_F(Runs, AnAbortWaitsForTheWordThatWasGiven) {
   EXPECT_EQ(RetireNext(3), "StaleAttempt") << "and it goes no further";
 }
 
-TEST_F(Runs, APermitAfterAnAbortComesTooLate) {
+TEST_F(Runs, AllowsOnlyDriverToRetireAfterAbort) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   EXPECT_EQ(Tell(Abort{To(4), "enough"}), "flipped");
   Steps(1);
@@ -144,7 +144,7 @@ TEST_F(Runs, APermitAfterAnAbortComesTooLate) {
   EXPECT_EQ(Tell(Retire{To(2)}), "return old") << "the driver ends what is left";
 }
 
-TEST_F(Runs, WhoStandsStillWalksNoFurther) {
+TEST_F(Runs, RejectsNextFlipWhenRankStopped) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   Steps(1);
   hands_->gates[1].stopped = true;
@@ -156,7 +156,7 @@ TEST_F(Runs, WhoStandsStillWalksNoFurther) {
   EXPECT_EQ(PermitNext(3), "StaleAttempt");
 }
 
-TEST_F(Runs, AFenceEndsThem) {
+TEST_F(Runs, EndsAfterFence) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   ASSERT_NO_FATAL_FAILURE(RetireBy(2));
   ASSERT_NO_FATAL_FAILURE(StageNext(3));
@@ -171,7 +171,7 @@ TEST_F(Runs, AFenceEndsThem) {
   EXPECT_EQ(hands_->machine.highest(), 4u) << "the rest is burned with its numbers";
 }
 
-TEST_F(Runs, AnEngineThatLeavesEndsThem) {
+TEST_F(Runs, EndsWhenEngineDetaches) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   ASSERT_NO_FATAL_FAILURE(RetireBy(2));
   (void)Tell(EngineGone{1});
@@ -181,7 +181,7 @@ TEST_F(Runs, AnEngineThatLeavesEndsThem) {
   EXPECT_EQ(Tell(ask), "StaleAttempt");
 }
 
-TEST_F(Runs, WhatIsStuckSaysWhy) {
+TEST_F(Runs, RecordsReasonWhenStuck) {
   ASSERT_NO_FATAL_FAILURE(BeginRun());
   (void)Tell(RunStuck{3, "no memory"});
   ASSERT_NE(hands_->machine.run(), nullptr);
@@ -190,7 +190,7 @@ TEST_F(Runs, WhatIsStuckSaysWhy) {
   EXPECT_EQ(hands_->machine.highest(), 4u);
 }
 
-TEST_F(Runs, ARunIsOfLayoutFlips) {
+TEST_F(Runs, RejectsRunOfOneFlipOrOtherKind) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_EQ(Tell(Ask(Kind::kLayout, To(2))), "build");
   Plan plan = PlanFor(Kind::kLayout, 2);

@@ -77,7 +77,7 @@ class Table : public Attempts {
   uint64_t from_ = 0;
 };
 
-TEST_F(Table, WhenEnginesGo) {
+TEST_F(Table, RepliesWhenEnginesVote) {
   Check(Kind::kLayout,
         {
             {"prepare",
@@ -186,7 +186,7 @@ TEST_F(Table, WhenEnginesGo) {
         });
 }
 
-TEST_F(Table, WhenAgentsExchangeTheWords) {
+TEST_F(Table, RepliesWhenAgentsExchangeVotes) {
   Check(
       Kind::kRepair,
       {

@@ -24,26 +24,26 @@ TEST(Fault, FiresOnceAtTheNamedPass) {
   EXPECT_TRUE(Check("test.point").ok());
 }
 
-TEST(Fault, CorruptIsLeftToTheCaller) {
+TEST(Fault, LeavesCorruptionToCaller) {
   ASSERT_TRUE(Arm("test.point=corrupt").ok());
   EXPECT_EQ(Hit("test.point"), Action::kCorrupt);
 }
 
-TEST(Fault, RefusesWhatItDoesNotKnow) {
+TEST(Fault, RejectsUnknownPointsAndActions) {
   EXPECT_EQ(Arm("no.such=error").code(), Code::kInvalid);
   EXPECT_EQ(Arm("test.point=explode").code(), Code::kInvalid);
   EXPECT_EQ(Arm("test.point=error@0").code(), Code::kInvalid);
   EXPECT_EQ(Arm("test.point").code(), Code::kInvalid);
 }
 
-TEST(Fault, RefusesWhatThePointDoesNotTake) {
+TEST(Fault, RejectsActionsUnsupportedByPoint) {
   EXPECT_EQ(Arm("test.deaf=error").code(), Code::kInvalid);
   EXPECT_EQ(Arm("test.deaf=corrupt").code(), Code::kInvalid);
   EXPECT_TRUE(Arm("test.deaf=delay:1").ok());
   EXPECT_TRUE(Arm("").ok());
 }
 
-TEST(Fault, DescribesWhatEachPointTakes) {
+TEST(Fault, DescribesActionsOfEachPoint) {
   const auto points = Describe();
   EXPECT_NE(std::find(points.begin(), points.end(), "test.point error corrupt"), points.end());
   EXPECT_NE(std::find(points.begin(), points.end(), "test.deaf"), points.end());
@@ -71,7 +71,7 @@ class FollowTest : public ::testing::Test {
   const std::filesystem::path dir_;
 };
 
-TEST_F(FollowTest, StandsAtAnArmedPointUntilItIsReleased) {
+TEST_F(FollowTest, BlocksAtArmedPointUntilReleased) {
   (void)Hit("test.point");
   EXPECT_TRUE(std::filesystem::exists(dir_ / "test.point.seen"));
   Touch("test.point.armed");
@@ -88,14 +88,14 @@ TEST_F(FollowTest, StandsAtAnArmedPointUntilItIsReleased) {
   EXPECT_TRUE(passed);
 }
 
-TEST_F(FollowTest, DoesWhatIsWrittenOnce) {
+TEST_F(FollowTest, PerformsWrittenActionOnce) {
   Touch("test.point.armed", "corrupt");
   EXPECT_EQ(Hit("test.point"), Action::kCorrupt);
   EXPECT_TRUE(std::filesystem::exists(dir_ / "test.point.hit"));
   EXPECT_EQ(Hit("test.point"), Action::kNone);
 }
 
-TEST_F(FollowTest, WhoStandsDoesWhatIsWrittenThen) {
+TEST_F(FollowTest, PerformsActionWrittenWhileBlocked) {
   Touch("test.point.armed");
   std::atomic<Action> did{Action::kNone};
   std::thread thread([&] { did = Hit("test.point"); });
@@ -107,7 +107,7 @@ TEST_F(FollowTest, WhoStandsDoesWhatIsWrittenThen) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "test.point.armed")) << "it says so";
 }
 
-TEST_F(FollowTest, DoesTheActionAtEveryPassUntilItsFileIsRemoved) {
+TEST_F(FollowTest, RepeatsActionUntilFileRemoved) {
   Touch("test.point.always", "error");
   EXPECT_EQ(Hit("test.point"), Action::kError);
   EXPECT_EQ(Hit("test.point"), Action::kError);
@@ -115,7 +115,7 @@ TEST_F(FollowTest, DoesTheActionAtEveryPassUntilItsFileIsRemoved) {
   EXPECT_EQ(Hit("test.point"), Action::kNone);
 }
 
-TEST_F(FollowTest, LinksAreCutByName) {
+TEST_F(FollowTest, CutsLinksByName) {
   EXPECT_FALSE(Cut("a/0/1"));
   Touch("cut", "b/0/1\na/0/1\n");
   EXPECT_TRUE(Cut("a/0/1"));

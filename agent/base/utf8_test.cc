@@ -15,20 +15,20 @@ TEST(Utf8, PrefixEndsBetweenCharacters) {
   EXPECT_EQ(Utf8Prefix(four + "x", 4), four);
 }
 
-TEST(Utf8, PrefixOfOtherBytesIsNotLonger) {
+TEST(Utf8, PrefixOfInvalidBytesStaysWithinLimit) {
   const std::string only_continuing(20, '\x80');
   for (size_t bytes = 0; bytes < 20; ++bytes) {
     EXPECT_LE(Utf8Prefix(only_continuing, bytes).size(), bytes);
   }
 }
 
-TEST(Utf8, ValidTextStaysAsItIs) {
+TEST(Utf8, KeepsValidText) {
   const std::string text = "plain \u00e4 \u20ac \ud7ff \ue000 \U0001f600 \U0010ffff";
   EXPECT_EQ(ValidUtf8(text), text);
   EXPECT_EQ(ValidUtf8(""), "");
 }
 
-TEST(Utf8, BytesOfNoCharacterAreReplaced) {
+TEST(Utf8, ReplacesInvalidBytes) {
   EXPECT_EQ(ValidUtf8("a\xff"
                       "b"),
             "a?b");

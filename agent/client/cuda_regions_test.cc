@@ -68,7 +68,7 @@ class CudaRegionTest : public ::testing::Test {
   Region region_;
 };
 
-TEST_F(CudaRegionTest, MapsHandlesInAnyOrderAndGivesThemBackOneByOne) {
+TEST_F(CudaRegionTest, MapsHandlesInAnyOrderAndUnmapsOneByOne) {
   ASSERT_TRUE(region_.Map(0, Of({2, 0, 3}), table_).ok());
   ASSERT_TRUE(region_.Map(4 * kUnit, Of({1}), table_).ok());
   EXPECT_EQ(std::vector<int>({At(0), At(1), At(2), At(4)}), std::vector<int>({12, 10, 13, 11}));
@@ -83,7 +83,7 @@ TEST_F(CudaRegionTest, MapsHandlesInAnyOrderAndGivesThemBackOneByOne) {
   EXPECT_EQ(region_.mapped_bytes(), 4 * kUnit);
 }
 
-TEST_F(CudaRegionTest, AHandleThatHasFewerBytesThanItIsSaidToIsRefused) {
+TEST_F(CudaRegionTest, RejectsHandleSmallerThanDeclared) {
   EXPECT_EQ(region_.Map(0, Of({0}, 2 * kUnit), table_).code(), Code::kInvalid);
   EXPECT_NE(FakeCuda::Complaint().find("it has fewer"), std::string::npos);
   EXPECT_EQ(region_.Map(0, Of({1}, 7 * kUnit), table_).code(), Code::kInvalid) << "no room";

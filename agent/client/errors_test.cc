@@ -9,7 +9,7 @@
 namespace tangram::abi {
 namespace {
 
-TEST(Errors, AMessageIsCutBetweenTwoCharacters) {
+TEST(Errors, TruncateMessageAtCharacterBoundary) {
   tg_error error = TG_INIT(tg_error);
   const size_t room = sizeof error.message - 1;
   Fail(&error, TG_REFUSED, (std::string(room - 1, 'x') + "\u20ac").c_str());

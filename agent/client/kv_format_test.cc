@@ -57,7 +57,7 @@ std::vector<Longer> Copies(const tg_kv_format& from, const tg_kv_format& to) {
   return out;
 }
 
-TEST(KvFormatAbi, MovesAreThoseOfTheCode) {
+TEST(KvFormatAbi, MatchesByteMovesOfInternalCode) {
   const tg_kv_format from = ByHead(6), to = ByHead(9);
   const tg_kv_format* sources[] = {nullptr, &from};
   const std::vector<Longer> copies = Copies(from, to);
@@ -93,7 +93,7 @@ TEST(KvFormatAbi, MovesAreThoseOfTheCode) {
   tg_kv_byte_moves_free(moves);
 }
 
-TEST(KvFormatAbi, WhatIsWrongIsNamed) {
+TEST(KvFormatAbi, NamesEachInvalidArgument) {
   const tg_kv_format good = ByHead(6);
   const tg_kv_page_copy copy = {0, 0, 12, 0, 12, 3, 16};
   const auto said = [&](const tg_kv_format* const* sources, size_t count, const tg_kv_format* to,

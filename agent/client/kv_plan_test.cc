@@ -159,7 +159,7 @@ std::string Text(const tg_kv_planned& plan) {
   return out + fmt::format("{} {} {}", plan.moved_bytes, plan.local_bytes, plan.requests_moved);
 }
 
-TEST(KvPlanAbi, GivesThePlanOfTheFunctionBehindIt) {
+TEST(KvPlanAbi, MatchesPlanOfInternalFunction) {
   uint32_t fits = 0, refused = 0, leavers = 0;
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
@@ -195,7 +195,7 @@ TEST(KvPlanAbi, GivesThePlanOfTheFunctionBehindIt) {
   EXPECT_GT(leavers, 10U);
 }
 
-TEST(KvPlanAbi, ContradictionsAndNullsAreInvalid) {
+TEST(KvPlanAbi, RejectsContradictionsAndNulls) {
   Rng rng(2);
   const kv::Input in = RandomInput(rng, 4000, 1);
   tg_error error = TG_INIT(tg_error);

@@ -13,7 +13,7 @@
 namespace tangram {
 namespace {
 
-TEST(Mapper, WhoTellsItDoesNotWait) {
+TEST(Mapper, RunsWorkInOrderWithoutBlockingCaller) {
   std::promise<void> go, last;
   std::vector<int> done;
   Mapper mapper;
@@ -29,7 +29,7 @@ TEST(Mapper, WhoTellsItDoesNotWait) {
   while (!mapper.idle()) std::this_thread::yield();
 }
 
-TEST(Mapper, ItsEndLeavesNothingUndone) {
+TEST(Mapper, CompletesAllWorkOnDestruction) {
   int done = 0;
   {
     Mapper mapper;
@@ -38,7 +38,7 @@ TEST(Mapper, ItsEndLeavesNothingUndone) {
   EXPECT_EQ(done, 100);
 }
 
-TEST(Mapper, ADeviceThatHangsIsNotWaitedForForEver) {
+TEST(Mapper, StopsWaitingForUnresponsiveDevice) {
   UniqueFd never(eventfd(0, EFD_CLOEXEC)), done(eventfd(1, EFD_CLOEXEC));
   std::promise<bool> hangs, ready, ending;
   {

@@ -27,7 +27,7 @@ void AddReplicas(v1::Layout* layout, std::mt19937_64& random) {
 
 // Compared with a plain reading of the layout. Each holder of an expert is a replica in the order
 // of the groups, and exactly this rank's pieces have an address.
-TEST(Maps, TellEveryHolderAndWhereMyPiecesLie) {
+TEST(Maps, ListEveryReplicaAndAddressesOfOwnPieces) {
   auto geometry = layout::GeometryView::Make(layout::testing::SmallGeometry(3, 7, 6));
   ASSERT_TRUE(geometry.ok()) << geometry.status().message();
   std::mt19937_64 random(3);
@@ -112,7 +112,7 @@ std::vector<uint64_t> ContentOf(const tg_maps& maps, uint32_t layers, uint32_t e
 
 // A chain of layouts, each of which changes some layers of the previous one. Maps that share layers
 // equal maps built alone, also after the previous maps are destroyed.
-TEST(Maps, ShareTheLayersThatStay) {
+TEST(Maps, ShareUnchangedLayers) {
   constexpr uint32_t kLayers = 5, kExperts = 7;
   auto geometry = layout::GeometryView::Make(layout::testing::SmallGeometry(kLayers, kExperts, 6));
   ASSERT_TRUE(geometry.ok()) << geometry.status().message();
@@ -173,7 +173,7 @@ TEST(Maps, ShareNothingWithAnotherWorld) {
             first->get()->layers[0].attention);
 }
 
-TEST(Maps, AnInvalidLayoutIsNone) {
+TEST(Maps, RejectInvalidLayout) {
   auto geometry = layout::GeometryView::Make(layout::testing::SmallGeometry(2, 4, 6));
   std::mt19937_64 random(1);
   v1::Layout layout = layout::testing::RandomLayout(*geometry, 2, 0, random);

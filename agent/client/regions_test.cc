@@ -54,7 +54,7 @@ class RegionTest : public ::testing::Test {
 };
 
 // Compared page by page with a plain model: reported and real mappings are equal.
-TEST_F(RegionTest, TellsWhatLiesWhereAfterAnyMapsAndUnmaps) {
+TEST_F(RegionTest, ReportsMappingsAfterAnyMapsAndUnmaps) {
   std::mt19937 random(3);
   constexpr uint64_t kPages = 64;
   for (int round = 0; round < 60; ++round) {
@@ -97,7 +97,7 @@ TEST_F(RegionTest, TellsWhatLiesWhereAfterAnyMapsAndUnmaps) {
   }
 }
 
-TEST_F(RegionTest, WhatLiesThereAlreadyStaysAsItIs) {
+TEST_F(RegionTest, KeepsExistingMappingWhenMappedAgain) {
   Region region = Make(8);
   Extents whole, part;
   Add(&whole, 1, 10, 6);
@@ -109,7 +109,7 @@ TEST_F(RegionTest, WhatLiesThereAlreadyStaysAsItIs) {
 }
 
 // A step continues to read while slabs are mapped next to its memory, also by one extent over both.
-TEST_F(RegionTest, WhatLiesThereIsNeverGoneForAMoment) {
+TEST_F(RegionTest, NeverInterruptsExistingMapping) {
   Region region = Make(64);
   Extents live, both;
   Add(&live, 1, 30, 4);
@@ -133,7 +133,7 @@ TEST_F(RegionTest, WhatLiesThereIsNeverGoneForAMoment) {
   over = true;
 }
 
-TEST_F(RegionTest, WhatIsNotWholePagesOfADescriptorChangesNothing) {
+TEST_F(RegionTest, RejectsInvalidExtentsWithoutChange) {
   Region region = Make(8);
   Extents good;
   Add(&good, 0, 3, 2);

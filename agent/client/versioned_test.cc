@@ -24,7 +24,7 @@ struct Later {
 
 constexpr size_t kNeeded = TANGRAM_UP_TO(Now, a);
 
-TEST(Versioned, AnOlderCallersMembersAreReadAndTheRestIsZero) {
+TEST(Versioned, ReadsOlderCallersMembersAndZeroesRest) {
   struct {
     Old old{sizeof(Old), 7};
     uint64_t others = 99;
@@ -36,7 +36,7 @@ TEST(Versioned, AnOlderCallersMembersAreReadAndTheRestIsZero) {
   EXPECT_EQ(read->struct_size, sizeof(Now));
 }
 
-TEST(Versioned, ANewerCallersMembersAreReadAsFarAsTheyAreKnown) {
+TEST(Versioned, ReadsKnownMembersOfNewerCaller) {
   const Later later{sizeof later, 1, 2, 3};
   const auto read = ReadKnown(reinterpret_cast<const Now*>(&later), kNeeded, "Now");
   ASSERT_TRUE(read.ok());
@@ -44,7 +44,7 @@ TEST(Versioned, ANewerCallersMembersAreReadAsFarAsTheyAreKnown) {
   EXPECT_EQ(read->b, 2u);
 }
 
-TEST(Versioned, TooShortIsRefusedWithBothSizes) {
+TEST(Versioned, RejectsTooShortStructWithBothSizes) {
   Now now{8, 1, 2};
   const auto read = ReadKnown(&now, kNeeded, "Now");
   ASSERT_FALSE(read.ok());
@@ -54,7 +54,7 @@ TEST(Versioned, TooShortIsRefusedWithBothSizes) {
   EXPECT_EQ(CheckKnown<Now>(nullptr, kNeeded, "Now").message(), "Now is null");
 }
 
-TEST(Versioned, WritesNoMoreThanTheCallerKnows) {
+TEST(Versioned, WritesOnlyMembersKnownToCaller) {
   struct {
     Old old{sizeof(Old), 0};
     uint64_t others = 99;

@@ -10,7 +10,7 @@
 namespace tangram::device {
 namespace {
 
-TEST(Arena, TakesAndGivesLikeABitPerUnit) {
+TEST(Arena, MatchesBitmapForTakeGiveAndClaim) {
   constexpr uint64_t kUnit = 256, kUnits = 64;
   Arena arena(kUnits * kUnit, kUnit);
   std::vector<bool> used(kUnits);
@@ -56,7 +56,7 @@ TEST(Arena, TakesAndGivesLikeABitPerUnit) {
   EXPECT_EQ(arena.Take(kUnits * kUnit)->size(), 1U) << "what is free side by side is one run";
 }
 
-TEST(Arena, WithoutIsWhatClaimsLeave) {
+TEST(Arena, WithoutLeavesSameExtentsAsClaims) {
   constexpr uint64_t kUnit = 4, kUnits = 40;
   std::mt19937_64 draw(7);
   for (int round = 0; round < 300; ++round) {
@@ -90,7 +90,7 @@ TEST(Arena, WithoutIsWhatClaimsLeave) {
   EXPECT_TRUE(refused({{4, 0}})) << "nothing";
 }
 
-TEST(Arena, ARunThatFitsIsPreferredToPieces) {
+TEST(Arena, PrefersOneFittingExtentOverSeveral) {
   Arena arena(16, 1);
   const auto a = arena.Take(4), b = arena.Take(1), c = arena.Take(6), d = arena.Take(5);
   arena.Give(*a);
@@ -102,7 +102,7 @@ TEST(Arena, ARunThatFitsIsPreferredToPieces) {
 }
 
 // Claims come from an engine's socket, so they may have any numbers.
-TEST(Arena, AClaimThatWrapsOrIsNotInUnitsIsRefusedAndTakesNothing) {
+TEST(Arena, RejectsInvalidClaimAndTakesNothing) {
   constexpr uint64_t kPage = 4096;
   const std::vector<std::vector<Extent>> bad{
       {{UINT64_MAX - kPage + 1, 2 * kPage}},  // offset + length = 4096
@@ -129,7 +129,7 @@ TEST(Arena, AClaimThatWrapsOrIsNotInUnitsIsRefusedAndTakesNothing) {
   }
 }
 
-TEST(Occupancy, WhatIsDroppedAcrossBordersLeavesTheRest) {
+TEST(Occupancy, KeepsRestWhenDroppedRangeCrossesPlacements) {
   Occupancy space(100, 10);
   const auto take = [&](uint64_t at, uint64_t bytes) {
     const Placement placement{at, nullptr, {0, bytes}};

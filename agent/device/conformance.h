@@ -101,7 +101,7 @@ class DeviceConformance : public ::testing::Test {
 
 TYPED_TEST_SUITE_P(DeviceConformance);
 
-TYPED_TEST_P(DeviceConformance, BytesBelongToTheBlockNotToTheAddress) {
+TYPED_TEST_P(DeviceConformance, KeepsBytesOfBlockWhenRemapped) {
   const SpacePtr space = this->Reserve(8);
   const BlockPtr a = this->Create(2);
   Mapping first = this->Map(space, 0, a);
@@ -114,7 +114,7 @@ TYPED_TEST_P(DeviceConformance, BytesBelongToTheBlockNotToTheAddress) {
   this->ExpectFilled(space, 2, 1, 0x33);
 }
 
-TYPED_TEST_P(DeviceConformance, OneBlockAtTwoAddressesIsOneMemory) {
+TYPED_TEST_P(DeviceConformance, SharesMemoryWhenBlockIsMappedTwice) {
   const SpacePtr space = this->Reserve(2);
   const BlockPtr a = this->Create(1);
   const Mapping one = this->Map(space, 0, a), two = this->Map(space, 1, a);
@@ -122,7 +122,7 @@ TYPED_TEST_P(DeviceConformance, OneBlockAtTwoAddressesIsOneMemory) {
   this->ExpectFilled(space, 1, 1, 7);
 }
 
-TYPED_TEST_P(DeviceConformance, NoMappingOverAMapping) {
+TYPED_TEST_P(DeviceConformance, RejectsOverlappingMapping) {
   const SpacePtr space = this->Reserve(4);
   const BlockPtr one = this->Create(1), two = this->Create(2);
   const Mapping middle = this->Map(space, 1, two);
@@ -136,7 +136,7 @@ TYPED_TEST_P(DeviceConformance, NoMappingOverAMapping) {
   const Mapping before = this->Map(space, 0, one), after = this->Map(space, 3, this->Create(1));
 }
 
-TYPED_TEST_P(DeviceConformance, AListIsMappedWholeOrNotAtAll) {
+TYPED_TEST_P(DeviceConformance, MapsWholeListOrNothing) {
   const SpacePtr space = this->Reserve(8);
   const BlockPtr a = this->Create(1), b = this->Create(2);
   const Mapping there = this->Map(space, 6, this->Create(1));
@@ -154,7 +154,7 @@ TYPED_TEST_P(DeviceConformance, AListIsMappedWholeOrNotAtAll) {
   this->ExpectFilled(space, 3, 1, 4);
 }
 
-TYPED_TEST_P(DeviceConformance, RefusesWhatIsNoWholeUnitOrOutside) {
+TYPED_TEST_P(DeviceConformance, RejectsPartialUnitsAndOutOfRangePlacements) {
   const SpacePtr space = this->Reserve(2);
   const BlockPtr one = this->Create(1), two = this->Create(2);
   const uint64_t unit = this->unit_;
@@ -171,7 +171,7 @@ TYPED_TEST_P(DeviceConformance, RefusesWhatIsNoWholeUnitOrOutside) {
   EXPECT_EQ(this->device_->Create(unit + 1).status().code(), Code::kInvalid);
 }
 
-TYPED_TEST_P(DeviceConformance, ASliceIsMappedAlone) {
+TYPED_TEST_P(DeviceConformance, MapsSliceOfBlock) {
   const SpacePtr space = this->Reserve(6);
   const BlockPtr block = this->Create(3);
   const Mapping whole = this->Map(space, 0, block);
@@ -183,7 +183,7 @@ TYPED_TEST_P(DeviceConformance, ASliceIsMappedAlone) {
   this->ExpectFilled(space, 5, 1, 3);
 }
 
-TYPED_TEST_P(DeviceConformance, MemoryIsCountedAndComesBack) {
+TYPED_TEST_P(DeviceConformance, TracksFreeBytesAndRejectsOverallocation) {
   Device& device = *this->device_;
   const uint64_t total = device.total_bytes();
   EXPECT_EQ(total, TestFixture::kUnits * this->unit_);
@@ -204,7 +204,7 @@ TYPED_TEST_P(DeviceConformance, MemoryIsCountedAndComesBack) {
   EXPECT_EQ(device.free_bytes(), total);
 }
 
-TYPED_TEST_P(DeviceConformance, WhatIsReleasedMakesRoomAndLeavesTheRest) {
+TYPED_TEST_P(DeviceConformance, ReleasesOnlyGivenMappings) {
   const SpacePtr space = this->Reserve(6);
   std::vector<Mapping> gone;
   gone.push_back(this->Map(space, 4, this->Create(1)));
@@ -221,7 +221,7 @@ TYPED_TEST_P(DeviceConformance, WhatIsReleasedMakesRoomAndLeavesTheRest) {
 
 // Holes of one unit: a larger block must consist of several extents, in its own order, and no byte
 // may be behind two blocks.
-TYPED_TEST_P(DeviceConformance, FragmentedMemoryIsStillMemory) {
+TYPED_TEST_P(DeviceConformance, CreatesBlockFromFragmentedMemory) {
   std::vector<BlockPtr> blocks;
   for (uint64_t i = 0; i < TestFixture::kUnits; ++i) blocks.push_back(this->Create(1));
   for (uint64_t i = 0; i < TestFixture::kUnits; i += 2) blocks[i].reset();
@@ -242,7 +242,7 @@ TYPED_TEST_P(DeviceConformance, FragmentedMemoryIsStillMemory) {
   }
 }
 
-TYPED_TEST_P(DeviceConformance, AnImporterSeesTheBytesInOrder) {
+TYPED_TEST_P(DeviceConformance, ImporterReadsBytesInOrder) {
   // Scattered on purpose: the order of the extents matters.
   BlockPtr hole = this->Create(1);
   const BlockPtr between = this->Create(1);
@@ -274,7 +274,7 @@ TYPED_TEST_P(DeviceConformance, AnImporterSeesTheBytesInOrder) {
 // An engine maps neighbouring bytes together and unmaps some of them later. A device with one
 // descriptor for all memory reports one extent, which is cut; another device reports an extent per
 // unit.
-TYPED_TEST_P(DeviceConformance, AnImportersMappingIsCut) {
+TYPED_TEST_P(DeviceConformance, SplitsImportedMapping) {
   const BlockPtr block = this->Create(3);
   const auto exported = this->device_->ExportOf(block);
   ASSERT_TRUE(exported.ok());
@@ -309,7 +309,7 @@ TYPED_TEST_P(DeviceConformance, AnImportersMappingIsCut) {
   EXPECT_TRUE(other->Map(space, imported, Access::kRead).ok());
 }
 
-TYPED_TEST_P(DeviceConformance, ImportRefusesWhatIsNoWholeUnit) {
+TYPED_TEST_P(DeviceConformance, ImportRejectsPartialUnits) {
   const auto exported = this->device_->ExportOf(this->Create(1));
   ASSERT_TRUE(exported.ok());
   const int fd = exported->descriptors.at(0)->get();
@@ -319,7 +319,7 @@ TYPED_TEST_P(DeviceConformance, ImportRefusesWhatIsNoWholeUnit) {
   }
 }
 
-TYPED_TEST_P(DeviceConformance, CopiesAndHashesComeInBatches) {
+TYPED_TEST_P(DeviceConformance, CopiesAndHashesInBatches) {
   const SpacePtr space = this->Reserve(4);
   const Mapping mapping = this->Map(space, 0, this->Create(4));
   this->Fill(space, 0, 1, 1);
@@ -350,7 +350,7 @@ TYPED_TEST_P(DeviceConformance, CopiesAndHashesComeInBatches) {
 
 // Two adjacent units, of a plane of one line and one of two: in the slab the lines of both
 // alternate.
-TYPED_TEST_P(DeviceConformance, UnitsOfASlabAreCopiedAndHashedInTheirOrder) {
+TYPED_TEST_P(DeviceConformance, CopiesAndHashesSlabUnitsInOrder) {
   const uint64_t quarter = this->unit_ / 4;
   const Shape shape{{{1, 2 * quarter}, {2, quarter}}, 2}, alone{shape.planes, 1};
   const SpacePtr space = this->Reserve(3);
@@ -392,7 +392,7 @@ TYPED_TEST_P(DeviceConformance, UnitsOfASlabAreCopiedAndHashedInTheirOrder) {
   }
 }
 
-TYPED_TEST_P(DeviceConformance, BytesGoByStagingBothWaysAlsoOnceTheDeviceIsGone) {
+TYPED_TEST_P(DeviceConformance, CopiesThroughStagingBufferOutlivingDevice) {
   const SpacePtr space = this->Reserve(1);
   const Mapping mapping = this->Map(space, 0, this->Create(1));
   const auto made = this->device_->Staging(2 * this->unit_);
@@ -409,21 +409,18 @@ TYPED_TEST_P(DeviceConformance, BytesGoByStagingBothWaysAlsoOnceTheDeviceIsGone)
   EXPECT_EQ(staged[0], std::byte(7));
 }
 
-TYPED_TEST_P(DeviceConformance, ADeviceMayGoBeforeWhatItMapped) {
+TYPED_TEST_P(DeviceConformance, DestroysDeviceBeforeItsMappings) {
   const SpacePtr space = this->Reserve(2);
   const Mapping mapping = this->Map(space, 0, this->Create(2));
   this->device_.reset();
 }
 
-REGISTER_TYPED_TEST_SUITE_P(DeviceConformance, BytesBelongToTheBlockNotToTheAddress,
-                            OneBlockAtTwoAddressesIsOneMemory, NoMappingOverAMapping,
-                            AListIsMappedWholeOrNotAtAll, RefusesWhatIsNoWholeUnitOrOutside,
-                            ASliceIsMappedAlone, MemoryIsCountedAndComesBack,
-                            WhatIsReleasedMakesRoomAndLeavesTheRest, FragmentedMemoryIsStillMemory,
-                            AnImporterSeesTheBytesInOrder, AnImportersMappingIsCut,
-                            ImportRefusesWhatIsNoWholeUnit, CopiesAndHashesComeInBatches,
-                            UnitsOfASlabAreCopiedAndHashedInTheirOrder,
-                            BytesGoByStagingBothWaysAlsoOnceTheDeviceIsGone,
-                            ADeviceMayGoBeforeWhatItMapped);
+REGISTER_TYPED_TEST_SUITE_P(
+    DeviceConformance, KeepsBytesOfBlockWhenRemapped, SharesMemoryWhenBlockIsMappedTwice,
+    RejectsOverlappingMapping, MapsWholeListOrNothing, RejectsPartialUnitsAndOutOfRangePlacements,
+    MapsSliceOfBlock, TracksFreeBytesAndRejectsOverallocation, ReleasesOnlyGivenMappings,
+    CreatesBlockFromFragmentedMemory, ImporterReadsBytesInOrder, SplitsImportedMapping,
+    ImportRejectsPartialUnits, CopiesAndHashesInBatches, CopiesAndHashesSlabUnitsInOrder,
+    CopiesThroughStagingBufferOutlivingDevice, DestroysDeviceBeforeItsMappings);
 
 }  // namespace tangram::device

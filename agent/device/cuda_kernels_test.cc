@@ -11,7 +11,7 @@ using testing::FakeCuda;
 
 class CudaKernelsTest : public testing::CudaBytes {};
 
-TEST_F(CudaKernelsTest, IsThatOfTheHostWhateverTheLengthAndTheAddress) {
+TEST_F(CudaKernelsTest, HashMatchesHostForAnyLengthAndAddress) {
   std::mt19937_64 random(11);
   std::vector<uint64_t> came(400);
   std::vector<HashOp> ops;
@@ -27,7 +27,7 @@ TEST_F(CudaKernelsTest, IsThatOfTheHostWhateverTheLengthAndTheAddress) {
 }
 
 // A list is sent there and results return; the hashed bytes stay on the device.
-TEST_F(CudaKernelsTest, NothingOfTheBytesComesToTheHost) {
+TEST_F(CudaKernelsTest, HashesWithoutCopyingBytesToHost) {
   std::vector<uint64_t> came(kUnits);
   std::vector<HashOp> ops;
   for (uint64_t u = 0; u < kUnits; ++u) ops.push_back({At(u * kUnit, kUnit), &came[u]});
@@ -38,7 +38,7 @@ TEST_F(CudaKernelsTest, NothingOfTheBytesComesToTheHost) {
   for (uint64_t u = 0; u < kUnits; ++u) EXPECT_EQ(came[u], HashHere(u * kUnit, kUnit));
 }
 
-TEST_F(CudaKernelsTest, IsThereWhenItsEventIsAndNotBefore) {
+TEST_F(CudaKernelsTest, WritesHashOnlyOnceEventIsDone) {
   std::vector<std::byte> other(kUnit, std::byte{3});
   uint64_t copied = 1, hashed = 2;
   const CopyOp copy{At(0, kUnit), Memory::Own(other), &copied};
@@ -59,7 +59,7 @@ TEST_F(CudaKernelsTest, IsThereWhenItsEventIsAndNotBefore) {
 }
 
 // They share lists, results and scratch, which grow for the second.
-TEST_F(CudaKernelsTest, BatchesFollowEachOtherWithoutAWait) {
+TEST_F(CudaKernelsTest, RunsConsecutiveBatchesWithoutWaiting) {
   std::vector<uint64_t> came(3 * 700);
   std::vector<Event> events;
   uint64_t next = 0;
@@ -78,7 +78,7 @@ TEST_F(CudaKernelsTest, BatchesFollowEachOtherWithoutAWait) {
 }
 
 // Two planes, as gate and up with down: units are interleaved, in lines of any length.
-TEST_F(CudaKernelsTest, UnitsOfASlabAreCopiedAndHashedByOneLaunch) {
+TEST_F(CudaKernelsTest, CopiesAndHashesSlabUnitsWithOneLaunchPerStage) {
   for (const uint64_t line : {192U, 40U, 7U}) {
     const Shape four{{{30, 2 * line}, {50, line}}, 4}, two{four.planes, 2};
     const uint64_t unit = four.unit_bytes();
@@ -115,7 +115,7 @@ TEST_F(CudaKernelsTest, UnitsOfASlabAreCopiedAndHashedByOneLaunch) {
   }
 }
 
-TEST_F(CudaKernelsTest, WhatNobodyWaitsForIsWrittenNowhere) {
+TEST_F(CudaKernelsTest, WritesNoHashWhenEventIsDiscarded) {
   auto hash = std::make_unique<uint64_t>(5);
   const HashOp op{At(0, kUnit), hash.get()};
   (void)device_->Hash({&op, 1});
@@ -125,7 +125,7 @@ TEST_F(CudaKernelsTest, WhatNobodyWaitsForIsWrittenNowhere) {
   EXPECT_EQ(FakeCuda::Waiting(), 0U);
 }
 
-TEST_F(CudaKernelsTest, WhatIsUnmappedIsHashedFirst) {
+TEST_F(CudaKernelsTest, FinishesHashBeforeUnmap) {
   uint64_t hash = 0;
   const HashOp op{At(0, kUnit), &hash};
   const Event event = device_->Hash({&op, 1});
@@ -136,7 +136,7 @@ TEST_F(CudaKernelsTest, WhatIsUnmappedIsHashedFirst) {
   EXPECT_EQ(hash, HashHere(0, kUnit));
 }
 
-TEST_F(CudaKernelsTest, ALaunchThatTheDriverRefusesFailsTheBatch) {
+TEST_F(CudaKernelsTest, FailsBatchWhenDriverRejectsLaunch) {
   uint64_t hash = 5;
   const HashOp op{At(0, kUnit), &hash};
   for (const uint64_t skip : {0U, 1U}) {

@@ -12,7 +12,7 @@ using testing::FakeCuda;
 
 class CudaScratchTest : public testing::CudaBytes {};
 
-TEST_F(CudaScratchTest, CopiesWithAHashAreOnePassOfOneLaunch) {
+TEST_F(CudaScratchTest, CopiesAndHashesInOnePass) {
   std::vector<uint64_t> hashes(20);
   std::vector<CopyOp> ops;
   uint64_t from = 3, to = 4 * kUnit + 1;
@@ -37,7 +37,7 @@ TEST_F(CudaScratchTest, CopiesWithAHashAreOnePassOfOneLaunch) {
   EXPECT_TRUE(Read(At(0, want.size())) == want) << "and nothing else changed";
 }
 
-TEST_F(CudaScratchTest, WithTheHostOnOneSideOrBothHashesAreTheSame) {
+TEST_F(CudaScratchTest, HashMatchesForCopiesToFromAndWithinHost) {
   std::vector<std::byte> in(70'001, std::byte{5}), out(in.size()), own(in.size());
   uint64_t hashes[3] = {};
   const std::vector<CopyOp> ops{{At(1, in.size()), Memory::Own(in), &hashes[0]},
@@ -52,7 +52,7 @@ TEST_F(CudaScratchTest, WithTheHostOnOneSideOrBothHashesAreTheSame) {
 
 // Each slot of the ring is used three times before a hash is requested. A slot that is reused too
 // early would have another batch's list at its copy, or another batch's hashes.
-TEST_F(CudaScratchTest, MoreBatchesThanTheRingHasSlotsAreEachTheirOwn) {
+TEST_F(CudaScratchTest, KeepsResultsSeparateWhenBatchesExceedRingSlots) {
   constexpr size_t kBatches = 3 * CudaScratch::kSlots;
   std::vector<uint64_t> hashes(kBatches);
   std::vector<Event> events;
@@ -70,7 +70,7 @@ TEST_F(CudaScratchTest, MoreBatchesThanTheRingHasSlotsAreEachTheirOwn) {
   EXPECT_EQ(FakeCuda::Calls("cuMemAlloc"), buffers) << "it was made at the start";
 }
 
-TEST_F(CudaScratchTest, ThreadsThatHashAtOnceGetEachTheirOwn) {
+TEST_F(CudaScratchTest, KeepsHashesOfConcurrentThreadsSeparate) {
   std::vector<std::jthread> threads;
   for (uint64_t t = 0; t < 3; ++t) {
     threads.emplace_back([&, t] {
@@ -90,7 +90,7 @@ TEST_F(CudaScratchTest, ThreadsThatHashAtOnceGetEachTheirOwn) {
   }
 }
 
-TEST_F(CudaScratchTest, ABatchThatIsLargerThanASlotComesInParts) {
+TEST_F(CudaScratchTest, SplitsBatchLargerThanSlot) {
   const Shape shape{{{256, 1024}, {1024, 256}}, 16};  // 512 KiB each, to be gathered
   Memory slab = At(0, 16 * shape.unit_bytes());
   slab.shape = &shape;
@@ -108,7 +108,7 @@ TEST_F(CudaScratchTest, ABatchThatIsLargerThanASlotComesInParts) {
   }
 }
 
-TEST_F(CudaScratchTest, ASlotGrowsForOneOperationThatItIsTooSmallFor) {
+TEST_F(CudaScratchTest, GrowsSlotForOversizedOperation) {
   const Shape shape{{{1024, 3 << 10}, {3 << 10, 1024}}, 2};  // 6 MiB each
   Memory slab = At(64, 2 * shape.unit_bytes());
   slab.shape = &shape;
@@ -124,7 +124,7 @@ TEST_F(CudaScratchTest, ASlotGrowsForOneOperationThatItIsTooSmallFor) {
   EXPECT_EQ(FakeCuda::Calls("cuMemAlloc"), buffers + CudaScratch::kSlots) << "each once";
 }
 
-TEST_F(CudaScratchTest, HashesOutliveTheDeviceThatComputedThem) {
+TEST_F(CudaScratchTest, WritesHashAfterDeviceIsDestroyed) {
   uint64_t hash = 0;
   const HashOp op{At(0, 3 * kUnit), &hash};
   const Event event = device_->Hash({&op, 1});
@@ -136,7 +136,7 @@ TEST_F(CudaScratchTest, HashesOutliveTheDeviceThatComputedThem) {
   EXPECT_EQ(hash, HashHere(0, 3 * kUnit));
 }
 
-TEST_F(CudaScratchTest, AHashThatCannotBeComputedIsNotWrittenAndTheEventSaysWhy) {
+TEST_F(CudaScratchTest, ReportsErrorAndWritesNoHashWhenDriverCallFails) {
   uint64_t hash = 0;
   const HashOp op{At(0, kUnit), &hash};
   for (const char* call : {"cuMemcpyAsync", "cuLaunchKernel", "cuEventRecord", "cuEventCreate"}) {
@@ -155,7 +155,7 @@ TEST_F(CudaScratchTest, AHashThatCannotBeComputedIsNotWrittenAndTheEventSaysWhy)
 }
 
 // All memory for launches is taken when the device is created.
-TEST(CudaScratch, AFullGpuShowsWhenItsMemoryIsMade) {
+TEST(CudaScratch, FailsAtDeviceCreationWhenGpuIsFull) {
   constexpr uint64_t kUnit = 2 << 20;
   FakeCuda::Become({.memory_mib = 24});
   const auto made = [&] {

@@ -76,13 +76,13 @@ class CudaDeviceTest : public ::testing::Test {
   SpacePtr space_;
 };
 
-TEST_F(CudaDeviceTest, TheCpuReachesNothingOfIt) {
+TEST_F(CudaDeviceTest, IsNotAccessibleFromCpu) {
   const auto mapped = device_->Map(space_, Blocks(1), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
   EXPECT_TRUE(View(At(0)).empty());
 }
 
-TEST_F(CudaDeviceTest, AccessIsGivenOnceForWhatLiesSideBySide) {
+TEST_F(CudaDeviceTest, SetsAccessOncePerContiguousRange) {
   std::vector<Placement> placements = Blocks(6);
   std::swap(placements[0], placements[2]);   // in any order
   placements.erase(placements.begin() + 4);  // 0..3, then 5
@@ -93,7 +93,7 @@ TEST_F(CudaDeviceTest, AccessIsGivenOnceForWhatLiesSideBySide) {
 }
 
 // Any call may fail, at any place of the list.
-TEST_F(CudaDeviceTest, AMapThatFailsLeavesNothingOfItsList) {
+TEST_F(CudaDeviceTest, RollsBackWholeListWhenMapFails) {
   const std::vector<Placement> placements = Blocks(4);
   const std::string before = FakeCuda::Leaks();
   for (const char* call : {"cuMemMap", "cuMemSetAccess"}) {
@@ -108,7 +108,7 @@ TEST_F(CudaDeviceTest, AMapThatFailsLeavesNothingOfItsList) {
   EXPECT_TRUE(device_->Map(space_, placements, Access::kReadWrite).ok());
 }
 
-TEST_F(CudaDeviceTest, ACopyIsNotDoneUntilItsEventIs) {
+TEST_F(CudaDeviceTest, CompletesCopyOnlyWithItsEvent) {
   const auto mapped = device_->Map(space_, Blocks(2), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
   std::vector<std::byte> bytes(kUnit, std::byte{7}), back(kUnit);
@@ -124,7 +124,7 @@ TEST_F(CudaDeviceTest, ACopyIsNotDoneUntilItsEventIs) {
   EXPECT_TRUE(back == bytes);
 }
 
-TEST_F(CudaDeviceTest, WhatACopyUsesStaysMappedUntilItIsDone) {
+TEST_F(CudaDeviceTest, KeepsMemoryMappedUntilCopyCompletes) {
   auto mapped = device_->Map(space_, Blocks(3), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
   std::vector<std::byte> bytes(kUnit, std::byte{7}), back(kUnit);
@@ -144,7 +144,7 @@ TEST_F(CudaDeviceTest, WhatACopyUsesStaysMappedUntilItIsDone) {
 }
 
 // A unit of a slab has a part in every line, so it is in all of the slab's handles.
-TEST_F(CudaDeviceTest, WhatUnitsOfASlabLieInStaysMappedToo) {
+TEST_F(CudaDeviceTest, KeepsAllSlabHandlesMappedUntilCopyCompletes) {
   auto mapped = device_->Map(space_, Blocks(2), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
   const Shape shape{{{2, kUnit / 2}}, 2};
@@ -160,7 +160,7 @@ TEST_F(CudaDeviceTest, WhatUnitsOfASlabLieInStaysMappedToo) {
   EXPECT_TRUE(event.Done());
 }
 
-TEST_F(CudaDeviceTest, ADeviceThatGoesWaitsForItsCopies) {
+TEST_F(CudaDeviceTest, WaitsForCopiesWhenDestroyed) {
   const auto mapped = device_->Map(space_, Blocks(1), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
   std::vector<std::byte> back(kUnit, std::byte{1});
@@ -173,7 +173,7 @@ TEST_F(CudaDeviceTest, ADeviceThatGoesWaitsForItsCopies) {
 }
 
 // Afterwards every call of the driver fails: a process that sees the error must end.
-TEST_F(CudaDeviceTest, ACopyWithoutAccessFailsAndSaysSo) {
+TEST_F(CudaDeviceTest, FailsCopyWithoutWriteAccess) {
   const std::vector<Placement> block = Blocks(1);
   const auto mapped = device_->Map(space_, block, Access::kRead);
   ASSERT_TRUE(mapped.ok());
@@ -187,7 +187,7 @@ TEST_F(CudaDeviceTest, ACopyWithoutAccessFailsAndSaysSo) {
   EXPECT_FALSE(device_->Copy({&out, 1}).Wait().ok());
 }
 
-TEST_F(CudaDeviceTest, CopiesBehindOneThatTheDriverRefusesAreOverToo) {
+TEST_F(CudaDeviceTest, DrainsBatchWhenDriverRejectsCopy) {
   const auto mapped = device_->Map(space_, Blocks(2), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
   std::vector<std::byte> bytes(kUnit);
@@ -209,7 +209,7 @@ TEST_F(CudaDeviceTest, CopiesBehindOneThatTheDriverRefusesAreOverToo) {
 }
 
 // The driver unmaps only whole handles: an importer that unmaps a part keeps all of it for now.
-TEST_F(CudaDeviceTest, AHandleStaysMappedUntilAllOfItIsGivenBack) {
+TEST_F(CudaDeviceTest, KeepsHandleMappedUntilWhollyReleased) {
   auto made = CudaDevice::Make(Open(), {2 * kUnit, 2 * kUnit});
   ASSERT_TRUE(made.ok());
   const Export all = (*made)->ExportOf((*made)->Create(2 * kUnit).value()).value();
@@ -229,7 +229,7 @@ TEST_F(CudaDeviceTest, AHandleStaysMappedUntilAllOfItIsGivenBack) {
   EXPECT_TRUE(importer->Map(space, {&whole, 1}, Access::kRead).ok());
 }
 
-TEST_F(CudaDeviceTest, ADescriptorIsMadeOnceAndIsOfItsHandle) {
+TEST_F(CudaDeviceTest, ExportsOneDescriptorPerHandle) {
   const std::vector<Placement> blocks = Blocks(2);
   const Export first = device_->ExportOf(blocks[0].block).value();
   const Export again = device_->ExportOf(blocks[0].block).value();
@@ -238,7 +238,7 @@ TEST_F(CudaDeviceTest, ADescriptorIsMadeOnceAndIsOfItsHandle) {
   EXPECT_NE(device_->ExportOf(blocks[1].block).value().descriptors, first.descriptors);
 }
 
-TEST_F(CudaDeviceTest, WhatIsNoMemoryOfAGpuIsNotImported) {
+TEST_F(CudaDeviceTest, RejectsImportOfInvalidDescriptorOrExtents) {
   int pipe_ends[2];
   ASSERT_EQ(pipe(pipe_ends), 0);
   const UniqueFd in(pipe_ends[0]), out(pipe_ends[1]);
@@ -259,7 +259,7 @@ TEST_F(CudaDeviceTest, WhatIsNoMemoryOfAGpuIsNotImported) {
 }
 
 // An engine keeps what it had mapped: here two of four handles. The rest ended with its owner.
-TEST_F(CudaDeviceTest, MemoryOutlivesItsOwnerAndIsTakenOver) {
+TEST_F(CudaDeviceTest, AdoptsMemoryAfterOwnerIsDestroyed) {
   (void)device_->Create(kUnit);
   const BlockPtr block = device_->Create(2 * kUnit).value();
   {
@@ -304,7 +304,7 @@ TEST_F(CudaDeviceTest, MemoryOutlivesItsOwnerAndIsTakenOver) {
   EXPECT_EQ(back[kUnit], std::byte{1});
 }
 
-TEST_F(CudaDeviceTest, EveryThreadComesIntoTheContextOnce) {
+TEST_F(CudaDeviceTest, SetsContextOncePerThread) {
   const auto mapped = device_->Map(space_, Blocks(1), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
   const uint64_t before = FakeCuda::Calls("cuCtxSetCurrent");
@@ -316,7 +316,7 @@ TEST_F(CudaDeviceTest, EveryThreadComesIntoTheContextOnce) {
   EXPECT_EQ(FakeCuda::Calls("cuCtxSetCurrent"), before + 1);
 }
 
-TEST(Cuda, MemoryThatTheGpuHasNotIsRefusedWithTheNumbers) {
+TEST(Cuda, ReportsSizesWhenMemoryIsInsufficient) {
   FakeCuda::Become({.memory_mib = 6});
   const Status none = CudaDevice::Make(Open(), {8 * kUnit, kUnit}).status();
   EXPECT_EQ(none.code(), Code::kNoMemory);
@@ -339,7 +339,7 @@ std::string Refusal(const FakeMachine& machine) {
   return why;
 }
 
-TEST(CudaPlatform, AMachineThatCannotServeSaysWhyInOneLine) {
+TEST(CudaPlatform, ReportsWhyMachineIsUnsupported) {
   const auto has = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
   };
@@ -364,7 +364,7 @@ TEST(CudaPlatform, AMachineThatCannotServeSaysWhyInOneLine) {
   EXPECT_PRED2(has, pages.status().message(), "of multiples of 2097152");
 }
 
-TEST(CudaPlatform, KvIsOneHandleAndControlIsTheHosts) {
+TEST(CudaPlatform, PutsKvInOneHandleAndControlInHostMemory) {
   const auto platform = MakePlatform({.name = "cuda", .map_bytes = 2 * kUnit, .driver = kDriver});
   ASSERT_TRUE(platform.ok()) << platform.status().message();
   EXPECT_EQ((*platform)->pages(), "4 MiB (handles of NVIDIA H200 (recorded))");

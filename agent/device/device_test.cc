@@ -62,7 +62,7 @@ struct Ghost {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Ghost, DeviceConformance, Ghost);
 
-TEST(Event, WhatNobodyRecordedIsNotDone) {
+TEST(Event, IsNotDoneWhenNeverRecorded) {
   const Event never;
   EXPECT_FALSE(never.Done());
   EXPECT_EQ(never.Wait().code(), Code::kInternal);
@@ -71,14 +71,14 @@ TEST(Event, WhatNobodyRecordedIsNotDone) {
   EXPECT_EQ(over.Wait().code(), Code::kCorrupt);
 }
 
-TEST(Memory, AProcessReachesItsOwn) {
+TEST(Memory, IsAccessibleWhenOwnedByProcess) {
   std::array<std::byte, 4> bytes{};
   const Memory memory = Memory::Own(bytes);
   View(memory.Part(2, 1))[0] = std::byte{7};
   EXPECT_EQ(bytes[2], std::byte{7});
 }
 
-TEST(GhostDevice, CopiesAreCountedAndNothingIsReached) {
+TEST(GhostDevice, CountsCopiesWithoutAccessibleMemory) {
   GhostDevice device(1 << 30, 4096);
   auto whole = MapWhole(device);
   ASSERT_TRUE(whole.ok()) << whole.status().message();
@@ -89,7 +89,7 @@ TEST(GhostDevice, CopiesAreCountedAndNothingIsReached) {
   EXPECT_TRUE(View(memory).empty());
 }
 
-TEST(Platform, AnUnknownOneIsRefusedWithWhatThereIs) {
+TEST(Platform, RejectsUnknownPlatformAndListsAvailable) {
   const auto none = MakePlatform({.name = "abacus"});
   EXPECT_EQ(none.status().code(), Code::kInvalid);
   EXPECT_NE(none.status().message().find("available: host, cuda"), std::string::npos);
@@ -102,7 +102,7 @@ TEST(Platform, AnUnknownOneIsRefusedWithWhatThereIs) {
   EXPECT_NE(ghost.message().find("available: host, cuda"), std::string::npos);
 }
 
-TEST(Platform, ControlIsAlwaysReached) {
+TEST(Platform, ControlMemoryIsAlwaysAccessible) {
   for (const char* name : {"host", "ghost"}) {
     auto platform = MakePlatform({.name = name, .sizes_only = true});
     ASSERT_TRUE(platform.ok()) << platform.status().message();

@@ -30,7 +30,7 @@ std::vector<size_t> Sizes() {
   return out;
 }
 
-TEST(Hash, EveryKernelGivesWhatTheLibraryGives) {
+TEST(Hash, MatchesXxh3ForEveryKernel) {
   std::vector<const HashKernel*> kernels{&kHashBase};
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2")) kernels.push_back(&kHashAvx2);
@@ -51,7 +51,7 @@ TEST(Hash, EveryKernelGivesWhatTheLibraryGives) {
   }
 }
 
-TEST(Hash, OfACopyIsThatOfItsBytes) {
+TEST(Hash, CopyHashMatchesHashOfBytes) {
   const auto device = HostDevice::Importer({});
   for (const size_t size : {size_t{0}, size_t{1000}, size_t{256 << 10}, size_t{(1 << 20) + 17}}) {
     std::vector<std::byte> from = Random(size, 7);

@@ -26,7 +26,7 @@ Export ExportOfAll(HostDevice* device) {
 }
 
 // Only the open mode of its descriptor keeps an engine from writing the weights.
-TEST(HostDevice, NobodyWritesThroughADescriptorForReading) {
+TEST(HostDevice, RejectsWritesThroughReadOnlyDescriptor) {
   auto weights = HostDevice::Make({"weights", kPage, /*read_only=*/true, kPages});
   ASSERT_TRUE(weights.ok());
   const Export all = ExportOfAll(weights->get());
@@ -37,7 +37,7 @@ TEST(HostDevice, NobodyWritesThroughADescriptorForReading) {
   EXPECT_EQ(ftruncate(fd, 2 * kPage), -1);
 }
 
-TEST(HostDevice, MemoryForWritingIsWrittenByItsEngineButKeepsItsSize) {
+TEST(HostDevice, AllowsEngineWritesButNoResize) {
   auto kv = HostDevice::Make({"kv", kPage, /*read_only=*/false, kPages});
   ASSERT_TRUE(kv.ok());
   auto whole = MapWhole(**kv);
@@ -54,7 +54,7 @@ TEST(HostDevice, MemoryForWritingIsWrittenByItsEngineButKeepsItsSize) {
 
 // An engine keeps what it had mapped, for reading: here two pages per descriptor, the last of
 // three. The rest ended with its owner.
-TEST(HostDevice, MemoryOutlivesItsOwnerAndIsTakenOver) {
+TEST(HostDevice, AdoptsMemoryAfterOwnerIsDestroyed) {
   for (const uint64_t file_bytes : {uint64_t{0}, 2 * kPage}) {
     const HostDevice::Options arena{"arena", 6 * kPage, true, kPages, file_bytes};
     auto first = HostDevice::Make(arena);
@@ -107,7 +107,7 @@ TEST(HostDevice, MemoryOutlivesItsOwnerAndIsTakenOver) {
 
 // As at vm.max_map_count: a process that can still read the bytes would see later writes of other
 // owners.
-TEST(HostDevice, WhatCannotBeUnmappedBecomesNobodyElses) {
+TEST(HostDevice, DoesNotReuseMemoryWhenUnmapFails) {
   auto made = HostDevice::Make({"arena", 4 * kPage, true, kPages});
   ASSERT_TRUE(made.ok());
   HostDevice& device = **made;
@@ -133,7 +133,7 @@ TEST(HostDevice, WhatCannotBeUnmappedBecomesNobodyElses) {
   }
 }
 
-TEST(HostDevice, RoundsUpToPagesAndRefusesNothing) {
+TEST(HostDevice, RoundsUpToPagesAndRejectsZeroBytes) {
   auto device = HostDevice::Make({"odd", kPage + 1, true, kPages});
   ASSERT_TRUE(device.ok());
   EXPECT_EQ((*device)->total_bytes(), 2 * kPage);
@@ -141,13 +141,13 @@ TEST(HostDevice, RoundsUpToPagesAndRefusesNothing) {
 }
 
 // A machine without a pool of huge pages reports that at the start, not by a SIGBUS later.
-TEST(HostDevice, HugePagesThatAreNotThereAreRefused) {
+TEST(HostDevice, RejectsUnavailableHugePages) {
   const Pages huge{PageKind::kHugeTlb, 2 << 20, 2 << 20};
   const auto device = HostDevice::Make({"huge", uint64_t{1} << 40, true, huge});
   EXPECT_EQ(device.status().code(), Code::kNoMemory) << device.status().message();
 }
 
-TEST(Pages, HugePagesWantMappingsOfTheirSize) {
+TEST(Pages, SelectsHugePagesOnlyForLargeMappings) {
   EXPECT_EQ(ChoosePages(true, 4096).unit, 4096U);
   EXPECT_EQ(ChoosePages(true, 2 << 20).kind, PageKind::kHugeTlb);
   EXPECT_NE(ChoosePages(false, 2 << 20).kind, PageKind::kHugeTlb);
@@ -155,7 +155,7 @@ TEST(Pages, HugePagesWantMappingsOfTheirSize) {
 }
 
 // The cost of mapping a bank depends on the runs of memory behind it, not on its pieces.
-TEST(HostDevice, BlocksSideBySideAreMappedAsOne) {
+TEST(HostDevice, MergesMappingsOfAdjacentBlocks) {
   auto device = HostDevice::Make({"many", 1024 * kPage, true, kPages});
   ASSERT_TRUE(device.ok());
   auto space = (*device)->Reserve(1024 * kPage);
@@ -178,7 +178,7 @@ TEST(HostDevice, BlocksSideBySideAreMappedAsOne) {
 
 // After Enter a write waits for no page. Otherwise an owner would wait for each first write in the
 // middle of staging.
-TEST(HostDevice, WhatWasEnteredIsWrittenWithoutAFault) {
+TEST(HostDevice, WritesEnteredMemoryWithoutPageFaults) {
   constexpr uint64_t kCount = 512;
   auto device = HostDevice::Make({"entered", 2 * kCount * kPage, true, kPages});
   ASSERT_TRUE(device.ok());

@@ -84,7 +84,7 @@ class NcclTest : public ::testing::Test {
   std::unique_ptr<Wire> one_, other_;
 };
 
-TEST_F(NcclTest, WhatIsSentArrivesInOrderByBothBuffers) {
+TEST_F(NcclTest, TransfersInOrderThroughBothBuffers) {
   Connect();
   for (unsigned round = 0; round < 5; ++round) {
     const size_t buffer = round % Wire::kBuffers;
@@ -98,7 +98,7 @@ TEST_F(NcclTest, WhatIsSentArrivesInOrderByBothBuffers) {
   EXPECT_EQ(wires_->kind(), "nccl 2.28.9");
 }
 
-TEST_F(NcclTest, BothBuffersAreUnderWayAtOnceAndEndInOrder) {
+TEST_F(NcclTest, OverlapsBothBuffersAndCompletesInOrder) {
   Connect();
   for (const size_t buffer : {0, 1}) Put(one_->Buffer(buffer), Pattern(kBytes, unsigned(buffer)));
   for (const size_t buffer : {0, 1}) ASSERT_TRUE(one_->Send(buffer, kBytes).ok());
@@ -111,7 +111,7 @@ TEST_F(NcclTest, BothBuffersAreUnderWayAtOnceAndEndInOrder) {
   }
 }
 
-TEST_F(NcclTest, NothingIsDoneBeforeTheOtherEndTakesPart) {
+TEST_F(NcclTest, SendCompletesOnlyAfterPeerReceives) {
   Connect();
   ASSERT_TRUE(one_->Send(0, kBytes).ok());
   for (int look = 0; look < 20; ++look) ASSERT_FALSE(*one_->Done(0));
@@ -119,7 +119,7 @@ TEST_F(NcclTest, NothingIsDoneBeforeTheOtherEndTakesPart) {
   EXPECT_TRUE(Eventually([&] { return Both(other_->Done(0), one_->Done(0)); }));
 }
 
-TEST_F(NcclTest, AnAbortEndsWhatIsUnderWayAndTheOtherEndHears) {
+TEST_F(NcclTest, AbortEndsTransfersAndNotifiesPeer) {
   Connect();
   ASSERT_TRUE(one_->Send(0, kBytes).ok());
   ASSERT_FALSE(*one_->Done(0));
@@ -133,7 +133,7 @@ TEST_F(NcclTest, AnAbortEndsWhatIsUnderWayAndTheOtherEndHears) {
       << other_->Done(1).status().message();
 }
 
-TEST_F(NcclTest, AnEndThatNobodyAnswersIsAbortedWhileItConnects) {
+TEST_F(NcclTest, AbortsWhileConnectingToAbsentPeer) {
   std::string hello;
   one_ = wires_->Offer(&hello).value();
   EXPECT_FALSE(*one_->Open());
@@ -142,7 +142,7 @@ TEST_F(NcclTest, AnEndThatNobodyAnswersIsAbortedWhileItConnects) {
   EXPECT_EQ(wires_->Accept("not an id", &hello).status().code(), Code::kInvalid);
 }
 
-TEST_F(NcclTest, AHangIsEndedByAbort) {
+TEST_F(NcclTest, AbortEndsHungTransfer) {
   FakeNccl::Become({.hang_at = 2});
   Connect();
   ASSERT_TRUE(one_->Send(0, kBytes).ok());
@@ -152,7 +152,7 @@ TEST_F(NcclTest, AHangIsEndedByAbort) {
   other_->Abort();
 }
 
-TEST_F(NcclTest, AnErrorInTheMiddleIsToldWithItsName) {
+TEST_F(NcclTest, ReportsErrorNameWhenTransferFails) {
   FakeNccl::Become({.fail_at = 1});
   Connect();
   ASSERT_TRUE(one_->Send(0, kBytes).ok());
@@ -161,7 +161,7 @@ TEST_F(NcclTest, AnErrorInTheMiddleIsToldWithItsName) {
       << one_->Done(0).status().message();
 }
 
-TEST_F(NcclTest, ALibraryThatIsNotThereOrTooOldIsNamedWithWhatIsNeeded) {
+TEST_F(NcclTest, ReportsMissingOrOutdatedLibrary) {
   const Status none = Open("libnccl-that-is-not-here.so.2").status();
   EXPECT_EQ(none.code(), Code::kInvalid);
   EXPECT_TRUE(none.message().starts_with("nccl: library not found (libnccl-that-is-not-here.so.2"))
@@ -240,7 +240,7 @@ class NcclRecording : public NcclTest {
   Mapping mapped_;
 };
 
-TEST_F(NcclRecording, RefusesWhatComesBeforeTheCommunicatorIsReady) {
+TEST_F(NcclRecording, RejectsCallsBeforeCommunicatorIsReady) {
   EXPECT_EQ(Send(10, streams_[0]), kNcclInvalidArgument);
   ExpectComplaint("before what was asked of the communicator last is done");
   Ready();
@@ -249,7 +249,7 @@ TEST_F(NcclRecording, RefusesWhatComesBeforeTheCommunicatorIsReady) {
   ExpectComplaint("before what was asked");
 }
 
-TEST_F(NcclRecording, RefusesACommunicatorAfterItsAbort) {
+TEST_F(NcclRecording, RejectsCommunicatorAfterAbort) {
   Ready();
   ASSERT_EQ(library_->CommAbort(ends_[0]), kNcclSuccess);
   EXPECT_EQ(Send(10, streams_[0]), kNcclInvalidArgument);
@@ -258,7 +258,7 @@ TEST_F(NcclRecording, RefusesACommunicatorAfterItsAbort) {
   ExpectComplaint("ncclCommAbort of a communicator after its abort");
 }
 
-TEST_F(NcclRecording, RefusesTwoStreamsWithoutAnOrder) {
+TEST_F(NcclRecording, RejectsUnorderedStreams) {
   Ready();
   ASSERT_EQ(Send(10, streams_[0]), kNcclInProgress);
   ASSERT_TRUE(Eventually([&] { return Error(0) == kNcclSuccess; }));
@@ -267,7 +267,7 @@ TEST_F(NcclRecording, RefusesTwoStreamsWithoutAnOrder) {
   ExpectComplaint("two streams, in no order");
 }
 
-TEST_F(NcclRecording, RefusesMemoryThatIsNotMapped) {
+TEST_F(NcclRecording, RejectsUnmappedMemory) {
   Ready();
   ASSERT_EQ(Send(10, streams_[0], 1 << 20), kNcclInProgress);
   ASSERT_TRUE(Eventually([&] { return Error(0) == kNcclUnhandledCudaError; }));
@@ -275,7 +275,7 @@ TEST_F(NcclRecording, RefusesMemoryThatIsNotMapped) {
   EXPECT_NE(FakeCuda::Complaint(), "");
 }
 
-TEST_F(NcclRecording, RefusesTwoThreadsInOneGroup) {
+TEST_F(NcclRecording, RejectsTwoThreadsInOneGroup) {
   Ready();
   ASSERT_EQ(library_->GroupStart(), kNcclSuccess);
   ASSERT_EQ(Send(10, streams_[0]), kNcclSuccess);
@@ -289,7 +289,7 @@ TEST_F(NcclRecording, RefusesTwoThreadsInOneGroup) {
   ExpectComplaint("never began");
 }
 
-TEST_F(NcclRecording, NoticesCountsThatDiffer) {
+TEST_F(NcclRecording, DetectsMismatchedCounts) {
   Ready();
   ASSERT_EQ(Send(10, streams_[0]), kNcclInProgress);
   ASSERT_EQ(library_->Recv(reinterpret_cast<void*>(space_->address() + 4096), 20, kNcclBytes, 0,
@@ -307,7 +307,7 @@ TEST_F(NcclRecording, NoticesCountsThatDiffer) {
   EXPECT_EQ(cuEventDestroy(event), CUDA_SUCCESS);
 }
 
-TEST_F(NcclRecording, RefusesAThreadInNoContextAndAnIdThatWasMadeElsewhere) {
+TEST_F(NcclRecording, RejectsMissingContextAndForeignId) {
   Ready();
   std::jthread([&] {
     NcclComm comm = nullptr;

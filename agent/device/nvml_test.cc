@@ -20,11 +20,11 @@ std::string Told(const char* by_nvml, const std::string& library = TANGRAM_FAKE_
   return out;
 }
 
-TEST(Nvml, ADomainIsNamedByItsUuidAndClique) {
+TEST(Nvml, NamesDomainByUuidAndClique) {
   EXPECT_EQ(Told("3 7 0123456789abcdef0011223344556677"), "0123456789abcdef0011223344556677.7");
 }
 
-TEST(Nvml, WhereThereIsNoDomainOrNobodySaysSoItIsEmpty) {
+TEST(Nvml, ReturnsEmptyNameWhenDomainIsUnavailable) {
   EXPECT_EQ(Told("3 0 00000000000000000000000000000000"), "") << "NVLink of one node";
   EXPECT_EQ(Told("2 7 0123456789abcdef0011223344556677"), "") << "not joined yet";
   EXPECT_EQ(Told(nullptr), "") << "not supported";

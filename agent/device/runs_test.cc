@@ -63,7 +63,7 @@ uint64_t Draw(std::mt19937_64* random, uint64_t least, uint64_t most) {
   return std::uniform_int_distribution<uint64_t>(least, most)(*random);
 }
 
-TEST(Runs, UnitsMoveBetweenSlabsOfAnyWidthAndRangesAndNoOtherByteChanges) {
+TEST(Runs, CopiesOnlyUnitBytesBetweenSlabsOfAnyWidth) {
   std::mt19937_64 random(1);
   for (int turn = 0; turn < 2000; ++turn) {
     std::vector<Shape::Plane> planes;
@@ -103,7 +103,7 @@ TEST(Runs, UnitsMoveBetweenSlabsOfAnyWidthAndRangesAndNoOtherByteChanges) {
 }
 
 // Lines and units that are longer than a block, and blocks that end within a plane.
-TEST(Runs, LongLinesAndManyOfThem) {
+TEST(Runs, CopiesAndHashesLongOrManyLines) {
   std::mt19937_64 random(4);
   for (const auto& plane : std::vector<Shape::Plane>{
            {1, 200'001}, {3, 70'000}, {1000, 192}, {5000, 33}, {2, 64 << 10}, {1025, 64}}) {
@@ -118,14 +118,14 @@ TEST(Runs, LongLinesAndManyOfThem) {
   }
 }
 
-TEST(Runs, UnitsOfOtherPlanesAreRefused) {
+TEST(Runs, RejectsUnitsOfDifferentPlanes) {
   std::mt19937_64 random(2);
   Slab one = MakeSlab({{2, 8}, {1, 16}}, 2, &random),
        other = MakeSlab({{1, 16}, {2, 8}}, 2, &random);
   EXPECT_FALSE(CopyStrips(one.Units(0, 1), other.Units(0, 1)));
 }
 
-TEST(Runs, APartOfUnitsAreUnits) {
+TEST(Runs, PartSelectsUnits) {
   std::mt19937_64 random(3);
   Slab slab = MakeSlab({{3, 5}, {1, 7}}, 6, &random);
   const Memory some = slab.Units(1, 4).Part(2 * 22, 2 * 22);

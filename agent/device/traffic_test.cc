@@ -16,7 +16,7 @@ MoveTraffic Count(const UnitMove& move, bool interleaved) {
   return found.ok() ? *found : MoveTraffic{};
 }
 
-TEST(MoveTraffic, OfUnitsThatFollowOneAnotherIsOneRange) {
+TEST(MoveTraffic, CountsConsecutiveUnitsAsOneRange) {
   const MoveTraffic found = Count({8, 2, 3, 1, 2}, false);
   EXPECT_EQ(found.ranges, 1u);
   EXPECT_EQ(found.range_bytes, 2 * kUnit);
@@ -27,7 +27,7 @@ TEST(MoveTraffic, OfUnitsThatFollowOneAnotherIsOneRange) {
   EXPECT_EQ(found.sums.loads.bytes, 2 * (kUnit - kLastStripe));
 }
 
-TEST(MoveTraffic, OfInterleavedUnitsIsRowsByTheCopyEngineAndColumnsByAKernel) {
+TEST(MoveTraffic, CopiesInterleavedRowsByEngineAndColumnsByKernel) {
   const MoveTraffic found = Count({8, 2, 3, 1, 2}, true);
   EXPECT_EQ(found.ranges, 2u * 2);
   EXPECT_EQ(found.range_bytes, 2u * 2 * 8192);
@@ -39,7 +39,7 @@ TEST(MoveTraffic, OfInterleavedUnitsIsRowsByTheCopyEngineAndColumnsByAKernel) {
   EXPECT_EQ(found.sums.loads.bytes, 2 * (kUnit - kLastStripe));
 }
 
-TEST(MoveTraffic, OfColumnsThatCutSectorsIsNotFull) {
+TEST(MoveTraffic, CountsPartialSectorsForNarrowColumns) {
   const Shape narrow{{{64, 8}}, 0};
   const auto found = CountMove({4, 1, 4, 1, 1}, narrow, true);
   ASSERT_TRUE(found.ok());
@@ -48,7 +48,7 @@ TEST(MoveTraffic, OfColumnsThatCutSectorsIsNotFull) {
   EXPECT_GE(found->strips.loads.sectors, 64u);
 }
 
-TEST(MoveTraffic, OfWhatNoSlabHasIsRefused) {
+TEST(MoveTraffic, RejectsUnitsOutsideSlab) {
   for (const UnitMove& move :
        {UnitMove{8, 7, 8, 0, 2}, {8, 0, 8, 9, 1}, {8, 0, 8, 0, 0}, {8, 0, 8, 1, UINT64_MAX}}) {
     const auto found = CountMove(move, kExpert, true);

@@ -35,13 +35,13 @@ class UcxTest : public ::testing::Test {
   std::unique_ptr<Wires> wires_;
 };
 
-TEST_F(UcxTest, SharesOneContextWhileNothingChanges) {
+TEST_F(UcxTest, SharesContextWhileInterfacesAreUnchanged) {
   const auto one = Offer(), other = Offer();
   EXPECT_TRUE(one.ok() && other.ok());
   EXPECT_EQ(FakeUcp::contexts_made(), 1U);
 }
 
-TEST_F(UcxTest, MakesANewContextWhenAnInterfaceIsGone) {
+TEST_F(UcxTest, CreatesNewContextWhenInterfaceDisappears) {
   auto before = Offer();
   ASSERT_TRUE(before.ok()) << before.status().message();
   FakeUcp::ChangeInterfaces();
@@ -54,7 +54,7 @@ TEST_F(UcxTest, MakesANewContextWhenAnInterfaceIsGone) {
   EXPECT_EQ(FakeUcp::contexts(), 1U);
 }
 
-TEST_F(UcxTest, IsAnErrorWhenInterfacesChangeForEver) {
+TEST_F(UcxTest, FailsWhenInterfacesKeepChanging) {
   FakeUcp::ChangeInterfacesForEver();
   const Status status = Offer().status();
   EXPECT_EQ(status.code(), Code::kUnavailable);
@@ -62,7 +62,7 @@ TEST_F(UcxTest, IsAnErrorWhenInterfacesChangeForEver) {
   EXPECT_EQ(FakeUcp::contexts_made(), 5U);
 }
 
-TEST_F(UcxTest, MakesNoContextForAnotherError) {
+TEST_F(UcxTest, CreatesNoNewContextOnOtherErrors) {
   FakeUcp::FailNextWorker();
   EXPECT_EQ(Offer().status().message(), "ucx: a worker: Out of memory");
   EXPECT_EQ(FakeUcp::contexts_made(), 1U);

@@ -70,7 +70,7 @@ void Step(Buffer& buffer, uint32_t layer, const Own& own, How how, bool zero_cop
 
 class Grid : public ::testing::TestWithParam<std::tuple<size_t, Path, bool>> {};
 
-TEST_P(Grid, AnyLayoutGivesWhatASerialSumGives) {
+TEST_P(Grid, MatchesSerialSumForAnyLayout) {
   const auto [number, path, small] = GetParam();
   const Kind& kind = kKinds[number];
   const uint32_t ranks = 3, experts = 7;  // not a multiple of the ranks
@@ -153,7 +153,7 @@ Layout OnePerRank(uint32_t ranks) {
   return layout;
 }
 
-TEST(Dispatch, PacksByExpertAndByRankWithinAndSaysHowMany) {
+TEST(Dispatch, PacksRowsByExpertThenRankWithCounts) {
   Layout layout(2, 3);
   // Rank 0 has experts 0 and 2 and a replica of 1; rank 1 has expert 1.
   layout.AddLayer({{{{0, 0, 1}}}, {{{0, 0, 1}}, {{1, 0, 1}}}, {{{0, 0, 1}}}});
@@ -201,7 +201,7 @@ TEST(Dispatch, PacksByExpertAndByRankWithinAndSaysHowMany) {
   });
 }
 
-TEST(Dispatch, OfTwoLayersOverlapWithTheCombineOfTheOneBefore) {
+TEST(Dispatch, OverlapsWithCombineOfPreviousLayer) {
   Layout layout = OnePerRank(3);
   const Format format{.hidden = 16,
                       .top_k = 2,
@@ -239,7 +239,7 @@ TEST(Dispatch, OfTwoLayersOverlapWithTheCombineOfTheOneBefore) {
   });
 }
 
-TEST(Dispatch, WhatOverflowsIsReportedWithItsNumbersAndNeverWritten) {
+TEST(Dispatch, ReportsOverflowWithCountsAndNeverWritesIt) {
   Layout layout = OnePerRank(2);
   const Format format{.hidden = 16,
                       .top_k = 1,
@@ -277,7 +277,7 @@ TEST(Dispatch, WhatOverflowsIsReportedWithItsNumbersAndNeverWritten) {
   });
 }
 
-TEST(Dispatch, AHandleIsForOnePairAndSaysSo) {
+TEST(Dispatch, RejectsHandleOutsideItsPair) {
   Layout layout = OnePerRank(1);
   const Format format{.hidden = 1,
                       .top_k = 1,
@@ -320,7 +320,7 @@ TEST(Dispatch, AHandleIsForOnePairAndSaysSo) {
             "3 rows in one dispatch, and the most are 2");
 }
 
-TEST(Dispatch, MemoryHasABound) {
+TEST(Dispatch, RejectsUnboundedOrUndersizedMemory) {
   SocketFolder folder;
   BufferOptions options{.format = FormatOf(kKinds[0], 3), .geometry = {}, .exchange = {}};
   options.format.most_tokens = 0;
@@ -336,7 +336,7 @@ TEST(Dispatch, MemoryHasABound) {
   EXPECT_THAT(why(), ::testing::HasSubstr("1 slots of 64 bytes: at least one"));
 }
 
-TEST(Dispatch, TheHintIsWhatALinkTakes) {
+TEST(Dispatch, SizeHintMatchesMemoryOfLinks) {
   BufferOptions options{.format = {.hidden = 7168,
                                    .top_k = 8,
                                    .experts = 256,

@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(Dispatch, Failures, ::testing::ValuesIn(kSettings),
 INSTANTIATE_TEST_SUITE_P(Dispatch, FailuresRealTime, ::testing::ValuesIn(kSettings),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(Failures, ARankThatDiesBeforeItDispatchesIsMaskedAtOnce) {
+TEST_P(Failures, MasksRankImmediatelyWhenItDiesBeforeDispatch) {
   OnEach(kRanks, [&](uint32_t r) {
     Pair(r, own_[r][0]);
     EXPECT_TRUE(buffers_[r]->exchange().report().whole());
@@ -147,7 +147,7 @@ TEST_P(Failures, ARankThatDiesBeforeItDispatchesIsMaskedAtOnce) {
   });
 }
 
-TEST_P(Failures, ARankThatDiesBetweenDispatchAndCombineLacksItsResultsOnly) {
+TEST_P(Failures, MissesOnlyResultsOfRankWhenItDiesBeforeCombine) {
   OnEach(kRanks, [&](uint32_t r) {
     const auto handle = buffers_[r]->Dispatch(0, own_[r][0].rows(format_.x));
     ASSERT_TRUE(handle.ok()) << handle.status().message();
@@ -164,7 +164,7 @@ TEST_P(Failures, ARankThatDiesBetweenDispatchAndCombineLacksItsResultsOnly) {
   });
 }
 
-TEST_P(FailuresRealTime, ARankThatHangsIsMaskedAfterTheTimeoutOnceForAllThatFollows) {
+TEST_P(FailuresRealTime, MasksUnresponsiveRankOnceAfterTimeout) {
   OnEach(kRanks, [&](uint32_t r) {
     if (r == 2) return;  // it is alive, but sends nothing
     const auto begin = std::chrono::steady_clock::now();
@@ -176,7 +176,7 @@ TEST_P(FailuresRealTime, ARankThatHangsIsMaskedAfterTheTimeoutOnceForAllThatFoll
   });
 }
 
-TEST_P(FailuresRealTime, ARankThatIsSlowIsWaitedFor) {
+TEST_P(FailuresRealTime, WaitsForSlowRank) {
   OnEach(kRanks, [&](uint32_t r) {
     for (int i = 0; i < 2; ++i) {
       if (r == 2) std::this_thread::sleep_for(timeout_ / 2);
@@ -186,7 +186,7 @@ TEST_P(FailuresRealTime, ARankThatIsSlowIsWaitedFor) {
   });
 }
 
-TEST_P(FailuresRealTime, WhoWaitsForTheHungOneIsNotTakenForHung) {
+TEST_P(FailuresRealTime, DoesNotMaskPeerWaitingForUnresponsiveRank) {
   // Rank 2 is stopped; rank 1 starts its dispatch when rank 0 has almost reached its timeout. Rank
   // 0 continues, and in the next pair waits for rank 1 almost as long again.
   OnEach(kRanks, [&](uint32_t r) {
@@ -199,7 +199,7 @@ TEST_P(FailuresRealTime, WhoWaitsForTheHungOneIsNotTakenForHung) {
   });
 }
 
-TEST_P(Failures, WhoIsKnownToBeGoneIsNeitherAskedNorWaitedFor) {
+TEST_P(Failures, SkipsRankMaskedByCallerWithoutWaiting) {
   OnEach(kRanks, [&](uint32_t r) {
     if (r == 2) return;
     buffers_[r]->exchange().Mask(2, "its agent said so");
@@ -207,7 +207,7 @@ TEST_P(Failures, WhoIsKnownToBeGoneIsNeitherAskedNorWaitedFor) {
   });
 }
 
-TEST_P(Failures, WhoEndedBeforeTheNextWorldIsMaskedInItFromTheStart) {
+TEST_P(Failures, MasksDeadRankFromStartOfNextWorld) {
   buffers_[2].reset();
   const std::vector<MemberId> ids{{"a", 1}, {"b", 1}, {"c", 1}};
   for (uint32_t r = 0; r < 2; ++r)
@@ -217,7 +217,7 @@ TEST_P(Failures, WhoEndedBeforeTheNextWorldIsMaskedInItFromTheStart) {
   });
 }
 
-TEST_P(Failures, AWorldWithoutItIsWholeAgainAndItsMemoryStaysAwayUntilItEnded) {
+TEST_P(Failures, CompletesWithoutLostRankAndQuarantinesItsMemory) {
   Layout two(2, kExperts);
   two.AddLayer(std::vector<Placed>(kExperts, Placed{{{0, 0, 1}, {1, 1, kGranules - 1}}}));
   OnEach(kRanks, [&](uint32_t r) {

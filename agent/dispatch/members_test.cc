@@ -43,7 +43,7 @@ Layout DrawnLayout(uint32_t ranks, std::mt19937& draw) {
 // 1,000 steps, nightly 100,000: members join, leave, and die at any place of a step; those that
 // stay keep their links. Complete steps are exact; for a broken one the missing contributions are
 // reported.
-TEST(Members, ComeAndGoForAThousandSteps) {
+TEST(Members, JoinLeaveAndDieForThousandSteps) {
   const char* tier = std::getenv("TIER");
   const bool night = tier != nullptr && std::string_view(tier) == "nightly";
   const int steps = night ? 100'000 : 1'000;
@@ -132,7 +132,7 @@ TEST(Members, ComeAndGoForAThousandSteps) {
   EXPECT_GT(lacked, died / 2) << "a death that costs nobody anything";
 }
 
-TEST(Members, ThoseThatStayKeepTheirLinksAndWhatWasOpenIsOver) {
+TEST(Members, KeepLinksButDropOpenPairsAtNextEpoch) {
   SocketFolder folder;
   const BufferOptions options{.format = SoakFormat(), .geometry = {}, .exchange = {}};
   std::vector<std::unique_ptr<Buffer>> world;
@@ -175,7 +175,7 @@ TEST(Members, ThoseThatStayKeepTheirLinksAndWhatWasOpenIsOver) {
   });
 }
 
-TEST(Members, OfAnotherPodOrFormatAreNotLetIn) {
+TEST(Members, AreRejectedWhenPodOrFormatDiffers) {
   const net::testing::TestCa ca;
   SocketFolder folder;
   const BufferOptions options{.format = SoakFormat(), .geometry = {}, .exchange = {}};

@@ -25,7 +25,7 @@ double ByTheTable(uint8_t value) {
   return value & 0x80 ? -magnitude : magnitude;
 }
 
-TEST(Fp8, EveryNumberIsWhatTheFormatSaysAndComesBack) {
+TEST(Fp8, DecodesAndReencodesEveryCode) {
   for (int v = 0; v < 256; ++v) {
     const auto value = static_cast<uint8_t>(v);
     if ((v & 0x7f) == 0x7f) {
@@ -37,7 +37,7 @@ TEST(Fp8, EveryNumberIsWhatTheFormatSaysAndComesBack) {
   }
 }
 
-TEST(Fp8, RoundsToTheNearestAndTiesToEven) {
+TEST(Fp8, RoundsToNearestEven) {
   // Between any two neighbours: below, at and above the middle.
   for (uint8_t v = 0; v < 0x7e; ++v) {
     const float low = OfFp8(v), high = OfFp8(static_cast<uint8_t>(v + 1)),
@@ -54,7 +54,7 @@ TEST(Fp8, RoundsToTheNearestAndTiesToEven) {
   EXPECT_EQ(kernels::ToFp8(Bits(1e-30f)), 0);
 }
 
-TEST(Numbers, ARowOfFp8IsWithinASixteenthOfItsNumbers) {
+TEST(Numbers, QuantizesFp8RowWithinOneSixteenth) {
   std::mt19937 draw(1);
   std::normal_distribution<float> normal;
   for (const uint32_t hidden : {1u, 127u, 128u, 129u, 1000u, 7168u}) {
@@ -76,7 +76,7 @@ TEST(Numbers, ARowOfFp8IsWithinASixteenthOfItsNumbers) {
   }
 }
 
-TEST(Numbers, ABlockOfZerosOrOfNearlyNothingIsZeros) {
+TEST(Numbers, QuantizesZeroOrTinyBlockToZeros) {
   for (const float value : {0.0f, 1e-40f}) {
     const std::vector<float> row(128, value);
     std::vector<uint8_t> quantised(RowBytes(Element::kFp8, 128));
@@ -87,7 +87,7 @@ TEST(Numbers, ABlockOfZerosOrOfNearlyNothingIsZeros) {
   }
 }
 
-TEST(Numbers, Bf16RoundsToTheNearestAndTiesToEven) {
+TEST(Numbers, RoundsBf16ToNearestEven) {
   const std::vector<float> row{
       1.0f,         1.00390625f, 1.01171875f, -3.14159f, std::numeric_limits<float>::infinity(),
       std::nanf("")};
@@ -163,7 +163,7 @@ TEST(Numbers, EveryInstructionSetHasTheSameBits) {
 #endif
 }
 
-TEST(Numbers, FixedSumsSayWhatHasNoPlace) {
+TEST(Numbers, ReportsFixedPointOverflow) {
   const float big = 1 << 18, small = 1;
   int64_t out = 0;
   const Weighted much{&big, 1}, little{&small, 0.5f};
@@ -178,7 +178,7 @@ TEST(Numbers, FixedSumsSayWhatHasNoPlace) {
 }
 
 // Computed number by number, without optimization.
-TEST(Numbers, RowsAddUpInTheirOrder) {
+TEST(Numbers, SumsRowsInOrder) {
   std::mt19937 draw(5);
   std::normal_distribution<float> normal;
   for (const uint32_t hidden : {1u, 63u, 64u, 200u}) {
@@ -223,7 +223,7 @@ TEST(Numbers, RowsAddUpInTheirOrder) {
   }
 }
 
-TEST(Numbers, ARowIsCopiedPastTheCachesByteForByte) {
+TEST(Numbers, CopiesRowPastCachesByteForByte) {
   std::vector<uint8_t> from(1003), to(2048, 0);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 7);
   for (size_t at = 0; at < 33; ++at) {

@@ -100,7 +100,7 @@ Layout SlicedCopies(uint32_t ranks, uint32_t experts, std::mt19937& draw) {
   return layout;
 }
 
-TEST(Choices, OfSourcesWithEquallyManyRowsAreEvenWhoeverIsLeft) {
+TEST(Choices, SpreadEqualSourcesEvenlyWhenRanksAreMasked) {
   std::mt19937 draw(11);
   uint64_t kept = 0, masked = 0, homeless = 0;
   for (int round = 0; round < 300; ++round) {
@@ -164,7 +164,7 @@ TEST(Choices, OfSourcesWithEquallyManyRowsAreEvenWhoeverIsLeft) {
 // With different row counts of sources, a replica gets the rows of its rank, and its share of the
 // rows of ranks without a replica. So it differs from an even share by at most the rows of its
 // rank.
-TEST(Choices, OfUnlikeSourcesDifferByWhatTheirRanksBring) {
+TEST(Choices, DifferByAtMostOwnRowsForUnequalSources) {
   std::mt19937 draw(12);
   bool uneven = false;
   for (int round = 0; round < 100; ++round) {
@@ -201,7 +201,7 @@ TEST(Choices, OfUnlikeSourcesDifferByWhatTheirRanksBring) {
 
 // Bytes saved on the wire, compared with the same plan with all rows in turn: DeepSeek-V3's rows,
 // top 8 of 256, 288 slots. The most requested experts have replicas.
-TEST(Choices, LocalCopiesSpareTheWire) {
+TEST(Choices, SaveTrafficWithLocalReplicas) {
   constexpr uint32_t kExperts = 256, kRedundant = 32, kTopK = 8, kTokens = 512;
   const Format format{.hidden = 7168, .top_k = kTopK, .experts = kExperts};
   std::mt19937 draw(13);

@@ -10,7 +10,7 @@ namespace {
 using testing::Layout;
 using testing::Placed;
 
-TEST(Routes, NameEveryAlternativeWithItsRanksAndTheOwnPiecesOfIt) {
+TEST(Routes, ListEveryReplicaWithItsRanksAndOwnPieces) {
   // Expert 0: whole on rank 1, and cut over 0 and 2. Expert 1: two pieces on rank 2, one on 0.
   Layout layout(3, 2);
   layout.AddLayer({{{{1, 0, 4}}, {{0, 0, 1}, {2, 1, 3}}}, {{{2, 0, 1}, {0, 1, 2}, {2, 3, 1}}}});
@@ -35,7 +35,7 @@ TEST(Routes, NameEveryAlternativeWithItsRanksAndTheOwnPiecesOfIt) {
   EXPECT_EQ(layer.PiecesOf(2)[1].granule_start, 3u);
 }
 
-TEST(Routes, LayersHaveNumbersOfTheirOwn) {
+TEST(Routes, NumberReplicasPerLayer) {
   Layout layout(2, 2);
   layout.AddLayer({{{{0, 0, 2}}}, {{{1, 0, 2}}}});
   layout.AddDenseLayer();
@@ -49,7 +49,7 @@ TEST(Routes, LayersHaveNumbersOfTheirOwn) {
   EXPECT_EQ(routes->Layer(1).pieces[0].choice, 1u);
 }
 
-TEST(Routes, OwnIsOfEachChoiceOfEquallyManyRanksThatItAloneNeeds) {
+TEST(Routes, AssignEquallyManyExclusiveOwnersToEachReplica) {
   // The choice of each rank for its own rows, for one expert.
   const auto own = [](uint32_t ranks, Placed placed) {
     Layout layout(ranks, 1);
@@ -73,7 +73,7 @@ TEST(Routes, OwnIsOfEachChoiceOfEquallyManyRanksThatItAloneNeeds) {
       << "two lie on one rank";
 }
 
-TEST(Routes, ALayoutThatLacksAnExpertIsRefusedByName) {
+TEST(Routes, RejectLayoutWithMissingExpert) {
   const auto told = [](std::vector<Placed> experts) {
     Layout layout(2, static_cast<uint32_t>(experts.size()));
     layout.AddLayer(std::move(experts));

@@ -17,7 +17,7 @@ Format Small() {
           .most_tokens = 100};
 }
 
-TEST(Slots, AMessageIsCutToAnyRoomAndEachPartFollowsTheOneBefore) {
+TEST(Slots, CutMessageToAnyRoomInConsecutiveParts) {
   for (const Lane lane : {Lane::kDispatch, Lane::kCombine}) {
     const Format format = Small();
     for (const uint32_t total : {0u, 1u, 2u, 17u, 100u}) {
@@ -46,7 +46,7 @@ TEST(Slots, AMessageIsCutToAnyRoomAndEachPartFollowsTheOneBefore) {
   }
 }
 
-TEST(Slots, WhatDoesNotFollowIsRefusedByName) {
+TEST(Slots, RejectSlotOutOfSequence) {
   const Format format = Small();
   const auto head = [&](uint32_t total, uint32_t metas, uint32_t rows) {
     SlotHead h;
@@ -81,7 +81,7 @@ TEST(Slots, WhatDoesNotFollowIsRefusedByName) {
   EXPECT_EQ(HeadOf(std::vector<uint8_t>(63, 1)).status().message(), "a slot of 63 bytes");
 }
 
-TEST(Formats, WhatIsNoneIsRefusedByName) {
+TEST(Formats, RejectInvalidFormat) {
   const auto why = [](auto change) {
     Format format = Small();
     change(format);
@@ -98,7 +98,7 @@ TEST(Formats, WhatIsNoneIsRefusedByName) {
             "format of rows: sums are FP8: F32, BF16 or fixed point");
 }
 
-TEST(Formats, RowsOfFp8AreHalfOfThoseOfBf16AndALittle) {
+TEST(Formats, UseAboutHalfTheBytesOfBf16ForFp8) {
   Format format{.hidden = 7168, .top_k = 8, .experts = 256};
   const double bf16 = static_cast<double>(WholeSlot(format, Lane::kDispatch, 4096));
   format.wire = Element::kFp8;

@@ -89,7 +89,7 @@ class FileLimit {
   rlimit before_{};
 };
 
-TEST(Frame, AnyCutOfTheStreamGivesTheSameMessages) {
+TEST(Frame, DecodesStreamSplitAtAnyByte) {
   std::mt19937 random(5);
   std::string stream;
   for (int i = 0; i < 50; ++i) stream += Framed(Abort(std::string(random() % 300, 'r')));
@@ -111,7 +111,7 @@ TEST(Frame, AnyCutOfTheStreamGivesTheSameMessages) {
   }
 }
 
-TEST(Frame, GarbageIsRefusedAndStaysRefused) {
+TEST(Frame, RejectsInvalidBytesPermanently) {
   const std::string huge("\xff\xff\xff\x7f", 4);
   const std::string empty_body("\0\0\0\0", 4);
   const std::string not_proto = std::string("\x03\0\0\0", 4) + "\xff\xff\xff";
@@ -127,7 +127,7 @@ TEST(Frame, GarbageIsRefusedAndStaysRefused) {
   }
 }
 
-TEST(Frame, AnEnginesTextThatIsNoUtf8EndsNoSession) {
+TEST(Frame, ReplacesInvalidUtf8AndKeepsConnection) {
   Ends ends;
   v1::EngineMessage answer;
   answer.mutable_prepared()->set_message("no room for \xff");
@@ -139,7 +139,7 @@ TEST(Frame, AnEnginesTextThatIsNoUtf8EndsNoSession) {
   EXPECT_EQ(ends.b->Receive(kHangMs)->value().message.abort().reason(), "later");
 }
 
-TEST(Frame, DescriptorsComeWithTheirMessage) {
+TEST(Frame, DeliversDescriptorsWithTheirMessage) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   FrameChannel a{UniqueFd(ends[0]), kHang}, b{UniqueFd(ends[1]), kHang};
@@ -166,7 +166,7 @@ TEST(Frame, DescriptorsComeWithTheirMessage) {
   EXPECT_EQ(b.Receive(kHangMs).status().code(), Code::kUnavailable);
 }
 
-TEST(Frame, ALengthUpToTheLimitIsWaitedForAndNoneAbove) {
+TEST(Frame, AcceptsLengthAtLimitAndRejectsLonger) {
   for (const uint32_t over : {0, 1}) {
     const uint32_t length = kMaxFrameBytes + over;
     FrameDecoder decoder;
@@ -175,7 +175,7 @@ TEST(Frame, ALengthUpToTheLimitIsWaitedForAndNoneAbove) {
   }
 }
 
-TEST(Frame, DescriptorsThatNoMessageClaimsAreRefusedAndClosed) {
+TEST(Frame, RejectsAndClosesUnclaimedDescriptors) {
   FrameDecoder decoder;
   for (size_t i = 0; i < 2 * kMaxFrameFds; ++i) decoder.FeedFd(UniqueFd(dup(0)));
   EXPECT_TRUE(decoder.Next().ok()) << "of two messages whose bytes are still to come";
@@ -199,7 +199,7 @@ TEST(Frame, EachMessageGetsItsOwnDescriptorsInOrder) {
 }
 
 // Descriptors beyond the kernel's limit are sent ahead of the message, in their order.
-TEST(Frame, AsManyDescriptorsAsTheKernelTakesComeInOneMessage) {
+TEST(Frame, SplitsDescriptorsByKernelLimit) {
   Ends ends;
   const UniqueFd file = FileOf(4);
   for (const size_t count : {kMaxFrameFds, kMaxFrameFds + 1, 3 * kMaxFrameFds}) {
@@ -220,7 +220,7 @@ TEST(Frame, AsManyDescriptorsAsTheKernelTakesComeInOneMessage) {
 
 // A socket with this option adds the sender's identity to each message, as control data next to the
 // descriptors.
-TEST(Frame, OtherControlDataIsNoDescriptor) {
+TEST(Frame, IgnoresOtherControlData) {
   Ends ends;
   const int on = 1;
   ASSERT_EQ(setsockopt(ends.b->fd(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on), 0);
@@ -234,7 +234,7 @@ TEST(Frame, OtherControlDataIsNoDescriptor) {
   }
 }
 
-TEST(Frame, DescriptorsThatWereCutOffBreakTheStream) {
+TEST(Frame, ReportsErrorWhenDescriptorsLost) {
   Ends ends;
   const UniqueFd file = FileOf(4);
   ASSERT_TRUE(ends.a->Send(Abort("x"), Passed({file.get()})).ok());
@@ -247,7 +247,7 @@ TEST(Frame, DescriptorsThatWereCutOffBreakTheStream) {
   EXPECT_THAT(frame.status().message(), HasSubstr("descriptors were lost"));
 }
 
-TEST(Frame, ASocketThatCannotBePolledIsAnError) {
+TEST(Frame, ReportsErrorWhenPollFails) {
   Ends ends;
   // UBSan inspects a type at its first use through a pipe, for which the limit below leaves no
   // descriptor.
@@ -260,7 +260,7 @@ TEST(Frame, ASocketThatCannotBePolledIsAnError) {
   EXPECT_THAT(frame.status().message(), HasSubstr("poll"));
 }
 
-TEST(Frame, WhoIsGoneIsToldAtOnceBothToSenderAndReceiver) {
+TEST(Frame, ReportsClosedPeerToSenderAndReceiver) {
   {
     Ends ends;
     ends.b.reset();
@@ -278,7 +278,7 @@ TEST(Frame, WhoIsGoneIsToldAtOnceBothToSenderAndReceiver) {
   EXPECT_THAT(frame.status().message(), HasSubstr("receive: Connection reset"));
 }
 
-TEST(Frame, WhoSaysNoMoreStillHears) {
+TEST(Frame, ReceivesAfterEndSending) {
   Ends ends;
   ends.a->EndSending();
   EXPECT_EQ(ends.b->Receive(kHangMs).status().code(), Code::kUnavailable);
@@ -288,7 +288,7 @@ TEST(Frame, WhoSaysNoMoreStillHears) {
   EXPECT_EQ((*frame)->message.abort().reason(), "last");
 }
 
-TEST(Frame, ASendThatNobodyTakesEndsTheStreamInItsTimeWithoutAProcessor) {
+TEST(Frame, EndsStreamAtSendTimeoutWithoutBusyWait) {
   FakeTime time;
   Ends ends(300ms, time);
   const Status sent = ends.a->Send(OfBytes(4 << 20));
@@ -300,7 +300,7 @@ TEST(Frame, ASendThatNobodyTakesEndsTheStreamInItsTimeWithoutAProcessor) {
   EXPECT_EQ(ends.b->Receive(kHangMs).status().code(), Code::kUnavailable);
 }
 
-TEST(Frame, AMessageThatTricklesInDoesNotMakeTheWaitLonger) {
+TEST(Frame, DoesNotExtendTimeoutWhenBytesArriveSlowly) {
   FakeTime time;
   Ends ends(kHang, time);
   const std::string bytes = Framed(OfBytes(1000));
@@ -317,7 +317,7 @@ TEST(Frame, AMessageThatTricklesInDoesNotMakeTheWaitLonger) {
   EXPECT_FALSE(frame->has_value());
 }
 
-TEST(Frame, WithoutALimitAReceiverWaitsAndASignalDoesNotEndIt) {
+TEST(Frame, WaitsWithoutTimeoutDespiteSignals) {
   struct sigaction quiet {};
   quiet.sa_handler = [](int) {};
   struct sigaction was {};
@@ -337,7 +337,7 @@ TEST(Frame, WithoutALimitAReceiverWaitsAndASignalDoesNotEndIt) {
 }
 
 // It is sent in many parts, of which only the first carries the descriptors.
-TEST(Frame, AMessageOfTheLimitPassesAndNoneAbove) {
+TEST(Frame, SendsMessageAtLimitAndRejectsLarger) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   FrameChannel a{UniqueFd(ends[0]), 600s}, b{UniqueFd(ends[1])};

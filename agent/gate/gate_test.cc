@@ -20,7 +20,7 @@ TEST(Gate, HashWordIsLittleEndian) {
   EXPECT_EQ(GateHashWord(std::string("\x01\x02\0\0\0\0\0\x80tail", 12)), 0x8000000000000201u);
 }
 
-TEST(Gate, WordIsTheEpochUntilArmedForThePreparedTarget) {
+TEST(Gate, VotesForActiveEpochUntilTargetArmed) {
   Both g;
   g.agent.SetEpoch(4);
   EXPECT_EQ(g.engine.Word(7, 5, kHash), (GateVote{4, 0}));
@@ -33,7 +33,7 @@ TEST(Gate, WordIsTheEpochUntilArmedForThePreparedTarget) {
   EXPECT_EQ(g.agent.state(), GateState::kLatched);
 }
 
-TEST(Gate, FlipsOnlyWhenAllWordsAreEqual) {
+TEST(Gate, FlipsOnlyWhenAllVotesEqual) {
   Both g;
   g.agent.SetEpoch(1);
   ASSERT_TRUE(g.agent.Arm(3, 2, kHash).ok());
@@ -53,7 +53,7 @@ TEST(Gate, FlipsOnlyWhenAllWordsAreEqual) {
   EXPECT_EQ(g.agent.state(), GateState::kLatched);
 }
 
-TEST(Gate, AFenceEndsAFlipThatWasNotRetired) {
+TEST(Gate, ResetsUnretiredFlipOnFence) {
   Both g;
   g.agent.SetEpoch(1);
   ASSERT_TRUE(g.agent.Arm(3, 2, kHash).ok());
@@ -64,14 +64,14 @@ TEST(Gate, AFenceEndsAFlipThatWasNotRetired) {
   EXPECT_TRUE(g.agent.Arm(4, 3, kHash).ok());
 }
 
-TEST(Gate, NoGoWithoutALatch) {
+TEST(Gate, DoesNotFlipWithoutLatch) {
   Both g;
   g.agent.SetEpoch(1);
   const GateVote word = g.engine.Word(3, 2, kHash);
   EXPECT_FALSE(g.engine.Decide(std::vector{word, word}, 2)) << "equal words of the same epoch";
 }
 
-TEST(Gate, WithdrawalIsRefusedWhileLatched) {
+TEST(Gate, RejectsWithdrawalWhileLatched) {
   Both g;
   ASSERT_TRUE(g.agent.Arm(3, 2, kHash).ok());
   g.engine.Word(3, 2, kHash);
@@ -86,7 +86,7 @@ TEST(Gate, WithdrawalIsRefusedWhileLatched) {
   EXPECT_EQ(g.agent.page()->declined.load(), 0u) << "the next attempt starts without a reason";
 }
 
-TEST(Gate, FlipWantsTheLatchAndStartsStepsAnew) {
+TEST(Gate, RequiresLatchForFlipAndResetsSteps) {
   Both g;
   g.agent.SetEpoch(1);
   g.agent.page()->steps = 9;
@@ -105,7 +105,7 @@ TEST(Gate, FlipWantsTheLatchAndStartsStepsAnew) {
 }
 
 // One of three properties of a target is wrong.
-TEST(Gate, NoWordForATargetThatIsNotWhollyThePreparedOne) {
+TEST(Gate, DoesNotVoteForMismatchedTarget) {
   Both g;
   g.agent.SetEpoch(4);
   ASSERT_TRUE(g.agent.Arm(7, 5, kHash).ok());
@@ -122,7 +122,7 @@ TEST(Gate, NoWordForATargetThatIsNotWhollyThePreparedOne) {
   EXPECT_TRUE(g.engine.latched());
 }
 
-TEST(Gate, AHashThatIsCutIsNotCompletedByTheOneBefore) {
+TEST(Gate, DoesNotCompleteShortHashFromPreviousAttempt) {
   Both g;
   ASSERT_TRUE(g.agent.Arm(1, 2, kHash).ok());
   ASSERT_EQ(g.agent.Withdraw(1), AgentGate::Withdrawal::kWithdrawn);
@@ -130,9 +130,9 @@ TEST(Gate, AHashThatIsCutIsNotCompletedByTheOneBefore) {
   EXPECT_EQ(g.engine.Word(2, 2, kHash), (GateVote{0, 0}));
 }
 
-TEST(Gate, HashWordOfAShortHashHasZeros) { EXPECT_EQ(GateHashWord("\x01\x02"), 0x201u); }
+TEST(Gate, PadsHashWordOfShortHashWithZeros) { EXPECT_EQ(GateHashWord("\x01\x02"), 0x201u); }
 
-TEST(Gate, ALongReasonIsCutAndAShorterOneReplacesIt) {
+TEST(Gate, TruncatesLongDeclineReasonAndReplacesIt) {
   Both g;
   ASSERT_TRUE(g.agent.Arm(3, 2, kHash).ok());
   g.engine.Word(3, 2, kHash);
@@ -152,7 +152,7 @@ TEST(Gate, ALongReasonIsCutAndAShorterOneReplacesIt) {
   EXPECT_STREQ(g.agent.page()->decline_reason, "");
 }
 
-TEST(Gate, WhatIsForgottenOfTheLoadIsTheLoad) {
+TEST(Gate, ForgetLoadClearsOnlyLoadFields) {
   Both g;
   GatePage* page = g.agent.page();
   for (auto* figure : {&page->kv_pages, &page->kv_free_pages, &page->kv_reserved_tokens,
@@ -170,7 +170,7 @@ TEST(Gate, WhatIsForgottenOfTheLoadIsTheLoad) {
   EXPECT_EQ(page->steps.load(), 0u) << "of the epoch before";
 }
 
-TEST(Gate, UnreachableRanksAreThoseNamedWithinTheLayoutAndThePage) {
+TEST(Gate, ReportsUnreachableRanksWithinLayoutAndPage) {
   Both g;
   g.agent.page()->turns = ~uint64_t{0};  // the next field of the page
   g.engine.SetUnreachable(std::vector<uint32_t>{0, 63, 64, 8191, 8192, 9000});
@@ -189,7 +189,7 @@ TEST(Gate, UnreachableRanksAreThoseNamedWithinTheLayoutAndThePage) {
   EXPECT_TRUE(g.agent.Unreachable(5000).empty());
 }
 
-TEST(Gate, ForWhomItStoppedIsToldInTheContractsWordsAlone) {
+TEST(Gate, ReportsOnlyValidMissedRanks) {
   Both g;
   GatePage* page = g.agent.page();
   const std::vector<GateMissed> told{{1, 2, 3, 57}, {8191, 6, 5, 0}, {2, 1, 1, 0}};
@@ -212,7 +212,7 @@ TEST(Gate, ForWhomItStoppedIsToldInTheContractsWordsAlone) {
   EXPECT_TRUE(g.agent.Missed(8192).empty());
 }
 
-TEST(Gate, OnlyAPageOfThisVersionAndModelIsTakenOver) {
+TEST(Gate, AcceptsOnlyPageOfSameVersionAndModel) {
   Both g;
   GatePage* page = g.agent.page();
   EXPECT_TRUE(AgentGate::Check(page, 2, 3).ok());
@@ -224,7 +224,7 @@ TEST(Gate, OnlyAPageOfThisVersionAndModelIsTakenOver) {
 
 // The race that matters: the agent withdraws while the engine votes. Either may win, but both must
 // agree: no vote is given for a withdrawn attempt.
-TEST(Gate, AbortAgainstWordRace) {
+TEST(Gate, AgreesOnOutcomeWhenWithdrawalRacesVote) {
   Both g;
   int withdrawn = 0;
   int flipped = 0;
@@ -252,7 +252,7 @@ TEST(Gate, AbortAgainstWordRace) {
   EXPECT_EQ(withdrawn + flipped, 3000);
 }
 
-TEST(GateTest, WhoStopsTakesItsWordBackOrKeepsIt) {
+TEST(GateTest, WithdrawsOrKeepsVoteWhenStopped) {
   for (const bool keep : {false, true}) {
     std::vector<std::byte> memory(GatePageBytes(1, 1));
     AgentGate agent(reinterpret_cast<GatePage*>(memory.data()), 1, 1);
@@ -275,7 +275,7 @@ TEST(GateTest, WhoStopsTakesItsWordBackOrKeepsIt) {
   }
 }
 
-TEST(GateTest, ANewAgentTakesThePageOverAndEndsWhatWasBegun) {
+TEST(GateTest, TakesOverPageAndAbortsAttemptInProgress) {
   std::vector<std::byte> memory(GatePageBytes(2, 3));
   auto* page = reinterpret_cast<GatePage*>(memory.data());
   AgentGate before(page, 2, 3);

@@ -41,7 +41,7 @@ TEST(GateRules, EveryEventInEveryState) {
 }
 
 // Every list of at most three votes, of three different ones, for every size of the world.
-TEST(GateRules, AGoIsALatchAndTheWordsOfAllMembersEqualToIt) {
+TEST(GateRules, RequiresLatchAndEqualVotesOfAllMembers) {
   const GateVote mine{5, 77};
   const std::vector<GateVote> kinds = {mine, {4, 0}, {5, 78}};
   size_t goes = 0;
@@ -64,12 +64,12 @@ TEST(GateRules, AGoIsALatchAndTheWordsOfAllMembersEqualToIt) {
   EXPECT_GT(goes, 0u);
 }
 
-TEST(GateRules, WhoSaidThatItsKvIsThereKeepsItsWord) {
+TEST(GateRules, KeepsVoteWhenKvConfirmed) {
   EXPECT_TRUE(GateKeepsWord(true));
   EXPECT_FALSE(GateKeepsWord(false));
 }
 
-TEST(GatePage, StateWordHasAttemptAndState) {
+TEST(GatePage, PacksAttemptAndState) {
   const uint64_t attempt = (uint64_t{1} << 60) + 5;
   for (const auto state :
        {GateState::kIdle, GateState::kArmed, GateState::kLatched, GateState::kFlipped}) {
@@ -78,7 +78,7 @@ TEST(GatePage, StateWordHasAttemptAndState) {
   }
 }
 
-TEST(GatePage, BothCountersOfEveryExpertLieInItAfterTheRest) {
+TEST(GatePage, PlacesExpertCountersAfterHeader) {
   constexpr uint32_t kLayers = 2, kExperts = 3;
   std::vector<uint64_t> memory(GatePageBytes(kLayers, kExperts) / 8);
   auto* page = reinterpret_cast<GatePage*>(memory.data());

@@ -34,7 +34,7 @@ void Refuses(const std::vector<Damage>& damages, const Input& good, const Whole&
   }
 }
 
-TEST(KvCover, EachWrongThingIsNamed) {
+TEST(KvCover, NamesEachDamage) {
   const std::vector<Damage> damages = {
       {"2 requests and 2 next blocks, not 3 and 2",
        [](Input&, Whole& w) { w.plan.requests.pop_back(); }},
@@ -120,7 +120,7 @@ TEST(KvCover, EachWrongThingIsNamed) {
 }
 
 // Each rank proves the homes of all and its own part: either check detects wrong homes.
-TEST(KvCover, HomesAreProvenWithAndWithoutAPart) {
+TEST(KvCover, ProvesHomesWithAndWithoutPart) {
   Input in = testing::SmallWorld();
   Whole wrong = testing::SmallPlan();
   EXPECT_TRUE(CheckHomes(in, wrong.plan).ok());
@@ -134,7 +134,7 @@ TEST(KvCover, HomesAreProvenWithAndWithoutAPart) {
               HasSubstr("is not below next_block"));
 }
 
-TEST(KvCover, WhatIsAtALimitIsRight) {
+TEST(KvCover, AcceptsPlanAtLimits) {
   Input in = testing::SmallWorld();
   for (RankState& rank : in.ranks) rank.total_pages = 4;  // including the reservation of "a"
   in.ranks[0].free_pages = 1;
@@ -143,7 +143,7 @@ TEST(KvCover, WhatIsAtALimitIsRight) {
 }
 
 // Rank 2 joins, and takes over only request "a"; ranks 0 and 1 have no more requests.
-TEST(KvCover, AJoinerHasPagesOfItsOwnAndNothingElse) {
+TEST(KvCover, RejectsKeptOrFreedPagesOfJoiner) {
   Input in = testing::SmallWorld();
   in.requests.resize(1);
   in.new_ranks = 3;

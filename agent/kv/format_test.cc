@@ -150,7 +150,7 @@ std::vector<PageCopy> RandomCopies(Rng& rng, const std::vector<Format>& sources,
   return out;
 }
 
-TEST(KvFormat, MovesAreTheRowsOfRandomFormats) {
+TEST(KvFormat, MovesExactRowsOfRandomFormats) {
   for (uint32_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
@@ -221,7 +221,7 @@ std::vector<PageCopy> Block(const Format& f, uint32_t from, uint32_t to, uint32_
   return out;
 }
 
-TEST(KvFormat, WhatLiesSideBySideIsOneRun) {
+TEST(KvFormat, MergesAdjacentRanges) {
   const Format f = ByPosition(3, 10, 8);
   ASSERT_TRUE(CheckFormat(f, uint64_t{3} * 10 * 8 * 16 * 2 * 128).ok());
   // A block is one run per layer of K and of V, whether full or partly filled.
@@ -253,7 +253,7 @@ TEST(KvFormat, WhatLiesSideBySideIsOneRun) {
 }
 
 // K of all layers, then V of all: still from the start to the end of the source.
-TEST(KvFormat, RunsAreToldInTheOrderOfTheSource) {
+TEST(KvFormat, OrdersMovesBySource) {
   Format f = ByPosition(3, 10, 8);
   f.layer_stride = 10 * f.block_stride;
   f.value_offset = 3 * f.layer_stride;
@@ -264,7 +264,7 @@ TEST(KvFormat, RunsAreToldInTheOrderOfTheSource) {
 }
 
 // More copies than are folded together; in falling order none are adjacent.
-TEST(KvFormat, ManyCopiesAreOneRunAllTheSame) {
+TEST(KvFormat, MergesManyAdjacentCopies) {
   const uint32_t pages = 10000;
   const Format f = PoolOf({1, 1, 16, 64}, Element::kF32, 2 * pages);
   std::vector<PageCopy> up, down;
@@ -280,7 +280,7 @@ TEST(KvFormat, ManyCopiesAreOneRunAllTheSame) {
   }
 }
 
-TEST(KvFormat, LatentsAndWholePages) {
+TEST(KvFormat, MovesLatentsAndWholePages) {
   Format latent;  // [layer][block][position][width]
   latent.layers = 2;
   latent.blocks = 6;
@@ -338,7 +338,7 @@ TEST(KvFormat, PoolPagesOfLatentsHoldOneRowForEachPosition) {
   EXPECT_EQ(Told({f}, f, {{0, 3, 1, 5, 1, 2, 4}}), (Moves{{0, 432, 720, 288}}));
 }
 
-TEST(KvFormat, ALongRunIsToldInParts) {
+TEST(KvFormat, SplitsLongRange) {
   Format f = PoolOf({1, 1, 1 << 10, 1 << 11}, Element::kFp8E4m3, 3000);
   ASSERT_TRUE(CheckFormat(f, uint64_t{3000} << 21).ok());
   const auto moves = Told({f}, f, {{0, 0, 1, 1500, 1, 1500, 1 << 10}});
@@ -352,7 +352,7 @@ TEST(KvFormat, ALongRunIsToldInParts) {
   EXPECT_EQ(at, uint64_t{1500} << 21);
 }
 
-TEST(KvFormat, WhatIsWrongIsNamed) {
+TEST(KvFormat, NamesEachInvalidField) {
   const Format good = ByPosition(3, 10, 8);
   const uint64_t region = 3 * good.layer_stride;
   ASSERT_TRUE(CheckFormat(good, region).ok());
@@ -391,7 +391,7 @@ TEST(KvFormat, WhatIsWrongIsNamed) {
   }
 }
 
-TEST(KvFormat, CopiesBeyondTheFormatsAreRefused) {
+TEST(KvFormat, RejectsCopiesBeyondFormats) {
   const Format f = ByPosition(3, 10, 8);
   const PageCopy good = {0, 8, 80, 16, 80, 3, 16};
   Format other = f;

@@ -84,7 +84,7 @@ Pages PagesOf(const RankPlan& part, uint32_t rank, const std::vector<bool>& laye
   return out;
 }
 
-TEST(KvOnlyChanged, ThePlanIsThatOfTheWholeManifestWhereAllStay) {
+TEST(KvOnlyChanged, MatchesWholeManifestPlanWhenAllRequestsStay) {
   uint32_t same = 0, moved = 0;
   for (uint32_t seed = 0; seed < 800; ++seed) {
     Rng rng(seed);
@@ -117,7 +117,7 @@ TEST(KvOnlyChanged, ThePlanIsThatOfTheWholeManifestWhereAllStay) {
   EXPECT_GT(moved, 50u);
 }
 
-TEST(KvOnlyChanged, WhatContradictsItIsRefused) {
+TEST(KvOnlyChanged, RejectsContradictingManifest) {
   Rng rng(1);
   Input in = SameRanks(rng);
   while (in.ranks.size() < 2 || LayersThatChange(in.old_groups, in.new_groups)[0]) {
@@ -132,7 +132,7 @@ TEST(KvOnlyChanged, WhatContradictsItIsRefused) {
 }
 
 // A plan from the whole manifest that moves a request is invalid for one that lists too little.
-TEST(KvOnlyChanged, TheProofRefusesARequestThatMoves) {
+TEST(KvOnlyChanged, FailsProofWhenRequestMoves) {
   uint32_t refused = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     Rng rng(seed);

@@ -56,7 +56,7 @@ TEST(KvPlan, RandomWorldsAreCovered) {
   }
 }
 
-TEST(KvPlan, TightMemoryIsCoveredOrRefusedWithNumbers) {
+TEST(KvPlan, CoversOrRejectsWorldsWithTightMemory) {
   uint32_t fits = 0, refused = 0;
   for (uint32_t seed = 0; seed < 600; ++seed) {
     Rng rng(seed);
@@ -207,7 +207,7 @@ TEST(KvPlan, EveryDamageFailsTheCoverCheck) {
 }
 
 // A plan that the real check accepts is correct page by page, after any number of damages.
-TEST(KvPlan, NothingWrongPassesTheCoverCheck) {
+TEST(KvPlan, CoverCheckAcceptsOnlyCorrectPlans) {
   std::vector<const Damage*> damages;
   for (const auto& [name, damage] : Damages()) damages.push_back(&damage);
   for (uint32_t seed = 0; seed < 600; ++seed) {
@@ -288,7 +288,7 @@ TEST(KvPlan, SharedPrefixIsCopiedOncePerNewOwner) {
   EXPECT_NE(plan->plan.requests[0].blocks[2], plan->plan.requests[1].blocks[2]);
 }
 
-TEST(KvPlan, ReplicasShareTheSending) {
+TEST(KvPlan, SplitsFetchesAcrossReplicas) {
   Input in;
   in.shape = {4, 1, 4, 64};  // one KV head: every rank of a group holds it
   in.old_groups = {Cut({0, 1}, 2, 4)};
@@ -311,7 +311,7 @@ TEST(KvPlan, ReplicasShareTheSending) {
   EXPECT_EQ(by_source[1], 2);
 }
 
-TEST(KvPlan, DisplacedRequestsGoLongestFirstToTheLeastLoaded) {
+TEST(KvPlan, PlacesDisplacedRequestsLongestFirstOnLeastLoaded) {
   Input in;
   in.shape = {2, 1, 4, 64};
   in.old_groups = {Cut({0, 1, 2}, 1, 2)};
@@ -334,7 +334,7 @@ TEST(KvPlan, DisplacedRequestsGoLongestFirstToTheLeastLoaded) {
   EXPECT_TRUE(plan->plan.requests[3].blocks.empty());
 }
 
-TEST(KvPlan, RefusesAContradictingManifest) {
+TEST(KvPlan, RejectsContradictingManifest) {
   Rng rng(3);
   Input good = TwoRanks(1, 2);
   good.requests = {{"a", 0, 6, 8, {7, 9}}, {"b", 1, 3, 8, {7}}};
@@ -375,7 +375,7 @@ TEST(KvPlan, RefusesAContradictingManifest) {
   }
 }
 
-TEST(KvPlan, WhatFitsToTheLastPageFitsAndNothingBeyond) {
+TEST(KvPlan, FitsUpToLastPageOnly) {
   Input in = TwoRanks(1, 1);
   in.requests = {{"a", 0, 8, 16, {1, 2}}};
   Rng rng(1);
@@ -398,7 +398,7 @@ TEST(KvPlan, WhatFitsToTheLastPageFitsAndNothingBeyond) {
 }
 
 // A 32-bit sum would wrap, and the request would appear to need no room.
-TEST(KvPlan, NumbersAtTheEndOfTheirRangeDoNotWrap) {
+TEST(KvPlan, DoesNotWrapAtIntegerLimits) {
   Rng rng(3);
   Input good = TwoRanks(1, 2);
   good.requests = {{"a", 0, 6, 8, {7, 9}}};

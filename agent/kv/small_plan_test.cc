@@ -26,7 +26,7 @@ std::vector<uint32_t> Homes(const Whole& whole) {
   return out;
 }
 
-TEST(KvSmallPlan, EveryPageIsKeptPulledOrFreedAsWrittenDown) {
+TEST(KvSmallPlan, MatchesHandWrittenPlan) {
   const Whole want = testing::SmallPlan(), all = Make(testing::SmallWorld());
   ASSERT_EQ(all.parts.size(), 2u);
   for (size_t r = 0; r < 2; ++r) {
@@ -43,7 +43,7 @@ TEST(KvSmallPlan, EveryPageIsKeptPulledOrFreedAsWrittenDown) {
   EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 1, 0}));
 }
 
-TEST(KvSmallPlan, HeadsOfAPosition) {
+TEST(KvSmallPlan, ReturnsKvHeadsByGroupPosition) {
   const Shape shape{12, 4, 4, 64};  // three query heads read one KV head
   const Group group{{0, 1, 2, 3}, {0, 4, 6, 6, 12}};
   using Heads = std::pair<uint32_t, uint32_t>;
@@ -62,7 +62,7 @@ Input Three() {
   return in;
 }
 
-TEST(KvSmallPlan, ARequestWhoseHomeHasNoRoomGoesElsewhereAndTheOthersStay) {
+TEST(KvSmallPlan, MovesOnlyRequestWithoutRoomAtHome) {
   Input in = Three();
   // "a" may grow to 3 blocks of 2 pages; rank 0 has room for 2.
   in.ranks[0] = {5, 0, in.ranks[0].strips};
@@ -82,7 +82,7 @@ TEST(KvSmallPlan, ARequestWhoseHomeHasNoRoomGoesElsewhereAndTheOthersStay) {
   EXPECT_EQ(all.plan.next_block, (std::vector<uint32_t>{8, 8, 2}));
 }
 
-TEST(KvSmallPlan, NumbersOfBlocksThatStayAreNotGivenAgain) {
+TEST(KvSmallPlan, DoesNotReuseNumbersOfStayingBlocks) {
   Input in = testing::SmallWorld();
   // Rank 1 leaves, and its request moves to rank 0, where 0 and 2 are taken.
   in.new_of_old = {0, -1};
@@ -118,7 +118,7 @@ Input TwoHomesOfOneBlock() {
   return in;
 }
 
-TEST(KvSmallPlan, ABlockThatTwoHomesNeedIsKeptByOneAndCopiedForTheOther) {
+TEST(KvSmallPlan, KeepsSharedBlockAtOneHomeAndCopiesItForOther) {
   const Whole all = Make(TwoHomesOfOneBlock());
   EXPECT_EQ(Homes(all), (std::vector<uint32_t>{1, 0, 0}));
   EXPECT_EQ(all.parts[0].kept,
@@ -154,7 +154,7 @@ Input TwoHomesOfOneGroup() {
   return in;
 }
 
-TEST(KvSmallPlan, PagesThatAnotherHomeKeepsAreNoRoomForACopy) {
+TEST(KvSmallPlan, DoesNotCountPagesKeptByAnotherHomeAsRoom) {
   const Whole all = Make(TwoHomesOfOneGroup());
   EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 1, 1}));
   EXPECT_EQ(all.plan.shared.size(), 1u);
@@ -168,7 +168,7 @@ TEST(KvSmallPlan, PagesThatAnotherHomeKeepsAreNoRoomForACopy) {
   }
 }
 
-TEST(KvSmallPlan, BlocksMayComeInAnyOrderAndARequestMayFillLessOfOne) {
+TEST(KvSmallPlan, AcceptsUnorderedAndPartlyFilledBlocks) {
   Input in = testing::SmallWorld();
   in.requests[0].blocks = {9, 7};
   in.requests[2] = {"c", 0, 2, 4, {9}};
@@ -180,7 +180,7 @@ TEST(KvSmallPlan, BlocksMayComeInAnyOrderAndARequestMayFillLessOfOne) {
 
 // In layer 1 each rank is alone after the flip, and in layer 0 the two exchange positions. Rank 0
 // has no pages that home 1 needs there, so home 1 takes none over, and home 0 keeps its pages.
-TEST(KvSmallPlan, WhoNeedsNothingOfABlockDoesNotTakeItOver) {
+TEST(KvSmallPlan, DoesNotHandOverBlockToHomeWithoutNeed) {
   Input in = TwoHomesOfOneBlock();
   in.old_groups.push_back(in.old_groups[0]);
   in.new_groups = {{{{1, 0}, {0, 2, 4}}}, {{{0}, {0, 4}}, {{1}, {0, 4}}}};
@@ -195,7 +195,7 @@ TEST(KvSmallPlan, WhoNeedsNothingOfABlockDoesNotTakeItOver) {
 
 // Arriving blocks get the lowest free numbers, the home's own blocks keep theirs: all are ordered
 // by number.
-TEST(KvSmallPlan, PagesAreMovedInTheOrderOfNewNumbers) {
+TEST(KvSmallPlan, MovesPagesInOrderOfNewNumbers) {
   Input in = testing::SmallWorld();
   in.old_groups[0].push_back({{2}, {0, 4}});
   in.new_of_old.push_back(-1);
@@ -210,7 +210,7 @@ TEST(KvSmallPlan, PagesAreMovedInTheOrderOfNewNumbers) {
 }
 
 // The only head is on all ranks of the old group, in either order.
-TEST(KvSmallPlan, ReplicasTakeTurnsFromTheLowestOn) {
+TEST(KvSmallPlan, AlternatesReplicasFromLowestRank) {
   const std::vector<std::vector<uint32_t>> orders = {{0, 1}, {1, 0}};
   for (const std::vector<uint32_t>& ranks : orders) {
     Input in;
@@ -233,7 +233,7 @@ TEST(KvSmallPlan, ReplicasTakeTurnsFromTheLowestOn) {
 }
 
 // Without layers every rank is in a group of each.
-TEST(KvSmallPlan, AWorldWithoutLayersHasNoPages) {
+TEST(KvSmallPlan, PlansNoPagesWithoutLayers) {
   Input in = Three();
   in.old_groups.clear();
   in.new_groups.clear();
@@ -246,7 +246,7 @@ TEST(KvSmallPlan, AWorldWithoutLayersHasNoPages) {
 
 // Rank 1 leaves. "b" goes to the rank with the smallest share of its pages in use, then with the
 // fewest blocks, then with the lowest number.
-TEST(KvSmallPlan, TheLeastLoadedHomeTakesWhoLostItsOwn) {
+TEST(KvSmallPlan, PlacesDisplacedRequestAtLeastLoadedHome) {
   Input in = Three();
   in.new_of_old = {0, -1};
   in.joined_pages = {0, 16, 16};
@@ -260,7 +260,7 @@ TEST(KvSmallPlan, TheLeastLoadedHomeTakesWhoLostItsOwn) {
   EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1, 0, 2, 2}));
 }
 
-TEST(KvSmallPlan, LongestFirstThenByName) {
+TEST(KvSmallPlan, PlacesLongestFirstThenByName) {
   Input in = Three();
   in.new_of_old = {-1, -1};
   in.new_ranks = 2;
@@ -274,7 +274,7 @@ TEST(KvSmallPlan, LongestFirstThenByName) {
 }
 
 // Idle requests are placed after all others, in the order of the input, at home or not.
-TEST(KvSmallPlan, IdleOnesComeLast) {
+TEST(KvSmallPlan, PlacesIdleRequestsLast) {
   Input in = Three();
   in.new_of_old = {-1, -1};
   in.new_ranks = 2;
@@ -317,7 +317,7 @@ Input AllAtOne() {
   return in;
 }
 
-TEST(KvSmallPlan, WhoLeavesTensorIsBalancedForNoByteMore) {
+TEST(KvSmallPlan, BalancesRequestsLeavingTensorWithoutExtraBytes) {
   const Input in = AllAtOne();
   const Whole all = Make(in);
   EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 1, 0, 1}));
@@ -327,7 +327,7 @@ TEST(KvSmallPlan, WhoLeavesTensorIsBalancedForNoByteMore) {
   EXPECT_EQ(all.parts[0].moved_bytes + all.parts[1].moved_bytes, 4u * 8 * 64);
 }
 
-TEST(KvSmallPlan, WhoWouldBringMoreElsewhereStays) {
+TEST(KvSmallPlan, DoesNotMoveRequestWhenItWouldFetchMore) {
   // In layer 0 each rank is alone already.
   Input in = AllAtOne();
   const LayerGroups alone = in.new_groups[0];
@@ -338,7 +338,7 @@ TEST(KvSmallPlan, WhoWouldBringMoreElsewhereStays) {
   EXPECT_EQ(all.plan.lopsided, 2);
 }
 
-TEST(KvSmallPlan, WhoIsNearlyBalancedStays) {
+TEST(KvSmallPlan, DoesNotMoveRequestsWhenNearlyBalanced) {
   Input in = AllAtOne();
   in.requests[2].home = in.requests[3].home = 1;
   in.requests[0].length = in.requests[0].reserved = 4;
@@ -351,7 +351,7 @@ TEST(KvSmallPlan, WhoIsNearlyBalancedStays) {
 }
 
 // Layers of two kinds: a rank's need for a home is counted once, and just fits.
-TEST(KvSmallPlan, RoomIsCountedOverAllLayersOnce) {
+TEST(KvSmallPlan, CountsRoomOnceOverAllLayers) {
   Input in = testing::SmallWorld();
   in.old_groups.push_back(in.old_groups[0]);
   in.new_groups.push_back(in.old_groups[0]);  // layer 1 stays of each rank alone
@@ -368,7 +368,7 @@ TEST(KvSmallPlan, RoomIsCountedOverAllLayersOnce) {
   EXPECT_EQ(MakePlan(in).status().code(), Code::kNoMemory);
 }
 
-TEST(KvSmallPlan, WithoutAHomeInEveryLayerThereIsNoPlan) {
+TEST(KvSmallPlan, RejectsPlanWithoutHomeInEveryLayer) {
   Input in = testing::SmallWorld();
   in.old_groups.push_back(in.old_groups[0]);
   in.new_groups = {{{{0}, {0, 4}}}, {{{1}, {0, 4}}}};
@@ -383,7 +383,7 @@ TEST(KvSmallPlan, WithoutAHomeInEveryLayerThereIsNoPlan) {
               ::testing::HasSubstr("no rank is in an attention group of every layer"));
 }
 
-TEST(KvSmallPlan, ARefusalSaysWhatLacksWhere) {
+TEST(KvSmallPlan, NamesHomeAndMissingPagesWhenRejected) {
   Input in = testing::SmallWorld();
   in.ranks[0].total_pages = 16;
   in.requests[0].reserved = 80;  // 20 blocks of one page on each rank

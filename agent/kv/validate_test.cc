@@ -24,7 +24,7 @@ struct Fault {
   std::function<void(Input&)> make;
 };
 
-TEST(KvValidate, EachContradictionIsNamedWithItsNumbers) {
+TEST(KvValidate, NamesEachContradictionWithNumbers) {
   const std::vector<Fault> faults = {
       {"shape: 0 query heads", [](Input& in) { in.shape.query_heads = 0; }},
       {"shape: 4 query heads, 0 KV heads", [](Input& in) { in.shape.kv_heads = 0; }},
@@ -137,7 +137,7 @@ TEST(KvValidate, EachContradictionIsNamedWithItsNumbers) {
   }
 }
 
-TEST(KvValidate, WhatIsAtALimitIsTaken) {
+TEST(KvValidate, AcceptsValuesAtLimits) {
   const std::vector<std::function<void(Input&)>> changes = {
       [](Input& in) {
         in.joined_pages = {0, 0};
@@ -171,7 +171,7 @@ TEST(KvValidate, WhatIsAtALimitIsTaken) {
 }
 
 // Four layers of two heads. Each head's pages are 0, 2, 4, 6 and 1, 3, 5, 7, except for the change.
-TEST(KvValidate, APageIsUsedOnce) {
+TEST(KvValidate, RejectsPageUsedTwice) {
   Input in;
   in.shape = {2, 2, 4, 64};
   in.old_groups = in.new_groups = std::vector<LayerGroups>(4, LayerGroups{{{0}, {0, 2}}});
@@ -197,7 +197,7 @@ TEST(KvValidate, APageIsUsedOnce) {
 }
 
 // A run of pages, of any length from any page: each of its pages is marked, and no other.
-TEST(KvValidate, RunsOverWordsAreSeenWhole) {
+TEST(KvValidate, DetectsReusedPageInRunsAcrossWords) {
   for (uint32_t first = 60; first < 70; ++first) {
     for (uint32_t layers : {1U, 4U, 5U, 63U, 64U, 65U, 130U}) {
       for (uint32_t other = 58; other < first + layers + 2; ++other) {

@@ -44,13 +44,13 @@ std::string Refusal(const v1::LayoutDelta& delta) {
   return out.status().message();
 }
 
-TEST(Delta, ThatIsEmptyChangesTheEpochAlone) {
+TEST(Delta, ChangesOnlyEpochWhenEmpty) {
   v1::Layout want = Base();
   want.set_epoch(2);
   EXPECT_EQ(Applied({}).DebugString(), want.DebugString());
 }
 
-TEST(Delta, ReplacesEachPartThatItNamesAndNoOther) {
+TEST(Delta, ReplacesOnlyNamedParts) {
   const std::vector<std::function<void(v1::LayoutDelta*, v1::Layout*)>> changes = {
       [](v1::LayoutDelta* delta, v1::Layout* want) {
         delta->set_banks(5);
@@ -88,7 +88,7 @@ TEST(Delta, ReplacesEachPartThatItNamesAndNoOther) {
   }
 }
 
-TEST(Delta, OfALayerThatThereIsNotIsRefused) {
+TEST(Delta, RejectsUnknownLayer) {
   v1::LayoutDelta delta;
   delta.add_layers()->set_layer(2);
   EXPECT_THAT(Refusal(delta), HasSubstr("delta names layer 2 of 2"));
@@ -100,7 +100,7 @@ v1::LayoutDelta Renumbered(std::vector<uint32_t> numbers) {
   return delta;
 }
 
-TEST(Delta, ThatRenumbersTouchesWhatItDoesNotReplace) {
+TEST(Delta, RenumbersUnreplacedLayers) {
   v1::LayoutDelta delta = Renumbered({0, 1, 2});  // a leaves, b becomes 0 and c 1
   v1::LayerLayout* layer = delta.add_layers();
   layer->set_layer(1);
@@ -116,7 +116,7 @@ TEST(Delta, ThatRenumbersTouchesWhatItDoesNotReplace) {
   EXPECT_EQ(Applied(delta).DebugString(), want.DebugString());
 }
 
-TEST(Delta, NobodyLeavesWithExpertsOrHeads) {
+TEST(Delta, RejectsLeaverWithExpertsOrHeads) {
   EXPECT_THAT(Refusal(Renumbered({1, 2})), HasSubstr("renumber has 2 entries for 3 members"));
   EXPECT_THAT(Refusal(Renumbered({1, 0, 2})),
               HasSubstr("layer 0: a leaving rank still owns experts"));

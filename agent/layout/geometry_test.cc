@@ -26,7 +26,7 @@ std::function<void(v1::Geometry*, uint64_t)> To(void (v1::Geometry::*set)(T)) {
   return [set](v1::Geometry* g, uint64_t value) { (g->*set)(static_cast<T>(value)); };
 }
 
-TEST(GeometryBounds, EachFieldIsTakenAtItsLimitsAndRefusedByNameBeyond) {
+TEST(GeometryBounds, AcceptsFieldsAtLimitsAndRejectsBeyondByName) {
   constexpr uint64_t kPage = uint64_t{1} << 40, kDense = uint64_t{1} << 61;
   const auto inner = [](v1::Geometry* g, uint64_t value) {
     g->set_moe_inner(static_cast<uint32_t>(value));
@@ -71,7 +71,7 @@ TEST(GeometryBounds, EachFieldIsTakenAtItsLimitsAndRefusedByNameBeyond) {
 // Sections of a granule: lines and bytes of each.
 using Sections = std::vector<std::pair<uint64_t, uint64_t>>;
 
-TEST(GeometryBounds, SectionsOfARowMajorSlabAreAGranuleAndNoOtherSlabHasAny) {
+TEST(GeometryBounds, RequiresSectionsToFillGranuleOnlyWhenRowMajor) {
   constexpr uint64_t kGranule = 1000, kMuch = uint64_t{1} << 63;
   const auto make = [](v1::SlabFormat format, const Sections& sections) {
     v1::Geometry g = testing::SmallGeometry(2, 4, 6);
@@ -104,7 +104,7 @@ TEST(GeometryBounds, SectionsOfARowMajorSlabAreAGranuleAndNoOtherSlabHasAny) {
   }
 }
 
-TEST(GeometryBounds, MoeLayersAscendBelowTheLayers) {
+TEST(GeometryBounds, RequiresAscendingMoeLayersBelowLayerCount) {
   for (const auto& [first, second, taken] :
        {std::tuple(0, 2, true), {1, 2, true}, {0, 3, false}, {1, 1, false}, {2, 1, false}}) {
     v1::Geometry g = testing::SmallGeometry(3, 4, 6);
@@ -128,7 +128,7 @@ TEST(GeometryBounds, MoeLayersAscendBelowTheLayers) {
 }
 
 // Banks of 2^48 bytes, 2^40 pages each, and 8192 of them.
-TEST(GeometryBounds, BanksMayHave2To40PagesAnd2To61BytesTogether) {
+TEST(GeometryBounds, LimitsBankTo2To40PagesAndAllBanksTo2To61Bytes) {
   v1::Geometry g = testing::SmallGeometry(4096, 32, 4);
   g.set_granule_bytes(uint64_t{1} << 40);
   g.set_page_bytes(256);
@@ -141,7 +141,7 @@ TEST(GeometryBounds, BanksMayHave2To40PagesAnd2To61BytesTogether) {
   EXPECT_THAT(GeometryView::Make(g).status().message(), HasSubstr("all banks"));
 }
 
-TEST(GeometryBounds, BytesFollowFromGranules) {
+TEST(GeometryBounds, DerivesBytesFromGranules) {
   v1::Geometry g = testing::SmallGeometry(2, 4, 6);
   g.set_expert_tail_bytes(100);
   const GeometryView view = GeometryView::Make(g).value();
@@ -151,7 +151,7 @@ TEST(GeometryBounds, BytesFollowFromGranules) {
   EXPECT_EQ(view.expert_bytes(), 6u * 768 + 100);
 }
 
-TEST(GeometryBounds, TwoGeometriesThatDifferHaveTwoFingerprints) {
+TEST(GeometryBounds, GivesDifferentGeometriesDifferentFingerprints) {
   v1::Geometry g = testing::SmallGeometry(2, 4, 6);
   const std::string one = GeometryView::Make(g)->fingerprint();
   EXPECT_EQ(one.size(), 32u);
@@ -160,7 +160,7 @@ TEST(GeometryBounds, TwoGeometriesThatDifferHaveTwoFingerprints) {
   EXPECT_EQ(Hex(std::string("\x00\xff\x0a", 3)), "00ff0a");
 }
 
-TEST(Geometry, DefaultGranuleRowsAreThoseOfThePlanner) {
+TEST(Geometry, DefaultGranuleRowsMatchPlanner) {
   std::ifstream in(TANGRAM_GOLDEN_DIR "/granule-rows.json");
   const auto golden = nlohmann::json::parse(in);
   const std::map<std::string, v1::DType> types = {{"BF16", v1::DTYPE_BF16},

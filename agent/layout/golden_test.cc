@@ -48,7 +48,7 @@ TEST_F(Golden, Shards) {
   }
 }
 
-TEST_F(Golden, LayoutsLieWhereGoPutsThem) {
+TEST_F(Golden, PlacesPiecesLikeGo) {
   for (const json& c : golden_["cases"]) {
     const auto geometry = GeometryView::Make(Parse<v1::Geometry>(c["geometry"]));
     ASSERT_TRUE(geometry.ok()) << geometry.status().message();
@@ -70,7 +70,7 @@ TEST_F(Golden, LayoutsLieWhereGoPutsThem) {
   }
 }
 
-TEST_F(Golden, EveryFlipAppliesAndEveryPartIsProven) {
+TEST_F(Golden, AppliesEveryFlipAndProvesEveryPart) {
   for (const json& c : golden_["cases"]) {
     const auto geometry = GeometryView::Make(Parse<v1::Geometry>(c["geometry"]));
     ASSERT_TRUE(geometry.ok());

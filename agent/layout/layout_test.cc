@@ -18,7 +18,7 @@ GeometryView Geometry(uint32_t layers, uint32_t experts, uint32_t granules) {
   return std::move(view).value();
 }
 
-TEST(ShardOf, CoversEveryGranuleOnceWithSizesThatDifferByOne) {
+TEST(ShardOf, CoversEveryGranuleOnceInNearlyEqualShards) {
   for (uint32_t granules = 1; granules <= 24; ++granules) {
     for (uint32_t group = 1; group <= granules; ++group) {
       for (uint32_t expert = 0; expert < 30; ++expert) {
@@ -36,7 +36,7 @@ TEST(ShardOf, CoversEveryGranuleOnceWithSizesThatDifferByOne) {
   }
 }
 
-TEST(ShardOf, LongerRunsRotateSoThatNoRankIsHeavier) {
+TEST(ShardOf, RotatesLongerRunsAcrossRanks) {
   // 10 granules on 4 ranks: over any 4 consecutive experts every position gets 10.
   for (uint32_t p = 0; p < 4; ++p) {
     uint32_t sum = 0;
@@ -45,7 +45,7 @@ TEST(ShardOf, LongerRunsRotateSoThatNoRankIsHeavier) {
   }
 }
 
-TEST(ShardOf, OfSevenGranulesOnThreeRanks) {
+TEST(ShardOf, SplitsSevenGranulesOnThreeRanks) {
   const std::vector<std::vector<layout::Run>> want = {
       {{0, 3}, {3, 2}, {5, 2}}, {{0, 2}, {2, 3}, {5, 2}}, {{0, 2}, {2, 2}, {4, 3}}};
   for (uint32_t expert = 0; expert < 9; ++expert) {
@@ -53,7 +53,7 @@ TEST(ShardOf, OfSevenGranulesOnThreeRanks) {
   }
 }
 
-TEST(Geometry, RefusesWhatContradictsItself) {
+TEST(Geometry, RejectsInconsistentFields) {
   auto g = testing::SmallGeometry(2, 4, 6);
   g.set_granule_rows(7);
   EXPECT_THAT(GeometryView::Make(g).status().message(),
@@ -68,7 +68,7 @@ TEST(Geometry, RefusesWhatContradictsItself) {
 }
 
 // Every field at its minimum and maximum: accepted geometries give the same results in 128 bits.
-TEST(Geometry, NoNumberOfBytesWraps) {
+TEST(Geometry, RejectsByteCountOverflow) {
   using Wide = unsigned __int128;
   constexpr Wide kLimit = Wide{1} << 63;
   const auto round_up = [](Wide value, Wide unit) { return (value + unit - 1) / unit * unit; };
@@ -110,7 +110,7 @@ TEST(Geometry, NoNumberOfBytesWraps) {
   EXPECT_GT(refused, 50u);
 }
 
-TEST(Geometry, ANumberThatWouldWrapIsNamedWithItsValue) {
+TEST(Geometry, ReportsOverflowWithFieldAndValue) {
   auto g = testing::SmallGeometry(2, 65536, 1);
   g.set_granule_bytes(uint64_t{1} << 40);
   g.set_moe_inner(1 << 20);
@@ -120,7 +120,7 @@ TEST(Geometry, ANumberThatWouldWrapIsNamedWithItsValue) {
   EXPECT_THAT(message, HasSubstr("65568 * 1152921504606846976"));
 }
 
-TEST(Geometry, PitchIsPagesOnlyWhereThatWastesLittle) {
+TEST(Geometry, RoundsPitchToPagesOnlyWhenWasteIsSmall) {
   auto g = testing::SmallGeometry(1, 4, 6);
   g.set_granule_bytes(682);  // 4092 of 4096
   EXPECT_EQ(GeometryView::Make(g)->expert_pitch(), 4096U);
@@ -155,7 +155,7 @@ TEST(Validate, AcceptsRandomLayoutsAndNamesEachFault) {
   }
 }
 
-TEST(Validate, UnevenShardsAreRefusedForAnEngineThatTakesEvenOnes) {
+TEST(Validate, RejectsUnevenShardsWhenEngineRequiresEvenOnes) {
   auto g = testing::SmallGeometry(1, 4, 10);
   g.set_even_shards_only(true);
   const GeometryView geometry = std::move(GeometryView::Make(g)).value();
@@ -171,7 +171,7 @@ TEST(Validate, UnevenShardsAreRefusedForAnEngineThatTakesEvenOnes) {
               HasSubstr("10 granules do not divide by 3 ranks"));
 }
 
-TEST(Parse, IsWhatWasWrittenAndGarbageIsNone) {
+TEST(Parse, RoundTripsAndRejectsTruncatedBytes) {
   const GeometryView geometry = Geometry(3, 7, 6);
   std::mt19937_64 random(8);
   for (int round = 0; round < 50; ++round) {
@@ -189,7 +189,7 @@ TEST(Parse, IsWhatWasWrittenAndGarbageIsNone) {
   }
 }
 
-TEST(Apply, LeaveRenumbersAndRefusesOwners) {
+TEST(Apply, RenumbersRanksOnLeaveAndRejectsLeavingOwner) {
   const GeometryView geometry = Geometry(1, 4, 6);
   std::mt19937_64 random(3);
   v1::Layout layout = testing::RandomLayout(geometry, 2, 1, random);
@@ -223,7 +223,7 @@ TEST(Apply, LeaveRenumbersAndRefusesOwners) {
   }
 }
 
-TEST(PiecesOf, PlacesNeverOverlapAndBytesAddUp) {
+TEST(PiecesOf, NeverOverlapsAndCoversEveryGranule) {
   const GeometryView geometry = Geometry(3, 9, 7);
   std::mt19937_64 random(11);
   for (int round = 0; round < 100; ++round) {

@@ -25,7 +25,7 @@ bool SomeoneHas(const v1::Layout& layout, const GeometryView& geometry, uint32_t
   return false;
 }
 
-TEST(Owners, GiveWhatPiecesSay) {
+TEST(Owners, AgreesWithPiecesOf) {
   std::mt19937_64 random(8);
   const GeometryView geometry = GeometryView::Make(testing::SmallGeometry(3, 8, 6)).value();
   for (int round = 0; round < 60; ++round) {
@@ -61,7 +61,7 @@ TEST(Owners, GiveWhatPiecesSay) {
 }
 
 // Callers may pass any values.
-TEST(Owners, WhatThereIsNotIsGivenToNobody) {
+TEST(Owners, FindsNoOwnerOfInvalidPiece) {
   std::mt19937_64 random(9);
   const GeometryView geometry = GeometryView::Make(testing::SmallGeometry(2, 4, 3)).value();
   const v1::Layout layout = testing::RandomLayout(geometry, 2, 0, random);

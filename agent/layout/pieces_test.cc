@@ -21,7 +21,7 @@ v1::Layout OneGroup(uint32_t layer, int32_t bank_offset, std::vector<uint32_t> r
   return out;
 }
 
-TEST(Pieces, WholeExpertsLieAtTheirSlots) {
+TEST(Pieces, PlacesWholeExpertsAtTheirSlots) {
   const std::vector<PlacedPiece> want = {{1, 3, 1, 1, {0, 6}, 4608, 4608},
                                          {1, 3, 3, 0, {0, 6}, 3 * 4608, 4608}};
   const v1::Layout layout = OneGroup(1, 2, {4}, {0, 2, 0, 1});
@@ -29,7 +29,7 @@ TEST(Pieces, WholeExpertsLieAtTheirSlots) {
   EXPECT_TRUE(PiecesOf(layout, Small(), 3).empty());
 }
 
-TEST(Pieces, ShardsOfAPositionLieOneAfterAnotherFromAPageThatIsTheSameOnEveryRank) {
+TEST(Pieces, PacksShardsFromSamePageOnEveryRank) {
   // Four ranks: two have 2 granules of an expert and two 1, and expert 1 begins one rank later.
   const v1::Layout layout = OneGroup(0, 0, {5, 6, 7, 8}, {2, 0, 1});
   const auto pieces = [&](uint32_t rank) { return PiecesOf(layout, Small(), rank); };
@@ -42,7 +42,7 @@ TEST(Pieces, ShardsOfAPositionLieOneAfterAnotherFromAPageThatIsTheSameOnEveryRan
             (Pieces{{0, 0, 0, 1, {5, 1}, 12288, 768}, {0, 0, 2, 0, {5, 1}, 13056, 768}}));
 }
 
-TEST(Pieces, APositionBeginsBehindTheShardsOfThoseBeforeIt) {
+TEST(Pieces, PlacesPositionAfterShardsOfEarlierPositions) {
   v1::Geometry g = testing::SmallGeometry(2, 4, 6);
   g.set_page_bytes(256);
   const GeometryView geometry = GeometryView::Make(g).value();
@@ -66,7 +66,7 @@ PlacedPiece At(uint32_t bank, uint64_t offset, uint64_t bytes) {
   return piece;
 }
 
-TEST(Pieces, APageCountsOnceInItsBank) {
+TEST(Pieces, CountsPageOncePerBank) {
   const GeometryView geometry = Small();
   EXPECT_EQ(PagesTouched({}, geometry), 0u);
   EXPECT_EQ(PagesTouched({At(0, 0, 4096)}, geometry), 1u);
@@ -78,7 +78,7 @@ TEST(Pieces, APageCountsOnceInItsBank) {
   EXPECT_EQ(PagesTouched({At(0, 0, 8192), At(0, 4096, 8192)}, geometry), 3u) << "half beside it";
 }
 
-TEST(Pieces, PagesAreThoseThatAreCountedOneByOne) {
+TEST(Pieces, CountsSamePagesAsReference) {
   const GeometryView geometry = Small();
   std::mt19937_64 random(3);
   for (int round = 0; round < 300; ++round) {
@@ -91,7 +91,7 @@ TEST(Pieces, PagesAreThoseThatAreCountedOneByOne) {
   }
 }
 
-TEST(Pieces, KvHeadsAreThoseThatAPositionsQueryHeadsRead) {
+TEST(Pieces, SelectsKvHeadsReadByQueryHeads) {
   const GeometryView geometry = Small();  // three query heads read one KV head
   v1::AttentionGroup group;
   for (const uint32_t bound : {0, 4, 6, 12}) group.add_query_head_bounds(bound);
@@ -100,7 +100,7 @@ TEST(Pieces, KvHeadsAreThoseThatAPositionsQueryHeadsRead) {
   EXPECT_EQ(KvHeadsOf(group, 2, geometry), (layout::Run{2, 2}));
 }
 
-TEST(Pieces, MembersAndDenseHoldersAreFoundByName) {
+TEST(Pieces, FindsMembersAndDenseHolders) {
   v1::Layout layout;
   for (const char* id : {"a", "b"}) layout.add_members()->set_id(id);
   layout.mutable_dense()->add_ranks(1);

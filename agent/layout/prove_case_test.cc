@@ -92,7 +92,7 @@ bool Same(const PartProof::Move& move, const PartProof::Move& want) {
          move.held == want.held;
 }
 
-TEST_F(ProveCase, SaysWhereEachByteComesFromAndHowManyPagesItTakes) {
+TEST_F(ProveCase, ReportsSourcesAndPageCounts) {
   const auto proof = Prove();
   ASSERT_TRUE(proof.ok()) << proof.status().message();
   EXPECT_EQ(proof->stays, (std::vector<bool>{false, true}));
@@ -108,7 +108,7 @@ TEST_F(ProveCase, SaysWhereEachByteComesFromAndHowManyPagesItTakes) {
   EXPECT_FALSE(proof->brings_dense);
 }
 
-TEST_F(ProveCase, PeakMayBeDeclaredHigherAndNothingElse) {
+TEST_F(ProveCase, AllowsOnlyPeakToBeDeclaredHigher) {
   SetPages(10, 7);
   EXPECT_TRUE(Prove().ok());
   for (const auto& [peak, steady] : {std::pair(8, 7), {9, 6}, {9, 8}, {8, 8}}) {
@@ -117,7 +117,7 @@ TEST_F(ProveCase, PeakMayBeDeclaredHigherAndNothingElse) {
   }
 }
 
-TEST_F(ProveCase, IncomingIsInOrderWhateverTheSlots) {
+TEST_F(ProveCase, SortsIncomingRegardlessOfSlots) {
   SetGroup(target_.mutable_layers(0)->mutable_experts(0), {0, 1}, {2, 1});
   const auto proof = Prove();
   ASSERT_TRUE(proof.ok()) << proof.status().message();
@@ -126,7 +126,7 @@ TEST_F(ProveCase, IncomingIsInOrderWhateverTheSlots) {
   EXPECT_EQ(proof->incoming[1].expert, 1u);
 }
 
-TEST_F(ProveCase, ARankAtTwoPositionsHasTwoPieces) {
+TEST_F(ProveCase, ProvesTwoPiecesOfRankAtTwoPositions) {
   // Ranks 1, 0 and 1 share each expert: granules 0..2 and 4..6 are rank 1's.
   SetGroup(target_.mutable_layers(0)->mutable_experts(0), {1, 0, 1}, {1, 2});
   target_.mutable_layers(0)->set_expert_group_size(3);
@@ -151,7 +151,7 @@ TEST_F(ProveCase, ARankAtTwoPositionsHasTwoPieces) {
   EXPECT_THAT(with({{0, 2}, {4, 4294967292U}}), HasSubstr("granules 4..4294967296: the rank's"));
 }
 
-TEST_F(ProveCase, ACopyIsOfWhatOnePieceHeldCovers) {
+TEST_F(ProveCase, RequiresOneHeldPieceToCoverCopy) {
   const auto from = [&](std::vector<layout::Run> runs, std::vector<layout::Run> copies) {
     held_.resize(2);
     held_[0].run = runs[0];
@@ -179,7 +179,7 @@ TEST_F(ProveCase, ACopyIsOfWhatOnePieceHeldCovers) {
   }
 }
 
-TEST_F(ProveCase, ACopyGoesWhereTheTargetWantsItOnce) {
+TEST_F(ProveCase, RejectsRepeatedCopyOrCopyOutsideTarget) {
   Copy(0, 1, 2, 1);
   EXPECT_THAT(Refusal(),
               HasSubstr("copy of layer 0, expert 1, granules 2..3: the rank's shard is 3..6"));
@@ -189,7 +189,7 @@ TEST_F(ProveCase, ACopyGoesWhereTheTargetWantsItOnce) {
   EXPECT_THAT(Refusal(), HasSubstr("the target does not give this expert to the rank"));
 }
 
-TEST_F(ProveCase, ColumnsOfOneLength) {
+TEST_F(ProveCase, RejectsColumnsOfDifferentLength) {
   using Column = google::protobuf::RepeatedField<uint32_t>;
   const v1::RankPart good = part_;
   for (const bool longer : {false, true}) {
@@ -218,7 +218,7 @@ TEST_F(ProveCase, ColumnsOfOneLength) {
   }
 }
 
-TEST_F(ProveCase, ASourceIsTheCheckpointOrAnotherRankOfTheTarget) {
+TEST_F(ProveCase, RequiresCheckpointOrOtherTargetRankAsSource) {
   for (const auto& [source, taken] :
        {std::pair(0, true), {1, true}, {2, false}, {3, true}, {4, false}}) {
     part_.mutable_fetches()->set_source(0, source);
@@ -230,7 +230,7 @@ TEST_F(ProveCase, ASourceIsTheCheckpointOrAnotherRankOfTheTarget) {
   }
 }
 
-TEST_F(ProveCase, DenseWeightsComeInSixteenPartsToWhoLacksThem) {
+TEST_F(ProveCase, RequiresSixteenDensePartsWhenMissing) {
   for (const auto& [source, taken] :
        {std::pair(0, true), {1, true}, {2, false}, {3, true}, {4, false}}) {
     FetchDense(16, source);
@@ -250,7 +250,7 @@ TEST_F(ProveCase, DenseWeightsComeInSixteenPartsToWhoLacksThem) {
   }
 }
 
-TEST_F(ProveCase, DenseWeightsThatAreHeldOrNotNeededAreNotFetched) {
+TEST_F(ProveCase, RejectsDenseFetchWhenHeldOrUnneeded) {
   target_.mutable_dense()->clear_ranks();
   target_.mutable_dense()->add_ranks(0);
   SetPages(9, 4);  // held until the end of the flip
@@ -266,7 +266,7 @@ TEST_F(ProveCase, DenseWeightsThatAreHeldOrNotNeededAreNotFetched) {
   EXPECT_THAT(Refusal(1, true), HasSubstr("dense weights are fetched that the rank holds"));
 }
 
-TEST_F(ProveCase, WhoLeavesKeepsNothingAndGetsNothing) {
+TEST_F(ProveCase, DropsAllPiecesOfLeaver) {
   const v1::RankPart before = part_;
   part_.Clear();
   SetPages(2 + 2 + 3, 0);
@@ -282,7 +282,7 @@ TEST_F(ProveCase, WhoLeavesKeepsNothingAndGetsNothing) {
   EXPECT_THAT(Refusal(-1, false), HasSubstr("holds or does not need"));
 }
 
-TEST_F(ProveCase, TheFirstRankIsOneOfTheTarget) {
+TEST_F(ProveCase, ProvesPartOfRankZero) {
   held_.clear();
   part_.Clear();
   for (const uint32_t expert : {0, 1}) Fetch(0, expert, 0, 3, 0);
@@ -294,7 +294,7 @@ TEST_F(ProveCase, TheFirstRankIsOneOfTheTarget) {
   EXPECT_EQ(proof->incoming.size(), 3u);
 }
 
-TEST_F(ProveCase, NothingIsWrittenOverWhatIsHeldToItsLastByte) {
+TEST_F(ProveCase, RejectsOverlapWithHeldPieceByOneByte) {
   // A piece of layer 1 that will be dropped, in layer 0's bank, before and after the shards there.
   const uint64_t begin = 2 * kPage, end = begin + 2 * kShard;
   const auto at = [&](uint32_t bank, uint64_t offset) {
@@ -316,7 +316,7 @@ TEST_F(ProveCase, NothingIsWrittenOverWhatIsHeldToItsLastByte) {
   EXPECT_THAT(at(2, 0), HasSubstr("bank 2"));
 }
 
-TEST(InOrder, IsByLayerThenExpertThenGranule) {
+TEST(InOrder, SortsByLayerThenExpertThenGranule) {
   const PlacedPiece piece = {1, 0, 0, 1, {1, 1}, 0, 0};
   EXPECT_FALSE(InOrder(piece, piece));
   for (const PlacedPiece& later :

@@ -78,7 +78,7 @@ class ProveTest : public ::testing::Test {
   GeometryView geometry_ = std::move(GeometryView::Make(testing::SmallGeometry(3, 8, 6))).value();
 };
 
-TEST_F(ProveTest, AcceptsWhatIsRight) {
+TEST_F(ProveTest, AcceptsCorrectParts) {
   for (int round = 0; round < 100; ++round) {
     const Case c = MakeCase(2 + random_() % 4);
     const auto proof = Prove(c);
@@ -95,7 +95,7 @@ TEST_F(ProveTest, AcceptsWhatIsRight) {
 
 // Each piece's tail comes once: from the rank itself if it holds anything of the expert, else with
 // the first fetch from the checkpoint, else with the first fetch.
-TEST_F(ProveTest, EveryTailComesWithOneMove) {
+TEST_F(ProveTest, AssignsEachTailToOneMove) {
   v1::Geometry tailed = testing::SmallGeometry(3, 8, 6);
   tailed.set_expert_tail_bytes(40);
   geometry_ = GeometryView::Make(tailed).value();
@@ -140,7 +140,7 @@ TEST_F(ProveTest, EveryTailComesWithOneMove) {
   EXPECT_GT(pulled, 0);
 }
 
-TEST_F(ProveTest, AcceptsThatNothingChanges) {
+TEST_F(ProveTest, AcceptsUnchangedLayout) {
   const v1::Layout layout = testing::RandomLayout(geometry_, 3, kSpare, random_);
   const auto held = PiecesOf(layout, geometry_, 0);
   v1::RankPart part;
@@ -152,7 +152,7 @@ TEST_F(ProveTest, AcceptsThatNothingChanges) {
   EXPECT_TRUE(proof->incoming.empty());
 }
 
-TEST_F(ProveTest, RefusesEverySingleFault) {
+TEST_F(ProveTest, RejectsEverySingleFault) {
   const auto shorten = [](google::protobuf::RepeatedField<uint32_t>* column) {
     column->RemoveLast();
   };
@@ -225,7 +225,7 @@ TEST_F(ProveTest, RefusesEverySingleFault) {
   }
 }
 
-TEST_F(ProveTest, HazardIsFoundEvenWhenTheCoverIsWhole) {
+TEST_F(ProveTest, DetectsOverlapDespiteCompleteCover) {
   // Expert layout, in place: expert 1 arrives in the slot that expert 0 still fills.
   GeometryView geometry = std::move(GeometryView::Make(testing::SmallGeometry(1, 2, 6))).value();
   v1::Layout layout = testing::RandomLayout(geometry, 1, 1, random_);

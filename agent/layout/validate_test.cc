@@ -131,7 +131,7 @@ const std::vector<Fault>& Faults() {
   return faults;
 }
 
-TEST(ValidateRules, EachBrokenByItselfIsRefusedWithPlaceAndNumbers) {
+TEST(ValidateRules, RejectsEachViolationWithPlaceAndNumbers) {
   const GeometryView geometry = GeometryView::Make(Geometry()).value();
   const v1::Layout good = TwoRanks(geometry);
   ASSERT_TRUE(Validate(good, geometry).ok()) << Validate(good, geometry).message();
@@ -146,7 +146,7 @@ TEST(ValidateRules, EachBrokenByItselfIsRefusedWithPlaceAndNumbers) {
   }
 }
 
-TEST(ValidateRules, WhatIsAtALimitIsTaken) {
+TEST(ValidateRules, AcceptsValuesAtLimits) {
   const GeometryView geometry = GeometryView::Make(Geometry()).value();
   const std::vector<std::function<void(v1::Layout*)>> changes = {
       [](v1::Layout* l) { l->set_banks(2); },
@@ -178,7 +178,7 @@ TEST(ValidateRules, WhatIsAtALimitIsTaken) {
   }
 }
 
-TEST(ValidateRules, NoLayerSharesTheBankOfTheFirst) {
+TEST(ValidateRules, RejectsSharedBankOfFirstLayer) {
   const GeometryView geometry = GeometryView::Make(testing::SmallGeometry(2, 4, 6)).value();
   std::mt19937_64 random(1);
   v1::Layout layout = testing::RandomLayout(geometry, 2, 0, random);
@@ -209,7 +209,7 @@ Status ValidateOnAll(const v1::Geometry& g, uint32_t ranks) {
   return Validate(layout, geometry);
 }
 
-TEST(ValidateRules, ShardsOfAGroupFillTheirBankAndNoMore) {
+TEST(ValidateRules, RejectsShardsBeyondBankSize) {
   // 34 shards of 1 + 1088 pages, and a bank of 33 experts of 34 + 1088.
   EXPECT_TRUE(ValidateOnAll(Tailed(34, 1088), 34).ok());
   EXPECT_THAT(ValidateOnAll(Tailed(34, 1089), 34).message(),

@@ -60,7 +60,7 @@ struct Case {
 };
 class Reads : public ::testing::TestWithParam<Case> {};
 
-TEST_P(Reads, EveryGranuleOfEveryExpertAndEveryDenseTensor) {
+TEST_P(Reads, ReadsEveryGranuleAndDenseTensor) {
   TempDir dir;
   ModelShape shape;
   shape.dtype = GetParam().dtype;
@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoint, Reads,
                          ::testing::Values(Case{"BF16", 1, 8, false}, Case{"BF16", 3, 4, true},
                                            Case{"F32", 1, 24, true}, Case{"F32", 5, 1, false}));
 
-TEST(Checkpoint, RefusesRunsThatAreNotThere) {
+TEST(Checkpoint, RejectsRunsOutOfRange) {
   TempDir dir;
   const ModelShape shape;
   WriteCheckpoint(dir.path(), shape, MakeTensors(shape, 1), 1);
@@ -147,7 +147,7 @@ void ExpectRefused(const std::function<void(const std::string&, ModelShape&, Ten
   }
 }
 
-TEST(BadCheckpoint, ShapesThatDoNotFitTheDeclaredGeometry) {
+TEST(BadCheckpoint, RejectsShapesContradictingGeometry) {
   ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.moe_inner = 32; }, Code::kBadGeometry,
                 {"model.layers.0.mlp.experts.0.gate_proj.weight", "[24, 16]", "[32, 16]"});
   ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.hidden = 8; }, Code::kBadGeometry,
@@ -161,7 +161,7 @@ TEST(BadCheckpoint, ShapesThatDoNotFitTheDeclaredGeometry) {
       {"model.layers.1.mlp.experts.2.down_proj.weight", "[24, 16]", "[16, 24]"});
 }
 
-TEST(BadCheckpoint, FewerExpertsOrLayersThanDeclared) {
+TEST(BadCheckpoint, RejectsFewerExpertsOrLayersThanDeclared) {
   ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.experts = 5; }, Code::kBadGeometry,
                 {"model.layers.0.mlp.experts.4.gate_proj.weight"});
   ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.layers = 3; }, Code::kBadGeometry,
@@ -170,12 +170,12 @@ TEST(BadCheckpoint, FewerExpertsOrLayersThanDeclared) {
 
 // A tensor of a routed expert outside the declared geometry must not pass as a dense weight: every
 // rank would hold it.
-TEST(BadCheckpoint, MoreExpertsThanDeclared) {
+TEST(BadCheckpoint, RejectsMoreExpertsThanDeclared) {
   ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.experts = 3; }, Code::kBadGeometry,
                 {"model.layers.0.mlp.experts.3."});
 }
 
-TEST(BadCheckpoint, ExpertsOfTwoTypes) {
+TEST(BadCheckpoint, RejectsExpertsOfTwoTypes) {
   ExpectRefused(
       [](auto&, auto&, Tensors& tensors) {
         auto& tensor = tensors.at("model.layers.0.mlp.experts.1.up_proj.weight");
@@ -185,11 +185,11 @@ TEST(BadCheckpoint, ExpertsOfTwoTypes) {
       Code::kBadGeometry, {"model.layers.0.mlp.experts.1.up_proj.weight", "F32", "BF16"});
 }
 
-TEST(BadCheckpoint, GranulesThatDoNotDivideTheInnerSize) {
+TEST(BadCheckpoint, RejectsGranuleRowsNotDividingInnerSize) {
   ExpectRefused([](auto&, auto&, auto&) {}, Code::kBadGeometry, {"granule_rows", "7", "24"}, 7);
 }
 
-TEST(BadCheckpoint, FilesThatAreNotThereOrCutOff) {
+TEST(BadCheckpoint, RejectsMissingOrTruncatedFiles) {
   ExpectRefused([](const std::string& dir, const ModelShape& shape,
                    const Tensors&) { WriteFile(dir + "/config.json", testing::ConfigJson(shape)); },
                 Code::kInvalid, {"model.safetensors"});
@@ -208,7 +208,7 @@ TEST(BadCheckpoint, FilesThatAreNotThereOrCutOff) {
       Code::kInvalid, {"model-00002-of-00003.safetensors"});
 }
 
-TEST(BadCheckpoint, AnIndexThatLies) {
+TEST(BadCheckpoint, RejectsInvalidIndex) {
   ExpectRefused(
       [](const std::string& dir, const ModelShape& shape, const Tensors& tensors) {
         WriteCheckpoint(dir, shape, tensors, 2);
@@ -231,7 +231,7 @@ TEST(BadCheckpoint, AnIndexThatLies) {
       Code::kInvalid, {"weight_map"});
 }
 
-TEST(Checkpoint, NoticesWhatHappensToItsFiles) {
+TEST(Checkpoint, DetectsRemovedReplacedOrTruncatedFiles) {
   TempDir dir;
   const ModelShape shape;
   WriteCheckpoint(dir.path(), shape, MakeTensors(shape, 1), 2);

@@ -17,7 +17,7 @@ v1::DType DTypeOf(const std::string& name) {
                          : v1::DTYPE_BF16;
 }
 
-TEST(GoldenConfig, FactsAndRefusalsAreThoseOfTheOtherReaders) {
+TEST(GoldenConfig, MatchesFactsAndErrorsOfOtherReaders) {
   size_t taken = 0, refused = 0;
   for (const auto& c : tangram::testing::ReadConfigCases(TANGRAM_GOLDEN_DIR)) {
     SCOPED_TRACE(c.name);
@@ -64,7 +64,7 @@ TEST(GoldenConfig, FactsAndRefusalsAreThoseOfTheOtherReaders) {
   EXPECT_GT(refused, 30U);
 }
 
-TEST(GoldenConfig, TextThatIsNoObjectIsToldByItsFile) {
+TEST(GoldenConfig, NamesFileWhenTextIsNotJsonObject) {
   for (const char* text : {"", "nothing", "[]", "{\"model_type\":", "{} {}"}) {
     EXPECT_EQ(DeclaredBy(text, "a/config.json").status().message(),
               "a/config.json: not a JSON object");

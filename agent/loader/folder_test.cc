@@ -85,7 +85,7 @@ class Folder : public ::testing::Test {
   std::string want_;
 };
 
-TEST_F(Folder, TellsPointersOfGitLfs) {
+TEST_F(Folder, ReportsGitLfsPointers) {
   const std::string pointer =
       " is a Git LFS pointer, not the weights (83 bytes here, 4302350824 in "
       "the pointer); run git lfs pull where it was cloned";
@@ -102,7 +102,7 @@ TEST_F(Folder, TellsPointersOfGitLfs) {
   EXPECT_THAT(Content(), HasSubstr("(42 bytes here, nothing in the pointer)"));
 }
 
-TEST_F(Folder, TakesTheSingleFileBeforeAnIndex) {
+TEST_F(Folder, PrefersSingleFileOverIndex) {
   Remove(kOne);
   WriteFile(At("model.safetensors"), Serialize(tensors_));
   EXPECT_EQ(Content(), want_);
@@ -110,7 +110,7 @@ TEST_F(Folder, TakesTheSingleFileBeforeAnIndex) {
   EXPECT_EQ(Content(), want_);
 }
 
-TEST_F(Folder, TakesShardsWithoutAnIndexIfAllAreThere) {
+TEST_F(Folder, AcceptsCompleteShardsWithoutIndex) {
   Remove(kIndex);
   EXPECT_EQ(Content(), want_);
   WriteFile(At("model-00001-of-00003.safetensors.bak"), "another");
@@ -127,7 +127,7 @@ TEST_F(Folder, TakesShardsWithoutAnIndexIfAllAreThere) {
   EXPECT_THAT(Content(), HasSubstr(dir_.path() + ": no weights: neither model.safetensors nor"));
 }
 
-TEST_F(Folder, TellsShardsThatTheIndexNamesInVain) {
+TEST_F(Folder, ReportsShardsOfIndexMissingFromFolder) {
   Remove(kTwo);
   EXPECT_EQ(Content(), At(kIndex) + ": names " + kTwo +
                            ", which is not in the folder (1 of 2 shards are missing): download the "
@@ -146,7 +146,7 @@ TEST_F(Folder, RejectsFileNamesWithControlCharacters) {
       At(kIndex) + R"(: maps tensor lm_head.weight to \u0000\nmodel, which is not a file name)");
 }
 
-TEST_F(Folder, TakesATensorOfTwoShardsByTheIndex) {
+TEST_F(Folder, SelectsDuplicateTensorByIndex) {
   const std::string twice = std::next(tensors_.begin())->first;  // a tensor of the second shard
   Tensors more;
   for (size_t i = 0; const auto& [name, tensor] : tensors_) {
@@ -160,13 +160,13 @@ TEST_F(Folder, TakesATensorOfTwoShardsByTheIndex) {
                            ", and no index selects one of them");
 }
 
-TEST_F(Folder, PassesOverFilesThatTheIndexDoesNotName) {
+TEST_F(Folder, IgnoresFilesAbsentFromIndex) {
   WriteFile(At("consolidated.safetensors"), "another");
   WriteFile(At(std::string(kIndex) + ".bak"), "{}");
   EXPECT_EQ(Content(), want_);
 }
 
-TEST_F(Folder, NamesFilesWithoutADoubleSlash) {
+TEST_F(Folder, ReportsPathsWithoutDoubleSlash) {
   Remove(kTwo);
   const auto opened = Checkpoint::Open(dir_.path() + "/", 8, 4096);
   EXPECT_THAT(opened.status().message(), HasSubstr(At(kIndex) + ": names"));
@@ -177,7 +177,7 @@ TEST_F(Folder, NamesFilesWithoutADoubleSlash) {
             At("config.json") + ": not a JSON object");
 }
 
-TEST_F(Folder, LeavesOutWhatTransformersIgnores) {
+TEST_F(Folder, SkipsTensorsIgnoredByTransformers) {
   Tensors more = tensors_;
   more.emplace("model.layers.0.self_attn.rotary_emb.inv_freq", testing::Tensor{"F32", {1}, "1234"});
   for (const auto& [name, tensor] : tensors_) {
@@ -239,7 +239,7 @@ Tensors Stacked(const Tensors& tensors, const ModelShape& shape) {
 
 class StackedExperts : public ::testing::TestWithParam<Family> {};
 
-TEST_P(StackedExperts, AreTheSameExperts) {
+TEST_P(StackedExperts, MatchUnstackedExperts) {
   ModelShape shape;
   shape.family = GetParam();
   shape.hidden = 150;

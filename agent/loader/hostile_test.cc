@@ -66,7 +66,7 @@ uint64_t MostResident() {
   return static_cast<uint64_t>(usage.ru_maxrss) << 10;
 }
 
-TEST_F(Hostile, WhatIsNoFileIsNotWaitedFor) {
+TEST_F(Hostile, RejectsNonRegularFilesWithoutBlocking) {
   ASSERT_EQ(Refusal(), "opened");
   for (const char* name :
        {"config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"}) {
@@ -86,7 +86,7 @@ TEST_F(Hostile, WhatIsNoFileIsNotWaitedFor) {
   ExpectSays("/..: not a regular file");
 }
 
-TEST_F(Hostile, TextsHaveALimit) {
+TEST_F(Hostile, RejectsOversizedTextFiles) {
   const uint64_t before = MostResident();
   Grow("model.safetensors.index.json", 1ULL << 32);
   ExpectSays("4294967296 bytes exceed the limit of");
@@ -97,7 +97,7 @@ TEST_F(Hostile, TextsHaveALimit) {
 }
 
 // Numbers far above the content of the files: the first missing tensor ends the open.
-TEST_F(Hostile, HugeNumbersCostNothing) {
+TEST_F(Hostile, RejectsHugeNumbersWithoutAllocating) {
   const uint64_t before = MostResident();
   shape_.experts = 1 << 24;
   WriteFile(At("config.json"), testing::ConfigJson(shape_));
@@ -105,7 +105,7 @@ TEST_F(Hostile, HugeNumbersCostNothing) {
   EXPECT_LT(MostResident() - before, 256 * kMiB);
 }
 
-TEST_F(Hostile, ManyLayersAreNotSearchedInAList) {
+TEST_F(Hostile, RejectsManyLayersWithoutLinearSearch) {
   shape_.layers = 1 << 24;
   shape_.mlp_only_layers.clear();
   for (uint32_t layer = 0; layer < 100'000; ++layer) {

@@ -77,7 +77,7 @@ class SharedReadsTest : public ::testing::Test {
   std::vector<std::byte> whole_;  // layer 1, expert 2
 };
 
-TEST_F(SharedReadsTest, RunsOfAnExpertAreThoseOfItsGranulesAndHashedOnTheWay) {
+TEST_F(SharedReadsTest, ReadsRunsAndHashesTheirGranules) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 200; ++round) {
     std::vector<uint32_t> cuts{0, 6};
@@ -113,7 +113,7 @@ TEST_F(SharedReadsTest, RunsOfAnExpertAreThoseOfItsGranulesAndHashedOnTheWay) {
   }
 }
 
-TEST_F(SharedReadsTest, AGranuleThatIsWantedTwiceIsRefused) {
+TEST_F(SharedReadsTest, RejectsDuplicateGranule) {
   std::vector<std::byte> a(2 * unit_), b(unit_);
   const std::vector<Checkpoint::Target> targets{{{2, 2}, a, {}}, {{3, 1}, b, {}}};
   const Status read = checkpoint_->ReadRuns(1, 2, targets);
@@ -123,7 +123,7 @@ TEST_F(SharedReadsTest, AGranuleThatIsWantedTwiceIsRefused) {
 }
 
 // Three shards of an expert: the first rank reads all of it, in a few reads.
-TEST_F(SharedReadsTest, ShardsOfSeveralRanksAreReadTogether) {
+TEST_F(SharedReadsTest, ReadsShardsOfSeveralRanksTogether) {
   SharedReads reads(checkpoint_);
   std::vector<std::vector<std::byte>> to(3);
   std::vector<std::unique_ptr<SharedReads::List>> lists;
@@ -139,7 +139,7 @@ TEST_F(SharedReadsTest, ShardsOfSeveralRanksAreReadTogether) {
   EXPECT_LE(Since(before).calls, 4U) << "gate, up, down in blocks of 64 rows and the rest";
 }
 
-TEST_F(SharedReadsTest, WhoHasLeftIsNotReadFor) {
+TEST_F(SharedReadsTest, DoesNotReadForUnregisteredRank) {
   SharedReads reads(checkpoint_);
   std::vector<std::byte> stays, leaves;
   auto mine = reads.Enrol({Want({0, 3}, &stays)});
@@ -151,7 +151,7 @@ TEST_F(SharedReadsTest, WhoHasLeftIsNotReadFor) {
 }
 
 // Two ranks request the same granule: it is read again, not copied from the other one's memory.
-TEST_F(SharedReadsTest, TwoThatWantTheSameBothGetIt) {
+TEST_F(SharedReadsTest, ServesTwoRanksRequestingSameGranule) {
   SharedReads reads(checkpoint_);
   std::vector<std::byte> a, b;
   auto first = reads.Enrol({Want({1, 3}, &a)});
@@ -162,7 +162,7 @@ TEST_F(SharedReadsTest, TwoThatWantTheSameBothGetIt) {
   EXPECT_EQ(b, Truth({2, 2}));
 }
 
-TEST_F(SharedReadsTest, AFileThatShrinksFailsAllWhoWaitAndIsNamed) {
+TEST_F(SharedReadsTest, FailsAllRanksAndNamesFileWhenFileShrinks) {
   SharedReads reads(checkpoint_);
   std::vector<std::byte> a, b;
   auto first = reads.Enrol({Want({0, 3}, &a)});

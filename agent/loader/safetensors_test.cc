@@ -19,7 +19,7 @@ Result<std::map<std::string, TensorInfo>> Parse(const std::string& file) {
 constexpr char kTwo[] = R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
                         R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}})";
 
-TEST(Safetensors, ReadsWhatIsThere) {
+TEST(Safetensors, ParsesHeader) {
   const std::string file = SerializeRaw(kTwo, std::string(32, 'x'));
   const auto parsed = Parse(file);
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
@@ -31,7 +31,7 @@ TEST(Safetensors, ReadsWhatIsThere) {
   EXPECT_EQ(b.bytes, 8U);
 }
 
-TEST(Safetensors, TakesMetadataScalarsAndEmptyTensors) {
+TEST(Safetensors, AcceptsMetadataScalarsAndEmptyTensors) {
   const auto parsed = Parse(SerializeRaw(
       R"({"__metadata__":{"format":"pt"},"e":{"dtype":"F32","shape":[0,7],"data_offsets":[4,4]},)"
       R"("s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}   )",
@@ -61,7 +61,7 @@ double SecondsOf(size_t tensors) {
 }
 
 // DeepSeek-V3 has 45,000 tensors. Eight times as many take little more than eight times as long.
-TEST(SafetensorsRealTime, TimeGrowsWithTheTensors) {
+TEST(SafetensorsRealTime, ParsesInTimeLinearInTensors) {
   (void)SecondsOf(1000);
   EXPECT_LT(SecondsOf(16000), 24 * SecondsOf(2000));
 }
@@ -75,7 +75,7 @@ struct Lie {
 
 class Lies : public ::testing::TestWithParam<Lie> {};
 
-TEST_P(Lies, AreRefusedByName) {
+TEST_P(Lies, AreRejectedWithFileAndReason) {
   const auto parsed = Parse(SerializeRaw(GetParam().header, std::string(GetParam().data, 'x')));
   ASSERT_FALSE(parsed.ok());
   EXPECT_EQ(parsed.status().code(), Code::kInvalid);
@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"Deep", std::string(100000, '[') + std::string(100000, ']'), 0, "nested"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST(Safetensors, NamesAreShownOnOneLine) {
+TEST(Safetensors, EscapesNewlinesInErrors) {
   for (const std::string header :
        {R"({"a\nb":{"dtype":"F\n64","shape":[],"data_offsets":[0,4]}})",
         R"({"a\nb":{"dtype":"F32","shape":[],"data_offsets":[4,8]}})", R"({"a\nb":1,"a\nb":2})"}) {
@@ -145,7 +145,7 @@ TEST(Safetensors, NamesAreShownOnOneLine) {
   }
 }
 
-TEST(Safetensors, EveryTruncationIsRefused) {
+TEST(Safetensors, RejectsEveryTruncation) {
   const std::string file = SerializeRaw(kTwo, std::string(32, 'x'));
   for (size_t size = 0; size < file.size(); ++size) {
     const auto parsed = Parse(file.substr(0, size));
@@ -154,7 +154,7 @@ TEST(Safetensors, EveryTruncationIsRefused) {
   }
 }
 
-TEST(Safetensors, TheLengthIsCheckedBeforeItIsBelieved) {
+TEST(Safetensors, RejectsHeaderLengthAboveFileSizeOrLimit) {
   std::string file = SerializeRaw(kTwo, std::string(32, 'x'));
   for (const int byte : {2, 3, 5, 7}) {
     std::string lying = file;

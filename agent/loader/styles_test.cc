@@ -71,7 +71,7 @@ std::string TakeOut(const Checkpoint::Target& target, uint64_t unit) {
 }
 
 // Runs as ranks request them, with or without the tail, or the tail alone.
-TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
+TEST_P(Styles, ReadsRunsAndTailsLikeReference) {
   std::mt19937_64 random(17);
   for (int round = 0; round < 25; ++round) {
     uint32_t rows = 0;
@@ -176,7 +176,7 @@ ModelShape Good(Family family) {
 }
 
 // Byte counts as docs/architecture.md has them.
-TEST(StyleBytes, OfGranulesAndTails) {
+TEST(StyleBytes, MatchDocumentedGranuleAndTailSizes) {
   const auto geometry = [](const ModelShape& shape, uint32_t rows) {
     TempDir dir;
     WriteCheckpoint(dir.path(), shape, MakeTensors(shape, 1), 1);
@@ -227,7 +227,7 @@ void Reshape(Tensors& tensors, const std::string& name, const std::vector<uint64
 constexpr char kExpert[] = "model.layers.1.mlp.experts.2.";
 constexpr char kStacked[] = "model.layers.1.mlp.experts.";
 
-TEST(BadStyles, ScalesOfAnotherShapeOrTypeOrNoneAtAll) {
+TEST(BadStyles, RejectsWrongOrMissingScales) {
   const std::string gate = std::string(kExpert) + "gate_proj.weight_scale_inv";
   const std::string down = std::string(kExpert) + "down_proj.weight_scale_inv";
   const auto says = [&](const std::string& name, const std::vector<uint64_t>& shape,
@@ -253,7 +253,7 @@ TEST(BadStyles, ScalesOfAnotherShapeOrTypeOrNoneAtAll) {
   EXPECT_THAT(missing.message(), AllOf(HasSubstr(down), HasSubstr("missing")));
 }
 
-TEST(BadStyles, ExpertsOfTwoTypesOrScalesThatNobodyNeeds) {
+TEST(BadStyles, RejectsMixedExpertTypesAndUnneededScales) {
   const std::string up = std::string(kExpert) + "up_proj.weight";
   const Status mixed = Refusal(Family::kQwen3Fp8, [&](auto&, Tensors& tensors) {
     Reshape(tensors, up, {384, 16}, "BF16");
@@ -267,7 +267,7 @@ TEST(BadStyles, ExpertsOfTwoTypesOrScalesThatNobodyNeeds) {
   EXPECT_THAT(unused.message(), HasSubstr(up + "_scale_inv"));
 }
 
-TEST(BadStyles, GranulesThatCutABlock) {
+TEST(BadStyles, RejectsGranulesNotAlignedToScaleBlocks) {
   for (const uint32_t rows : {64U, 192U, 1U}) {
     const Status status = Refusal(
         Family::kQwen3Fp8, [](auto&, auto&) {}, rows);
@@ -278,7 +278,7 @@ TEST(BadStyles, GranulesThatCutABlock) {
   }
 }
 
-TEST(BadStyles, StackedTensorsOfAnotherShape) {
+TEST(BadStyles, RejectsStackedTensorsOfWrongShape) {
   const auto says = [&](const std::string& name, const std::vector<uint64_t>& shape) {
     const Status status = Refusal(Family::kGptOss, [&](auto&, Tensors& tensors) {
       Reshape(tensors, kStacked + name, shape);
@@ -300,7 +300,7 @@ TEST(BadStyles, StackedTensorsOfAnotherShape) {
   EXPECT_THAT(says("down_proj_bias", {16}), HasSubstr("[4, 16]"));
 }
 
-TEST(BadStyles, StackedTensorsThatAreMissingOrOfAnotherType) {
+TEST(BadStyles, RejectsStackedTensorsMissingOrOfWrongType) {
   for (const char* name : {"gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"}) {
     const Status missing = Refusal(Family::kGptOss, [&](auto&, Tensors& tensors) {
       tensors.erase(std::string(kStacked) + name);
@@ -327,7 +327,7 @@ TEST(BadStyles, StackedTensorsThatAreMissingOrOfAnotherType) {
 }
 
 // A small file that claims many experts costs neither time nor memory.
-TEST(BadStyles, ManyStackedExperts) {
+TEST(BadStyles, RejectsHugeStackedExpertCount) {
   const Status status =
       Refusal(Family::kGptOss, [](ModelShape& shape, auto&) { shape.experts = 1U << 24; });
   EXPECT_EQ(status.code(), Code::kBadGeometry);
@@ -335,7 +335,7 @@ TEST(BadStyles, ManyStackedExperts) {
 }
 
 // A valid checkpoint with a random change: it is rejected, or reads the same as the slow reference.
-TEST(BadStyles, WhateverIsChangedIsRefusedOrRead) {
+TEST(BadStyles, RejectsMutatedCheckpointOrReadsItLikeReference) {
   std::mt19937_64 random(23);
   const auto draw = [&](uint64_t below) { return random() % below; };
   int refused = 0, opened_good = 0;
@@ -425,7 +425,7 @@ TEST(BadStyles, WhateverIsChangedIsRefusedOrRead) {
   EXPECT_GT(opened_good, 100);
 }
 
-TEST(BadStyles, FamiliesThatAreNotKnownAreTold) {
+TEST(BadStyles, ReportsUnknownModelFamily) {
   const auto style = StyleOf("dbrx", false);
   EXPECT_EQ(style.status().code(), Code::kInvalid);
   EXPECT_THAT(
@@ -434,7 +434,7 @@ TEST(BadStyles, FamiliesThatAreNotKnownAreTold) {
   EXPECT_THAT(StyleOf("db\nrx", false).status().message(), HasSubstr("\"db\\nrx\""));
 }
 
-TEST(BadStyles, RunsAndTailsThatAreNotThere) {
+TEST(BadStyles, RejectsRunsAndTailsOutOfRange) {
   TempDir dir;
   const ModelShape shape = Good(Family::kGptOss);
   WriteCheckpoint(dir.path(), shape, MakeTensors(shape, 1), 1);

@@ -9,7 +9,7 @@
 namespace tangram::loader {
 namespace {
 
-TEST(Transpose, EveryElementOfAnyShapeAndNoByteMore) {
+TEST(Transpose, WritesEveryElementAndNoOtherByte) {
   std::mt19937_64 draw(2);
   for (int round = 0; round < 300; ++round) {
     const uint64_t element = uint64_t{1} << (draw() % 4);
@@ -33,7 +33,7 @@ TEST(Transpose, EveryElementOfAnyShapeAndNoByteMore) {
   }
 }
 
-TEST(CopyRows, EveryByteOfAnyShapeAndNoneMore) {
+TEST(CopyRows, WritesEveryByteAndNoOther) {
   std::mt19937_64 draw(3);
   for (int round = 0; round < 300; ++round) {
     const uint64_t unit = round % 2 == 0 ? 64 : 1 + draw() % 40;  // whole lines, or none

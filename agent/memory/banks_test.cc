@@ -66,7 +66,7 @@ bool Overlap(const PlacedPiece& a, const PlacedPiece& b) {
   return a.bank == b.bank && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
-TEST(Banks, PiecesKeepTheirBytesWhileOthersComeAndGo) {
+TEST(Banks, KeepsPieceBytesWhenOtherPiecesChange) {
   constexpr uint64_t kPages = 24;
   World world(layout::testing::SmallGeometry(3, 8, 3), kPages, 4);
   std::mt19937_64 random(3);
@@ -127,7 +127,7 @@ TEST(Banks, PiecesKeepTheirBytesWhileOthersComeAndGo) {
 }
 
 // Does as an engine: maps the extents of Ranges() at their offsets and reads the pieces.
-TEST(Banks, RangesLeadAnImporterToTheSameBytes) {
+TEST(Banks, ImporterReadsPiecesThroughRanges) {
   World world(layout::testing::SmallGeometry(2, 8, 3), 64, 3);
   std::mt19937_64 random(11);
   std::vector<PlacedPiece> held;
@@ -166,7 +166,7 @@ TEST(Banks, RangesLeadAnImporterToTheSameBytes) {
   }
 }
 
-TEST(Banks, DenseIsARangeOfItsOwn) {
+TEST(Banks, PutsDenseTensorsInSeparateRange) {
   World world(layout::testing::SmallGeometry(2, 4, 2), 8, 2);  // 10000 bytes: 3 pages
   ASSERT_TRUE(world.banks->BackDense().ok());
   EXPECT_EQ(world.device->free_bytes(), 5 * kPage);
@@ -181,7 +181,7 @@ TEST(Banks, DenseIsARangeOfItsOwn) {
   EXPECT_EQ(world.device->free_bytes(), 8 * kPage);
 }
 
-TEST(Banks, TheAuditSeesALeakAndALoss) {
+TEST(Banks, AuditDetectsLeakAndLoss) {
   World world(layout::testing::SmallGeometry(2, 4, 2), 8, 2);
   PlacedPiece piece;
   piece.bytes = world.view.expert_bytes();

@@ -72,7 +72,7 @@ class ArrivalsTest : public ::testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(Platforms, ArrivalsTest, ::testing::ValuesIn(Platforms()));
 
-TEST_P(ArrivalsTest, EachUnitIsInItsPlaceWithItsHashAndToldInOrder) {
+TEST_P(ArrivalsTest, WritesUnitsAndReportsHashesInOrder) {
   // Some fill a buffer and a half, one is larger than a buffer, the last is one byte.
   const std::vector<uint64_t> sizes{1000, 3 << 20, 2 << 20, 5, (9 << 20) + 3, 0, 3 << 20, 1};
   std::vector<uint64_t> hashes;
@@ -99,7 +99,7 @@ TEST_P(ArrivalsTest, EachUnitIsInItsPlaceWithItsHashAndToldInOrder) {
   }
 }
 
-TEST_P(ArrivalsTest, UnitsOfASlabArriveInterleaved) {
+TEST_P(ArrivalsTest, WritesSlabUnitsInterleaved) {
   const device::Shape shape{{{3, 1000}, {7, 100}}, 4};
   device::Memory slab = At(64, 4 * shape.unit_bytes());
   slab.shape = &shape;
@@ -116,7 +116,7 @@ TEST_P(ArrivalsTest, UnitsOfASlabArriveInterleaved) {
   EXPECT_TRUE(std::ranges::equal(Read(unit), want));
 }
 
-TEST_P(ArrivalsTest, WhoHearsOfAUnitMayEndAllAndSoMayWhoReads) {
+TEST_P(ArrivalsTest, StopsWhenCallbackOrReaderFails) {
   const Status no{Code::kCorrupt, "no"};
   Arrivals refused(&buffers_, [&](size_t, uint64_t) { return no; });
   Status status = refused.Take(At(0, 100), Next());
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, CudaArrivals, ::testing::Values("cuda"));
 
 #ifdef TANGRAM_CUDA
 // 512 units of 16 KiB: two full buffers. (Without kernels the host hashes one after another.)
-TEST_P(CudaArrivals, TheDriverIsAskedForABatchNotForEachUnit) {
+TEST_P(CudaArrivals, CallsDriverPerBatchNotPerUnit) {
   using device::testing::FakeCuda;
   const auto calls = [] {
     return FakeCuda::Calls("cuLaunchKernel") + FakeCuda::Calls("cuEventRecord") +
@@ -155,7 +155,7 @@ TEST_P(CudaArrivals, TheDriverIsAskedForABatchNotForEachUnit) {
 
 #endif
 
-TEST_P(CudaArrivals, WhatIsGivenUpIsNotUnderWayAnyMore) {
+TEST_P(CudaArrivals, WaitsForCopiesWhenAbandoned) {
   using device::testing::FakeCuda;
   {
     Arrivals arrivals(&buffers_, [](size_t, uint64_t) { return OkStatus(); });

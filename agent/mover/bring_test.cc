@@ -78,7 +78,7 @@ Played Play(const std::vector<Range>& job, std::vector<Script*> scripts, Limits 
   return out;
 }
 
-TEST(Bring, EverythingComesOnce) {
+TEST(Bring, FetchesEachRangeOnce) {
   Script a("a", {kGood}), b("b", {kGood});
   const Played played = Play({Of({0}), Of({1}), Of({0, 1}), Of({1, 0})}, {&a, &b});
   ASSERT_TRUE(played.status.ok()) << played.status.message();
@@ -88,7 +88,7 @@ TEST(Bring, EverythingComesOnce) {
 }
 
 // A pod may have no processes left (pids limit): the calling thread then fetches alone.
-TEST(Bring, ALackOfThreadsIsNoError) {
+TEST(Bring, SucceedsWhenNoThreadCanStart) {
   Script a("a", {kGood}), b("b", {kGood});
   tangram::testing::WithoutThreads([&] {
     const Played played = Play({Of({0}), Of({1})}, {&a, &b});
@@ -98,7 +98,7 @@ TEST(Bring, ALackOfThreadsIsNoError) {
 }
 
 // Each range keeps a worker busy, and by its share it rests for as long again.
-TEST(Bring, WorkersRestForTheirShareOfTheTime) {
+TEST(Bring, LimitsWorkersToTimeShare) {
   class Slow final : public Source {
    public:
     std::string name() const override { return "slow"; }
@@ -124,13 +124,13 @@ TEST(Bring, WorkersRestForTheirShareOfTheTime) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 4 * 4 * 2 * Pacer::kSlice);
 }
 
-TEST(Bring, NothingIsWantedAndNothingAsked) {
+TEST(Bring, CallsNoSourceForEmptyJob) {
   Script a("a", {kGood});
   EXPECT_TRUE(Play({}, {&a}).status.ok());
   EXPECT_TRUE(a.calls.empty());
 }
 
-TEST(Bring, ACallAsksForNoMoreThanABatch) {
+TEST(Bring, LimitsEachCallToOneBatch) {
   Script a("a", {kGood});
   const Played played =
       Play({Of({0}), Of({0}), Of({0}), Of({0}, 100), Of({0})}, {&a}, {.batch_bytes = 4 * kUnit});
@@ -138,7 +138,7 @@ TEST(Bring, ACallAsksForNoMoreThanABatch) {
   EXPECT_EQ(a.calls, (std::vector<std::vector<size_t>>{{0, 1}, {2}, {3}, {4}}));
 }
 
-TEST(Bring, OnlyWhatIsNotThereYetIsAskedAgain) {
+TEST(Bring, RetriesOnlyMissingRanges) {
   Script a("a", {kAway, kGood}, 2);
   const Played played = Play({Of({0}), Of({0}), Of({0}), Of({0})}, {&a});
   ASSERT_TRUE(played.status.ok()) << played.status.message();
@@ -146,7 +146,7 @@ TEST(Bring, OnlyWhatIsNotThereYetIsAskedAgain) {
   EXPECT_EQ(played.failed, (std::vector<std::string>{"a: away"}));
 }
 
-TEST(Bring, ASourceThatFailsTwiceIsNotAskedAgainAndTheNextIs) {
+TEST(Bring, SwitchesSourceAfterTwoFailures) {
   for (const Status& bad : {kAway, kLies}) {
     Script a("a", {bad}, 1), b("b", {kGood});
     const Played played = Play({Of({0, 1}), Of({0, 1}), Of({0, 1}), Of({0, 1})}, {&a, &b});
@@ -159,7 +159,7 @@ TEST(Bring, ASourceThatFailsTwiceIsNotAskedAgainAndTheNextIs) {
 
 // While a connection is down every call fails: that counts as one failure, and the source is not
 // queried again immediately.
-TEST(Bring, ASourceThatIsAwayForAMomentFailsOnceForAllItsLanes) {
+TEST(Bring, CountsConcurrentLaneFailuresAsOne) {
   class Moment final : public Source {
    public:
     std::string name() const override { return "moment"; }
@@ -194,7 +194,7 @@ TEST(Bring, ASourceThatIsAwayForAMomentFailsOnceForAllItsLanes) {
   EXPECT_TRUE(other.calls.empty()) << "what it had was brought from elsewhere";
 }
 
-TEST(Bring, WhatIsOneCallsWorthStartsNoThread) {
+TEST(Bring, StartsNoThreadForSingleCall) {
   class Where final : public Source {
    public:
     std::string name() const override { return "where"; }
@@ -219,7 +219,7 @@ TEST(Bring, WhatIsOneCallsWorthStartsNoThread) {
   EXPECT_EQ(where.others, 0);
 }
 
-TEST(Bring, WhatIsQueuedAtASourceThatIsGivenUpGoesToOthersToo) {
+TEST(Bring, ReassignsQueuedRangesOfFailedSource) {
   Script a("a", {kAway}, 0), b("b", {kGood});
   const Played played =
       Play({Of({0, 1}), Of({0, 1}), Of({0, 1})}, {&a, &b}, {.workers = 1, .batch_bytes = kUnit});
@@ -228,7 +228,7 @@ TEST(Bring, WhatIsQueuedAtASourceThatIsGivenUpGoesToOthersToo) {
   EXPECT_EQ(b.calls, (std::vector<std::vector<size_t>>{{0}, {1}, {2}}));
 }
 
-TEST(Bring, WhoDoesNotHoldItYetIsAskedUntilItDoesAndHoldsNobodyUp) {
+TEST(Bring, RetriesRangeNotYetResidentWithoutBlockingOthers) {
   Script a("a", {kNotYet, kNotYet, kNotYet, kGood}, 0), b("b", {kGood});
   const Played played = Play({Of({0}), Of({1})}, {&a, &b}, {.workers = 1});
   ASSERT_TRUE(played.status.ok()) << played.status.message();
@@ -236,7 +236,7 @@ TEST(Bring, WhoDoesNotHoldItYetIsAskedUntilItDoesAndHoldsNobodyUp) {
   EXPECT_TRUE(played.failed.empty());
 }
 
-TEST(Bring, AStandInThatDoesNotHoldItIsPassedOver) {
+TEST(Bring, SkipsFallbackSourceWithoutRange) {
   Script a("a", {kAway}, 0), b("b", {kNotYet}, 0), c("c", {kGood});
   const Played played = Play({Of({0, 1, 2})}, {&a, &b, &c});
   ASSERT_TRUE(played.status.ok()) << played.status.message();
@@ -244,7 +244,7 @@ TEST(Bring, AStandInThatDoesNotHoldItIsPassedOver) {
   EXPECT_EQ(c.calls.size(), 1U);
 }
 
-TEST(Bring, ARangeThatNobodyCanBringEndsTheJobWithWhatAllSaid) {
+TEST(Bring, FailsWithAllErrorsWhenEverySourceFails) {
   Script a("a", {kAway}, 0), b("b", {kLies}, 0);
   const Played played = Play({Of({0, 1})}, {&a, &b});
   EXPECT_EQ(played.status.code(), Code::kCorrupt);
@@ -252,7 +252,7 @@ TEST(Bring, ARangeThatNobodyCanBringEndsTheJobWithWhatAllSaid) {
   EXPECT_EQ(Play({Of({})}, {&a}).status.code(), Code::kBadPlan);
 }
 
-TEST(Bring, ARefusalEndsTheJobAtOnce) {
+TEST(Bring, FailsImmediatelyWhenUnauthenticated) {
   Script a("a", {kRefuses}, 0), b("b", {kGood});
   const Played played = Play({Of({0, 1})}, {&a, &b});
   EXPECT_EQ(played.status.code(), Code::kUnauthenticated);
@@ -260,7 +260,7 @@ TEST(Bring, ARefusalEndsTheJobAtOnce) {
   EXPECT_TRUE(b.calls.empty());
 }
 
-TEST(Bring, StopEndsIt) {
+TEST(Bring, StopsOnRequest) {
   class Stuck final : public Source {
    public:
     std::string name() const override { return "stuck"; }
@@ -322,7 +322,7 @@ Range Large(std::vector<uint32_t> sources) {
   return {{device::Memory{nullptr, 0, 8 << 20}}, std::move(sources)};
 }
 
-TEST(Bring, ASourceWithLanesIsAskedByTwoAtOnceForHalfEach) {
+TEST(Bring, SplitsJobOverTwoLanesOfOneSource) {
   Wide one(2, 2);
   ASSERT_TRUE(BringFrom(std::vector{&one}, {Large({0}), Large({0})}, 4).ok());
   EXPECT_EQ(one.calls, 2U);
@@ -332,7 +332,7 @@ TEST(Bring, ASourceWithLanesIsAskedByTwoAtOnceForHalfEach) {
   EXPECT_EQ(narrow.most, 1U);
 }
 
-TEST(Bring, AnotherSourceIsAskedBeforeASecondLane) {
+TEST(Bring, UsesOtherSourceBeforeSecondLane) {
   Wide first(2, 1), second(2, 1);
   first.other = &second;
   second.other = &first;
@@ -342,7 +342,7 @@ TEST(Bring, AnotherSourceIsAskedBeforeASecondLane) {
 }
 
 // A call costs both sides a token and, for memory of the same machine, a connection.
-TEST(Bring, WhileThereAreOthersASourceIsAskedOnceForAllOfIt) {
+TEST(Bring, CallsEachSourceOnceWhileOthersRemain) {
   std::vector<std::unique_ptr<Wide>> all;
   std::vector<Wide*> sources;
   std::vector<Range> job;
@@ -357,7 +357,7 @@ TEST(Bring, WhileThereAreOthersASourceIsAskedOnceForAllOfIt) {
 
 // Sources fail at random. Every range that some source has is fetched once, and no source is
 // queried after two failures.
-TEST(Bring, WhateverSourcesDoWhatCanComeComesOnce) {
+TEST(Bring, FetchesRangesOnceDespiteRandomFailures) {
   std::mt19937_64 draw(11);
   int whole = 0, broken = 0;
   for (int round = 0; round < 400; ++round) {

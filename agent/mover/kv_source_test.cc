@@ -78,7 +78,7 @@ class KvSourceTest : public testing::MoverTest {
   std::vector<Code> failures_;
 };
 
-TEST_F(KvSourceTest, ReadsRangesOverOneConnectionThatStays) {
+TEST_F(KvSourceTest, ReusesConnectionForSeveralReads) {
   KvLink link = Link("a");
   for (unsigned round = 0; round < 3; ++round) {
     const auto ranges = Ranges(500, round);
@@ -90,7 +90,7 @@ TEST_F(KvSourceTest, ReadsRangesOverOneConnectionThatStays) {
 }
 
 // A run has a flip for each few layers: only the first one needs a handshake.
-TEST_F(KvSourceTest, KeepsItsConnectionFromOneAttemptToTheNext) {
+TEST_F(KvSourceTest, ReusesConnectionAcrossAttempts) {
   for (unsigned attempt = 0; attempt < 4; ++attempt) {
     lease_ = std::make_shared<Lease>();
     {
@@ -108,7 +108,7 @@ TEST_F(KvSourceTest, KeepsItsConnectionFromOneAttemptToTheNext) {
 }
 
 // After an invalid token the grant of the previous one must not be used.
-TEST_F(KvSourceTest, EndsAKeptConnectionWhoseNextTokenOpensNothing) {
+TEST_F(KvSourceTest, ClosesReusedConnectionOnInvalidToken) {
   v1::PeerAddress peer;
   peer.set_data(address_);
   Transport& tcp = transports_->For(peer);
@@ -124,7 +124,7 @@ TEST_F(KvSourceTest, EndsAKeptConnectionWhoseNextTokenOpensNothing) {
   }
 }
 
-TEST_F(KvSourceTest, SeveralSourcesAndMoreRangesThanOneRequestTakes) {
+TEST_F(KvSourceTest, SplitsRangesOverSourcesAndRequests) {
   KvLink a = Link("a"), b = Link("b");
   const auto ranges = Ranges(kMostRanges + 1000, 5);
   const Status brought = BringFrom(&a, &b, 300, ranges);
@@ -134,7 +134,7 @@ TEST_F(KvSourceTest, SeveralSourcesAndMoreRangesThanOneRequestTakes) {
   EXPECT_EQ(opened_, 2);
 }
 
-TEST_F(KvSourceTest, RangesOutsideTheRegionAreRefused) {
+TEST_F(KvSourceTest, RejectsRangesOutsideRegion) {
   for (const uint64_t offset :
        {uint64_t{source_.size() - 63}, uint64_t{source_.size()}, ~uint64_t{0}, ~uint64_t{0} - 63}) {
     KvLink link = Link("a");
@@ -145,7 +145,7 @@ TEST_F(KvSourceTest, RangesOutsideTheRegionAreRefused) {
   }
 }
 
-TEST_F(KvSourceTest, ARangeIsOfMostRangeBytesAndLongerOnesComeInParts) {
+TEST_F(KvSourceTest, SplitsRangesAboveMaxRangeBytes) {
   source_ = testing::Pattern((kMostRangeBytes * 5) / 2, 3);
   copy_.assign(source_.size(), std::byte{0});
   KvLink link = Link("a");
@@ -159,7 +159,7 @@ TEST_F(KvSourceTest, ARangeIsOfMostRangeBytesAndLongerOnesComeInParts) {
 
 // 65,536 ranges of 16 MiB, all overlapping: a stolen pod requests a terabyte, and reads none of it.
 // Others still get replies, and the lease ends immediately.
-TEST_F(KvSourceTest, WhoAsksForMoreThanThereIsHoldsNobodyUp) {
+TEST_F(KvSourceTest, ServesOthersDuringExcessiveRequests) {
   source_ = testing::Pattern(kMostRangeBytes, 3);
   lease_ = std::make_shared<Lease>();
   std::vector<std::unique_ptr<net::Stream>> greedy;
@@ -190,7 +190,7 @@ TEST_F(KvSourceTest, WhoAsksForMoreThanThereIsHoldsNobodyUp) {
 
 // Between Stage and the flip a connection may rest for longer than the source keeps it. The flip
 // must not fail because of that.
-TEST_F(KvSourceTest, AConnectionThatTheSourceClosedIsOpenedAgain) {
+TEST_F(KvSourceTest, ReconnectsWhenSourceClosedConnection) {
   KvLink link = Link("a");
   ASSERT_TRUE(link.Read(Ranges(1, 8), {}).ok());
   const std::string listen = address_;
@@ -203,7 +203,7 @@ TEST_F(KvSourceTest, AConnectionThatTheSourceClosedIsOpenedAgain) {
   EXPECT_EQ(opened_, 2);
 }
 
-TEST_F(KvSourceTest, WhatFailsOnceOrComesWrongIsAskedForAgain) {
+TEST_F(KvSourceTest, RetriesFailedOrCorruptRead) {
   for (const auto& [fault, code] : {std::pair{"kv.before_pull=error", Code::kUnavailable},
                                     std::pair{"kv.before_pull=corrupt", Code::kCorrupt}}) {
     failures_.clear();
@@ -219,7 +219,7 @@ TEST_F(KvSourceTest, WhatFailsOnceOrComesWrongIsAskedForAgain) {
   }
 }
 
-TEST_F(KvSourceTest, NothingIsReadWhenTheLeaseHasEnded) {
+TEST_F(KvSourceTest, RejectsReadAfterLeaseEnd) {
   lease_ = std::make_shared<Lease>();
   KvLink link = Link("a");
   EXPECT_TRUE(link.Read(Ranges(3, 1), {}).ok());
@@ -228,7 +228,7 @@ TEST_F(KvSourceTest, NothingIsReadWhenTheLeaseHasEnded) {
 }
 
 // A flip waits for it, so the timeout is that of KV (base/limits.h).
-TEST(KvSourceRealTime, ASourceThatSaysNothingIsGivenUp) {
+TEST(KvSourceRealTime, TimesOutUnresponsiveSource) {
   const auto silent = net::Listen("127.0.0.1:0");  // the kernel connects; no process accepts
   ASSERT_TRUE(silent.ok());
   v1::PeerAddress peer;

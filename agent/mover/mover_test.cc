@@ -28,7 +28,7 @@ namespace {
 using testing::MoverTest;
 using testing::Pattern;
 
-TEST_F(MoverTest, BringsEveryByteInOrder) {
+TEST_F(MoverTest, FetchesEveryByteInOrder) {
   // Spans of the source and units of the target are cut differently; more spans than one sendmsg
   // takes.
   std::vector<size_t> spans(3000, 1024);
@@ -39,7 +39,7 @@ TEST_F(MoverTest, BringsEveryByteInOrder) {
   EXPECT_EQ(pulled_, source_.size());
 }
 
-TEST_F(MoverTest, AConnectionIsKeptFromOneTokenToTheNext) {
+TEST_F(MoverTest, ReusesConnectionAcrossTokens) {
   PieceLink link(credentials_, address_);
   for (int round = 0; round < 5; ++round) {
     const auto targets = Targets(16);
@@ -54,7 +54,7 @@ TEST_F(MoverTest, AConnectionIsKeptFromOneTokenToTheNext) {
   EXPECT_EQ(server_->welcomed(), 2U);
 }
 
-TEST_F(MoverTest, AConnectionIsKeptFromOneAttemptToTheNext) {
+TEST_F(MoverTest, ReusesConnectionAcrossAttempts) {
   TcpTransport links(credentials_);
   v1::PeerAddress peer;
   peer.set_data(address_);
@@ -76,7 +76,7 @@ TEST_F(MoverTest, AConnectionIsKeptFromOneAttemptToTheNext) {
   EXPECT_EQ(server_->welcomed(), 1U);
 }
 
-TEST_F(MoverTest, AConnectionThatRestsTooLongIsEndedByTheSource) {
+TEST_F(MoverTest, SourceClosesIdleConnection) {
   server_.reset();
   rest_ = std::chrono::milliseconds(1);
   Start("127.0.0.1:0");
@@ -85,7 +85,7 @@ TEST_F(MoverTest, AConnectionThatRestsTooLongIsEndedByTheSource) {
   EXPECT_TRUE(tangram::testing::Eventually([&] { return link.Gone(); }));
 }
 
-TEST_F(MoverTest, LinksAreSharedAndNeverUsedByTwo) {
+TEST_F(MoverTest, SharesConnectionsWithoutConcurrentUse) {
   TcpTransport links(credentials_);
   v1::PeerAddress peer;
   peer.set_data(address_);
@@ -114,7 +114,7 @@ TEST_F(MoverTest, LinksAreSharedAndNeverUsedByTwo) {
   EXPECT_LE(server_->welcomed(), 4U);
 }
 
-TEST_F(MoverTest, ATokenIsGoodOnce) {
+TEST_F(MoverTest, AcceptsTokenOnce) {
   const std::string token = Issue({source_.size()});
   ASSERT_TRUE(Pull(token, Targets(4)).ok());
   const auto again = Targets(4);
@@ -123,7 +123,7 @@ TEST_F(MoverTest, ATokenIsGoodOnce) {
   EXPECT_EQ(copy_, std::vector<std::byte>(copy_.size(), std::byte{0})) << "bytes came all the same";
 }
 
-TEST_F(MoverTest, AGuessedTokenOpensNothingAndCostsNothing) {
+TEST_F(MoverTest, RejectsGuessedTokenAndKeepsRealTokenValid) {
   const std::string token = Issue({source_.size()});
   std::string guess = token;
   guess[15] = static_cast<char>(guess[15] ^ 1);
@@ -132,7 +132,7 @@ TEST_F(MoverTest, AGuessedTokenOpensNothingAndCostsNothing) {
   EXPECT_TRUE(Pull(token, Targets(4)).ok()) << "the real one is still good";
 }
 
-TEST_F(MoverTest, TokensAreRandomAndRevokedByOwner) {
+TEST_F(MoverTest, IssuesRandomTokensAndRevokesThemByOwner) {
   std::set<std::string> seen;
   int mine = 0, theirs = 0;
   for (int i = 0; i < 200; ++i) {
@@ -151,7 +151,7 @@ TEST_F(MoverTest, TokensAreRandomAndRevokedByOwner) {
       100);
 }
 
-TEST_F(MoverTest, ACorruptedByteIsFoundAndNamed) {
+TEST_F(MoverTest, DetectsAndNamesCorruptUnit) {
   ASSERT_TRUE(fault::Arm("stage.after_fetch=corrupt@3").ok());
   const Status pulled = Pull(Issue({source_.size()}), Targets(8));
   EXPECT_EQ(pulled.code(), Code::kCorrupt) << pulled.message();
@@ -159,24 +159,24 @@ TEST_F(MoverTest, ACorruptedByteIsFoundAndNamed) {
   EXPECT_EQ(pulled_, source_.size() / 8 * 2) << "only verified bytes count";
 }
 
-TEST_F(MoverTest, AByteThatTheSourceCorruptsIsFound) {
+TEST_F(MoverTest, DetectsCorruptionDuringSend) {
   ASSERT_TRUE(fault::Arm("data.before_send=corrupt").ok());
   EXPECT_EQ(Pull(Issue({source_.size()}), Targets(8)).code(), Code::kCorrupt);
   EXPECT_TRUE(Pull(Issue({source_.size()}), Targets(8)).ok()) << "what it holds is sound";
 }
 
-TEST_F(MoverTest, ASourceThatHangsUpIsUnavailable) {
+TEST_F(MoverTest, ReportsUnavailableWhenSourceDisconnects) {
   ASSERT_TRUE(fault::Arm("data.before_send=error").ok());
   EXPECT_EQ(Pull(Issue({source_.size()}), Targets(8)).code(), Code::kUnavailable);
 }
 
-TEST_F(MoverTest, AChangedSourceIsFound) {
+TEST_F(MoverTest, DetectsChangedSource) {
   const auto targets = Targets(8);
   source_[source_.size() - 1] ^= std::byte{0x80};
   EXPECT_EQ(Pull(Issue({source_.size()}), targets).code(), Code::kCorrupt);
 }
 
-TEST_F(MoverTest, ASourceThatEndsEarlyIsNoSuccess) {
+TEST_F(MoverTest, FailsWhenSourceEndsEarly) {
   // Makes the server close resting connections before the silence timeout.
   server_.reset();
   rest_ = std::chrono::milliseconds(1);
@@ -187,7 +187,7 @@ TEST_F(MoverTest, ASourceThatEndsEarlyIsNoSuccess) {
   EXPECT_EQ(Pull(Issue({source_.size()}), Targets(8)).code(), Code::kUnavailable);
 }
 
-TEST_F(MoverTest, AStopEndsAPullThatWaits) {
+TEST_F(MoverTest, StopsWaitingPull) {
   // A listener that accepts the connection and never sends a byte.
   auto silent = net::Listen("127.0.0.1:0");
   ASSERT_TRUE(silent.ok());
@@ -203,7 +203,7 @@ TEST_F(MoverTest, AStopEndsAPullThatWaits) {
   EXPECT_NE(pulled.message().find("stopped"), std::string::npos) << pulled.message();
 }
 
-TEST_F(MoverTest, ManyPullersAtOnce) {
+TEST_F(MoverTest, ServesConcurrentPulls) {
   std::vector<std::jthread> threads;
   std::atomic<int> good{0};
   for (int i = 0; i < 8; ++i) {
@@ -227,7 +227,7 @@ size_t Threads() {
   return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
 }
 
-TEST_F(MoverTest, IdleStrangersCostNoThreadsAndHoldUpNobody) {
+TEST_F(MoverTest, HandlesIdleUnauthenticatedPeersWithoutThreads) {
   const size_t before = Threads();
   std::vector<UniqueFd> strangers;
   for (int i = 0; i < 600; ++i) {
@@ -243,7 +243,7 @@ TEST_F(MoverTest, IdleStrangersCostNoThreadsAndHoldUpNobody) {
 }
 
 // They have a valid token, and trust any server.
-TEST_F(MoverTest, WhoIsNoAgentOfThisWorldGetsNothing) {
+TEST_F(MoverTest, RejectsPeersOtherThanAgentsOfWorld) {
   const net::testing::TestCa other;
   const std::string token = Issue({source_.size()}, "pod-1");
   const auto gets = [&](const std::optional<net::TlsTexts>& shows) {
@@ -264,7 +264,7 @@ TEST_F(MoverTest, WhoIsNoAgentOfThisWorldGetsNothing) {
 }
 
 // An agent of this world is rejected too if the token was issued to another.
-TEST_F(MoverTest, ATokenIsGoodForThePodThatAskedOnly) {
+TEST_F(MoverTest, AcceptsTokenOnlyFromRequestingPod) {
   const std::string token = Issue({source_.size()}, "pod-1");
   const auto gets = [&](const std::string& pod) {
     return net::testing::Steal(address_, ca_.Issue("spiffe://tangram/w/agent/" + pod), token, 16);
@@ -278,7 +278,7 @@ TEST_F(MoverTest, ATokenIsGoodForThePodThatAskedOnly) {
 }
 
 // The reverse: an agent that connects to an impostor does not send it the token.
-TEST_F(MoverTest, ATokenIsShownToAgentsOfThisWorldOnly) {
+TEST_F(MoverTest, SendsTokenOnlyToAgentsOfWorld) {
   const net::testing::TestCa other;
   server_.reset();
   credentials_.swap(impostor_ = other.Open("w", "agent", "pod-0"));
@@ -290,7 +290,7 @@ TEST_F(MoverTest, ATokenIsShownToAgentsOfThisWorldOnly) {
   EXPECT_EQ(grants_.open(), 1U);
 }
 
-TEST_F(MoverTest, OnATrustedFabricBothSidesMaySpeakPlainly) {
+TEST_F(MoverTest, AllowsPlaintextOnTrustedFabric) {
   server_.reset();
   credentials_ = net::Credentials::Insecure();
   Start("127.0.0.1:0");

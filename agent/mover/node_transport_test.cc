@@ -165,7 +165,7 @@ class NodeTransportTest : public ::testing::TestWithParam<uint64_t> {
 
 // Units of slabs with interleaved units are copied to slabs of another width: from one that is
 // exported as a range, from one in parts that cut its lines, and over the network.
-TEST_P(NodeTransportTest, UnitsOfSlabsComeFromWhereverTheirLinesLie) {
+TEST_P(NodeTransportTest, FetchesSlabUnitsFromNodeAndNetwork) {
   const device::Shape there{{{1, 96}, {7, 8}, {3, 32}}, 5}, here{there.planes, 3};
   const uint64_t unit = there.unit_bytes(), slab = 5 * unit;
   const std::vector<device::Extent> parts{{9000, 301}, {4000, 500}, {20000, slab - 801}};
@@ -233,7 +233,7 @@ TEST_P(NodeTransportTest, UnitsOfSlabsComeFromWhereverTheirLinesLie) {
   EXPECT_EQ(Pull(node(), grants_.Issue(std::move(less)), {last}).code(), Code::kUnavailable);
 }
 
-TEST_P(NodeTransportTest, BringsEveryByteInOrderAgainAndAgain) {
+TEST_P(NodeTransportTest, FetchesEveryByteInOrderRepeatedly) {
   ASSERT_STREQ(node().name(), "node");
   for (int round = 0; round < 3; ++round) {
     const auto targets = Targets();
@@ -248,7 +248,7 @@ TEST_P(NodeTransportTest, BringsEveryByteInOrderAgainAndAgain) {
   EXPECT_EQ(server_->welcomed(), 1U) << "one connection";
 }
 
-TEST_P(NodeTransportTest, KvAndPiecesHaveAConnectionEachFromAttemptToAttempt) {
+TEST_P(NodeTransportTest, ReusesSeparateKvAndPieceConnections) {
   for (int attempt = 0; attempt < 3; ++attempt) {
     const auto targets = Targets();
     ASSERT_TRUE(Pull(node(), Issue(), targets).ok());
@@ -261,7 +261,7 @@ TEST_P(NodeTransportTest, KvAndPiecesHaveAConnectionEachFromAttemptToAttempt) {
   EXPECT_EQ(server_->welcomed(), 2U);
 }
 
-TEST_P(NodeTransportTest, AConnectionThatStaysHoldsNoMemory) {
+TEST_P(NodeTransportTest, IdleConnectionHoldsNoMemory) {
   const auto targets = Targets();
   ASSERT_TRUE(Pull(node(), Issue(), targets).ok());
   const std::vector<std::weak_ptr<const Window>> windows(windows_.begin(), windows_.end());
@@ -273,7 +273,7 @@ TEST_P(NodeTransportTest, AConnectionThatStaysHoldsNoMemory) {
   EXPECT_TRUE(tangram::testing::Eventually([&] { return held() == 0; })) << held();
 }
 
-TEST_P(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
+TEST_P(NodeTransportTest, UsesTcpWhenPeerHasNoNodeSocket) {
   v1::PeerAddress beyond = peer_;
   beyond.set_data("127.0.0.1:1");
   EXPECT_STREQ(transports_->For(beyond).name(), "tcp");
@@ -287,7 +287,7 @@ TEST_P(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
   EXPECT_STREQ(transports_->For(peer_).name(), "tcp");
 }
 
-TEST_P(NodeTransportTest, ASocketThatAKilledAgentLeftIsNotAskedAndIsReplaced) {
+TEST_P(NodeTransportTest, IgnoresAndReplacesStaleSocket) {
   server_.reset();
   {
     const auto killed = net::Listen("unix:" + Socket().string());
@@ -303,7 +303,7 @@ TEST_P(NodeTransportTest, ASocketThatAKilledAgentLeftIsNotAskedAndIsReplaced) {
   ExpectPulled();
 }
 
-TEST_P(NodeTransportTest, ATokenIsGoodOnceAndForThePodThatAsked) {
+TEST_P(NodeTransportTest, AcceptsTokenOnceFromRequestingPod) {
   const auto targets = Targets();
   const std::string token = Issue();
   ASSERT_TRUE(Pull(node(), token, targets).ok());
@@ -318,7 +318,7 @@ TEST_P(NodeTransportTest, ATokenIsGoodOnceAndForThePodThatAsked) {
   EXPECT_FALSE(Pull(node(), grants_.Issue(std::move(plain)), targets).ok());
 }
 
-TEST_P(NodeTransportTest, WhoIsNoAgentOfThisWorldIsShownNothing) {
+TEST_P(NodeTransportTest, ExportsNothingToPeersOtherThanAgentsOfWorld) {
   const net::testing::TestCa other;
   const auto targets = Targets();
   for (const auto& credentials :
@@ -333,7 +333,7 @@ TEST_P(NodeTransportTest, WhoIsNoAgentOfThisWorldIsShownNothing) {
 }
 
 // Another process listens in the source's place: it gets no token, and the network remains.
-TEST_P(NodeTransportTest, WhoTookTheSourcesPlaceIsShownNoToken) {
+TEST_P(NodeTransportTest, SendsNoTokenToImpostor) {
   const net::testing::TestCa other;
   const std::string port = std::to_string(server_->port());
   auto squatter = DataServer::Start({.listen = "127.0.0.2:" + port,
@@ -353,7 +353,7 @@ TEST_P(NodeTransportTest, WhoTookTheSourcesPlaceIsShownNoToken) {
   ExpectPulled();
 }
 
-TEST_P(NodeTransportTest, WhatChangedOrIsCorruptedIsFound) {
+TEST_P(NodeTransportTest, DetectsChangedOrCorruptBytes) {
   const auto targets = Targets();
   device::View(memory_[0])[order_.empty() ? 0 : order_[0]] ^= std::byte{1};
   const Status pulled = Pull(node(), Issue(), targets);
@@ -366,7 +366,7 @@ TEST_P(NodeTransportTest, WhatChangedOrIsCorruptedIsFound) {
 }
 
 // The pages have other bytes by now, but that is no corruption.
-TEST_P(NodeTransportTest, MemoryThatTheSourceLetGoOfIsAwayAndNotCorrupt) {
+TEST_P(NodeTransportTest, ReportsReleasedMemoryAsUnavailable) {
   const auto targets = Targets();
   const std::string token = Issue();
   lease_->End();
@@ -385,14 +385,14 @@ TEST_P(NodeTransportTest, MemoryThatTheSourceLetGoOfIsAwayAndNotCorrupt) {
 }
 
 // A receiver of exported memory can read it, and never write it.
-TEST_P(NodeTransportTest, ADescriptorIsForReadingAlone) {
+TEST_P(NodeTransportTest, ExportsReadOnlyDescriptors) {
   const SharedFd shown = windows_[1]->memory().descriptor(0).value();
   void* const at = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, shown->get(), 0);
   EXPECT_EQ(at, MAP_FAILED);
   EXPECT_EQ(pwrite(shown->get(), "x", 1, 0), -1);
 }
 
-TEST_P(NodeTransportTest, MemoryThatMayShrinkOrEndsEarlyIsRefused) {
+TEST_P(NodeTransportTest, RejectsShrinkableOrShortMemory) {
   const UniqueFd loose(memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(loose.get(), 8 * kPage), 0);
   const auto peer = [&](uint64_t bytes, uint64_t unit) {
@@ -420,7 +420,7 @@ TEST_P(NodeTransportTest, MemoryThatMayShrinkOrEndsEarlyIsRefused) {
   }
 }
 
-TEST_P(NodeTransportTest, KvIsReadWhereItLies) {
+TEST_P(NodeTransportTest, ReadsKvInPlace) {
   KvLink link = Kv();
   for (int round = 0; round < 3; ++round) {
     const auto ranges = KvRanges();
@@ -437,7 +437,7 @@ TEST_P(NodeTransportTest, KvIsReadWhereItLies) {
   EXPECT_EQ(link.Read({&outside, 1}, {}).code(), Code::kUnavailable);
 }
 
-TEST_P(NodeTransportTest, KvIsNotReadOnceTheLeaseHasEnded) {
+TEST_P(NodeTransportTest, RejectsKvReadAfterLeaseEnd) {
   KvLink link = Kv();
   ASSERT_TRUE(link.Read(KvRanges(), {}).ok());
   lease_->End();
@@ -448,7 +448,7 @@ TEST_P(NodeTransportTest, KvIsNotReadOnceTheLeaseHasEnded) {
   EXPECT_EQ(opened_, 2);
 }
 
-TEST_P(NodeTransportTest, KvOfAnAgentThatCameBackIsReachedAgain) {
+TEST_P(NodeTransportTest, ReconnectsKvAfterAgentRestart) {
   KvLink link = Kv();
   ASSERT_TRUE(link.Read(KvRanges(), {}).ok());
   const std::string listen = peer_.data();
@@ -465,7 +465,7 @@ TEST_P(NodeTransportTest, KvOfAnAgentThatCameBackIsReachedAgain) {
 }
 
 // A connection may request the descriptors of its exported memory, and no others.
-TEST_P(NodeTransportTest, NoDescriptorIsGivenThatWasNotShown) {
+TEST_P(NodeTransportTest, RejectsRequestForUnexportedDescriptor) {
   const auto asked = [&](uint64_t number) {
     auto stream = net::Connect("unix:" + Socket().string(), credentials_, {}).value();
     Grant grant;

@@ -28,7 +28,7 @@ Played Play(double share, int ranges, nanoseconds each) {
   return out;
 }
 
-TEST(Pacer, AWorkerIsAtWorkForItsShareOfTheTime) {
+TEST(Pacer, LimitsWorkToTimeShare) {
   for (const double share : {0.05, 0.25, 0.5, 0.9}) {
     for (const nanoseconds each :
          {nanoseconds(1000), nanoseconds(milliseconds(3)), nanoseconds(milliseconds(400))}) {
@@ -38,7 +38,7 @@ TEST(Pacer, AWorkerIsAtWorkForItsShareOfTheTime) {
   }
 }
 
-TEST(Pacer, ShortCallsAddUpAndWaitingForThemIsNoWork) {
+TEST(Pacer, AddsUpShortCallsAndIgnoresWaits) {
   nanoseconds worked{0}, waited{0}, slept{0};
   Pacer pacer([] { return 0.5; },
               {[&] { return worked + waited + slept; },
@@ -52,14 +52,16 @@ TEST(Pacer, ShortCallsAddUpAndWaitingForThemIsNoWork) {
   EXPECT_EQ(slept, worked);
 }
 
-TEST(Pacer, AllOfItIsNoRest) { EXPECT_EQ(Play(1, 1000, milliseconds(10)).slept, nanoseconds(0)); }
+TEST(Pacer, DoesNotRestAtFullShare) {
+  EXPECT_EQ(Play(1, 1000, milliseconds(10)).slept, nanoseconds(0));
+}
 
-TEST(Pacer, WhatIsDoneInASliceIsDoneWithoutARest) {
+TEST(Pacer, DoesNotRestWithinFirstSlice) {
   EXPECT_EQ(Play(0.5, 4, milliseconds(1)).slept, nanoseconds(0));
   EXPECT_EQ(Play(0.5, 5, milliseconds(1)).slept, nanoseconds(milliseconds(5)));
 }
 
-TEST(Pacer, ShareMayChangeAndNoneIsARest) {
+TEST(Pacer, RestsAtZeroShareUntilShareChanges) {
   nanoseconds worked{0}, slept{0};
   int asked = 0;
   Pacer pacer([&] { return ++asked < 4 ? 0 : 0.5; },
@@ -72,7 +74,7 @@ TEST(Pacer, ShareMayChangeAndNoneIsARest) {
   EXPECT_EQ(slept, 3 * Pacer::kSlice + milliseconds(10));
 }
 
-TEST(Pacer, AStopEndsARest) {
+TEST(Pacer, StopEndsRest) {
   Pacer pacer([] { return 1e-6; });  // a rest of hours
   std::stop_source stop;
   stop.request_stop();

@@ -30,7 +30,7 @@ std::string OverOf(const Peer& peer) {
   return over.is_string() ? over.get<std::string>() : over.dump();
 }
 
-TEST(Peer, TheSecondOfTwoTransfersCountsAndTheFastestSettingIsTold) {
+TEST(Peer, MeasuresSecondTransferAndReportsFastestSetting) {
   // Settings take turns, each with a first transfer that does not count: 9 and 8 s.
   const std::string script = R"(
     echo '{"version": "7", "settings": ["slow", "fast"], "least": 2}'
@@ -46,7 +46,7 @@ TEST(Peer, TheSecondOfTwoTransfersCountsAndTheFastestSettingIsTold) {
   EXPECT_EQ(peer.trouble(), "");
 }
 
-TEST(Peer, TheSummaryHasTheWorstSizeAndTheRateOfTheLast) {
+TEST(Peer, SummarizesWorstRatioAndLastRate) {
   Peer peer("p", Says(kHello, R"({"seconds": 2})"), 8);
   nlohmann::json line, versions;
   for (const double ours : {1.0, 4.0, 0.5}) {
@@ -57,7 +57,7 @@ TEST(Peer, TheSummaryHasTheWorstSizeAndTheRateOfTheLast) {
   EXPECT_EQ(versions, (nlohmann::json{{"p", "7"}}));
 }
 
-TEST(Peer, OffsetsGoThroughItsMemoryAndSmallTransfersAreLeftOut) {
+TEST(Peer, AdvancesOffsetsAndSkipsSmallTransfers) {
   // It replies with the offset + 1 as seconds, and fails below its minimum.
   const std::string script = R"(
     echo '{"version": "7", "settings": ["one"], "least": 2}'
@@ -78,7 +78,7 @@ TEST(Peer, OffsetsGoThroughItsMemoryAndSmallTransfersAreLeftOut) {
   EXPECT_EQ(line["over_p"], 1.0);
 }
 
-TEST(Peer, WhatIsNotInstalledIsToldAndAsksForNothing) {
+TEST(Peer, ReportsMissingInstallationWithoutTransfers) {
   Peer peer("p", Says(R"({"trouble": "not installed"})", "never"), 8);
   peer.Turn(4);
   nlohmann::json line;
@@ -87,7 +87,7 @@ TEST(Peer, WhatIsNotInstalledIsToldAndAsksForNothing) {
   EXPECT_EQ(OverOf(peer), "not installed");
 }
 
-TEST(Peer, TroubleOnTheWayTakesThePlaceOfWhatWasMeasured) {
+TEST(Peer, ReportsFailureInsteadOfMeasurements) {
   const std::string script = R"(
     echo '{"version": "7", "settings": ["one"], "least": 0}'
     for s in 1 1; do read -r line; echo '{"seconds": 1}'; done
@@ -101,7 +101,7 @@ TEST(Peer, TroubleOnTheWayTakesThePlaceOfWhatWasMeasured) {
   EXPECT_EQ(OverOf(peer), "failed: bytes are wrong");
 }
 
-TEST(Peer, WhatIsNoAnswerIsTrouble) {
+TEST(Peer, ReportsMissingOrInvalidReplyAsFailure) {
   EXPECT_EQ(OverOf(Peer("p", {"/nothing/here"}, 8)),
             "failed: /nothing/here does not start: No such file or directory");
   EXPECT_EQ(OverOf(Peer("p", {"true"}, 8)), "failed: it ended");

@@ -7,7 +7,7 @@ namespace {
 
 device::Memory Range(uint64_t address, uint64_t bytes) { return {nullptr, address, bytes}; }
 
-TEST(WireCut, WhatFitsGoesWholeAndWhatDoesNotIsCut) {
+TEST(WireCut, SplitsOnlyOversizedRanges) {
   const std::vector<device::Memory> memories{Range(0, 60), Range(1000, 30), Range(2000, 50),
                                              Range(3000, 250), Range(4000, 0)};
   const auto cut = CutFor(memories, 100);
@@ -31,7 +31,7 @@ TEST(WireCut, WhatFitsGoesWholeAndWhatDoesNotIsCut) {
   EXPECT_EQ(walk.Next(1).status().code(), Code::kInvalid) << "no more is there";
 }
 
-TEST(WireCut, UnitsOfASlabAreNotCut) {
+TEST(WireCut, KeepsSlabUnitsWhole) {
   const device::Shape slab{{{2, 5}, {4, 5}}, 8};  // units of 30 bytes
   const device::Memory units{nullptr, 0, 120, &slab, 2};
   const std::vector<device::Memory> memories{units};
@@ -48,7 +48,7 @@ TEST(WireCut, UnitsOfASlabAreNotCut) {
   EXPECT_EQ(CutFor(memories, 29).status().code(), Code::kUnavailable);
 }
 
-TEST(WireCut, IsReadAsItWasWritten) {
+TEST(WireCut, RoundTrips) {
   const Cut cut{1, uint64_t{1} << 40};
   const WireBody body = WireBody().Add(cut).Add(uint32_t{7});
   const auto* const bytes = reinterpret_cast<const uint8_t*>(body.bytes().data());

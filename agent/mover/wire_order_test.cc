@@ -231,7 +231,7 @@ const std::vector<Batch> kPair{{0, 1}, {1, 0}, {0, 1}};
 const std::vector<Batch> kRing{{0, 1}, {1, 2}, {2, 0}};
 const std::vector<Batch> kTwoRings{{0, 1}, {1, 2}, {2, 3}, {3, 0}, {1, 0}};
 
-TEST(WireOrder, NobodyWaitsForEverWhoeverAsksWhom) {
+TEST(WireOrder, CompletesWithoutDeadlockInAnyTopology) {
   for (const auto& batches : {kPair, kRing, kTwoRings}) {
     Explorer explorer(batches, {});
     EXPECT_EQ(explorer.Play(), "");
@@ -240,7 +240,7 @@ TEST(WireOrder, NobodyWaitsForEverWhoeverAsksWhom) {
   }
 }
 
-TEST(WireOrder, ADeathAnAbortOrAHangAtAnyMomentLeavesNobodyInACall) {
+TEST(WireOrder, EndsEveryCallAfterDeathAbortOrHang) {
   for (const auto& batches : {kPair, kRing}) {
     Explorer explorer(batches, {.faults = 2});
     EXPECT_EQ(explorer.Play(), "");
@@ -252,13 +252,13 @@ TEST(WireOrder, ADeathAnAbortOrAHangAtAnyMomentLeavesNobodyInACall) {
 
 // The search finds errors: with one turn for both directions, agents in a ring hold theirs and wait
 // for each other's.
-TEST(WireOrder, OneTurnForBothDirectionsWouldWaitForEver) {
+TEST(WireOrder, DeadlocksWithOneLockForBothDirections) {
   for (const auto& batches : {kPair, kRing, kTwoRings}) {
     EXPECT_EQ(Explorer(batches, {.one_turn = true}).Play(), "a reader waits for ever");
   }
 }
 
-TEST(WireOrder, WhoDoesNotKeepToItIsAborted) {
+TEST(WireOrder, AbortsOnProtocolViolation) {
   WireReader reader;
   EXPECT_EQ(reader.Begin(), WireAct::kWait);
   EXPECT_EQ(reader.On(WireEvent::kGo), WireAct::kAbortBare) << "before it asked";

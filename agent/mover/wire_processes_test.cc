@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Mover, WireProcesses, ::testing::ValuesIn(Ways()),
                          [](const auto& info) { return std::string(info.param.wire); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(WireProcesses);
 
-TEST_P(WireProcesses, TwoBringWeightsAndKvFromEachOther) {
+TEST_P(WireProcesses, FetchesWeightsAndKvBetweenTwoAgents) {
   Agent one(dir_, GetParam(), 1), two(dir_, GetParam(), 2);
   for (int round = 0; round < 3; ++round) {
     ASSERT_EQ(one.Bring(two), Good(kAll));
@@ -123,7 +123,7 @@ TEST_P(WireProcesses, TwoBringWeightsAndKvFromEachOther) {
 }
 
 // All fetch from all concurrently; the order is random.
-TEST_P(WireProcesses, FourBringFromEachOtherAtOnceAndNobodyWaitsForEver) {
+TEST_P(WireProcesses, FetchesAmongFourAgentsWithoutDeadlock) {
   std::vector<std::unique_ptr<Agent>> agents;
   for (unsigned seed = 1; seed <= 4; ++seed) {
     // The device has room for only one sending and one receiving kernel.
@@ -143,14 +143,14 @@ TEST_P(WireProcesses, FourBringFromEachOtherAtOnceAndNobodyWaitsForEver) {
   for (auto& agent : agents) ExpectQuiet(*agent);
 }
 
-TEST_P(WireProcesses, WhoHasAnotherLibraryIsReachedByTcp) {
+TEST_P(WireProcesses, UsesTcpWhenCommLibrariesDiffer) {
   Agent one(dir_, GetParam(), 1), two(dir_, GetParam(), 2);
   two.set_kind("nccl_1.0.0");
   EXPECT_EQ(one.Bring(two), "tcp " + std::to_string(kAll) + " ok");
   EXPECT_EQ(one.Bring(two, true), "tcp 0 ok");
 }
 
-TEST_P(WireProcesses, ATokenOfAnotherPodOrUsedTwiceOpensNothing) {
+TEST_P(WireProcesses, RejectsForeignOrReusedToken) {
   Agent one(dir_, GetParam(), 1), two(dir_, GetParam(), 2), three(dir_, GetParam(), 3);
   const std::string offer = two.Offer(three);
   one.Begin(offer);
@@ -160,14 +160,14 @@ TEST_P(WireProcesses, ATokenOfAnotherPodOrUsedTwiceOpensNothing) {
   EXPECT_NE(three.process().Ask(offer).find("failed: "), std::string::npos);
 }
 
-TEST_P(WireProcesses, WhatIsSpoiltOnTheWayIsFound) {
+TEST_P(WireProcesses, DetectsCorruptionInTransit) {
   Agent one(dir_, GetParam(), 1, "faults=data.before_send=corrupt"), two(dir_, GetParam(), 2);
   const std::string found = two.Bring(one);
   EXPECT_NE(found.find("failed: unit 0 of 12"), std::string::npos) << found;
   ExpectQuiet(one);
 }
 
-TEST_P(WireProcesses, MemoryThatTheSourceLetGoOfIsNotSent) {
+TEST_P(WireProcesses, DoesNotSendReleasedMemory) {
   Agent one(dir_, GetParam(), 1), two(dir_, GetParam(), 2);
   const std::string offer = one.Offer(two);
   EXPECT_EQ(one.process().Ask("end"), "ended");
@@ -177,7 +177,7 @@ TEST_P(WireProcesses, MemoryThatTheSourceLetGoOfIsNotSent) {
 
 // The source is stopped before it is killed, like one whose machine fails. The reader continues as
 // soon as it is dead, long before its timeout, with another source.
-TEST_P(WireProcesses, ASourceThatIsKilledInTheMiddleIsReplaced) {
+TEST_P(WireProcesses, ReplacesSourceWhenKilledDuringFetch) {
   const fs::path points = dir_ / "points";
   fs::create_directories(points);
   Agent dies(dir_, GetParam(), 1, "points=" + points.string()), other(dir_, GetParam(), 3);
@@ -195,7 +195,7 @@ TEST_P(WireProcesses, ASourceThatIsKilledInTheMiddleIsReplaced) {
   EXPECT_EQ(reader.Bring(other, true), Good(0));
 }
 
-TEST_P(WireProcesses, AReaderThatIsKilledLeavesItsSourceFree) {
+TEST_P(WireProcesses, FreesSourceWhenReaderIsKilled) {
   Agent source(dir_, GetParam(), 1), other(dir_, GetParam(), 3);
   {
     Agent dies(dir_, GetParam(), 2);
@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Mover, NcclProcesses,
 
 // A kernel never ends: the end where it hangs aborts after its timeout, and the next batch uses
 // TCP. A reader reports which bytes had arrived.
-TEST_P(NcclProcesses, AHangOfTheReaderEndsWithItsPatienceAndTcpIsTaken) {
+TEST_P(NcclProcesses, FallsBackToTcpWhenReaderHangs) {
   Agent source(dir_, GetParam(), 1);
   Agent reader(dir_, GetParam(), 2, "clock=hangs", {"FAKE_NCCL_HANG_AT=3"});
   const std::string ended = reader.Bring(source);
@@ -226,7 +226,7 @@ TEST_P(NcclProcesses, AHangOfTheReaderEndsWithItsPatienceAndTcpIsTaken) {
   EXPECT_EQ(reader.Bring(source), "tcp " + std::to_string(kAll) + " ok");
 }
 
-TEST_P(NcclProcesses, AHangOfTheSourceEndsWithItsPatienceAndTcpIsTaken) {
+TEST_P(NcclProcesses, FallsBackToTcpWhenSourceHangs) {
   Agent source(dir_, GetParam(), 1, "clock=hangs", {"FAKE_NCCL_HANG_AT=3"});
   Agent reader(dir_, GetParam(), 2);
   const std::string ended = reader.Bring(source);
@@ -245,7 +245,7 @@ TEST_P(NcclProcesses, AHangOfTheSourceEndsWithItsPatienceAndTcpIsTaken) {
   EXPECT_EQ(reader.Bring(source), Good(kAll));
 }
 
-TEST_P(NcclProcesses, AKilledSourceIsNoticedAlsoWhereTheLibraryNoticesNothing) {
+TEST_P(NcclProcesses, DetectsKilledSourceWithoutLibraryError) {
   Agent dies(dir_, GetParam(), 1, "", {"FAKE_NCCL_HANG_AT=3"});
   Agent reader(dir_, GetParam(), 2, "", {"FAKE_NCCL_DEAF=1"});
   reader.Begin(dies.Offer(reader));
@@ -255,7 +255,7 @@ TEST_P(NcclProcesses, AKilledSourceIsNoticedAlsoWhereTheLibraryNoticesNothing) {
   EXPECT_NE(reader.Look().find(" open 0 "), std::string::npos) << "a communicator is left";
 }
 
-TEST_P(NcclProcesses, AnErrorInTheMiddleIsNamedAndTcpIsTaken) {
+TEST_P(NcclProcesses, NamesErrorAndFallsBackToTcp) {
   Agent source(dir_, GetParam(), 1);
   Agent reader(dir_, GetParam(), 2, "", {"FAKE_NCCL_FAIL_AT=3"});
   const std::string ended = reader.Bring(source);
@@ -263,13 +263,13 @@ TEST_P(NcclProcesses, AnErrorInTheMiddleIsNamedAndTcpIsTaken) {
   EXPECT_EQ(reader.Bring(source), "tcp " + std::to_string(kAll) + " ok");
 }
 
-TEST_P(NcclProcesses, TwoVersionsDoNotMix) {
+TEST_P(NcclProcesses, UsesTcpWhenNcclVersionsDiffer) {
   Agent source(dir_, GetParam(), 1, "", {"FAKE_NCCL_VERSION=23000"});
   Agent reader(dir_, GetParam(), 2);
   EXPECT_EQ(reader.Bring(source), "tcp " + std::to_string(kAll) + " ok");
 }
 
-TEST_P(NcclProcesses, ALibraryThatIsTooOldIsRefusedAtTheStart) {
+TEST_P(NcclProcesses, RejectsOutdatedLibraryAtStart) {
   Process old({TANGRAM_WIRE_AGENT, "dir=" + dir_.string(), "pod=pod-1", "driver=" TANGRAM_FAKE_CUDA,
                "library=" TANGRAM_FAKE_NCCL},
               {"FAKE_NCCL_VERSION=21703"});

@@ -38,7 +38,7 @@ class CountingTime final : public TimeSource {
   int woken = 0;
 };
 
-TEST(ReadAll, IsAnErrorWhenTheOtherSideIsSilentForTooLong) {
+TEST(ReadAll, TimesOutWhenPeerIsUnresponsive) {
   const Pair pair(Credentials::Insecure(), Credentials::Insecure());
   ASSERT_TRUE(pair.Agreed());
   std::vector<std::byte> got(100);
@@ -52,7 +52,7 @@ TEST(ReadAll, IsAnErrorWhenTheOtherSideIsSilentForTooLong) {
 }
 
 // As for KV, for which a flip waits.
-TEST(ReadAll, AStreamMayHaveAShorterLimitOfSilence) {
+TEST(ReadAll, UsesShorterTimeoutOfStream) {
   const Pair pair(Credentials::Insecure(), Credentials::Insecure());
   ASSERT_TRUE(pair.Agreed());
   pair.server->set_silence(limits::kKvSilence);
@@ -64,7 +64,7 @@ TEST(ReadAll, AStreamMayHaveAShorterLimitOfSilence) {
 }
 
 // A reader that the machine stopped for a minute does not blame its peer.
-TEST(ReadAll, TimeInWhichThisProcessDidNotRunIsNoSilence) {
+TEST(ReadAll, IgnoresTimeWhileProcessWasStopped) {
   const Pair pair(Credentials::Insecure(), Credentials::Insecure());
   ASSERT_TRUE(pair.Agreed());
   pair.server->set_silence(limits::kKvSilence);
@@ -82,7 +82,7 @@ TEST(ReadAll, TimeInWhichThisProcessDidNotRunIsNoSilence) {
 }
 
 // A reader that every packet wakes takes processor time from the sender.
-TEST(ReadAll, WhoWaitsForMuchIsNotWokenForEveryPacket) {
+TEST(ReadAll, DoesNotWakeReaderForEveryPacket) {
   const TestCa ca;
   for (const bool secure : {true, false}) {
     const auto credentials = [&](const char* pod) {
@@ -130,7 +130,7 @@ class Drips {
 
 // A reader never waits for more bytes than are certain to arrive, also when a part of a record has
 // arrived.
-TEST(ReadAll, WhatHasComeIsNotWaitedForAnyLonger) {
+TEST(ReadAll, ReturnsAsSoonAsBytesArrive) {
   const TestCa ca;
   for (const bool secure : {true, false}) {
     const auto credentials = [&](const char* pod) {
@@ -160,7 +160,7 @@ TEST(ReadAll, WhatHasComeIsNotWaitedForAnyLonger) {
   }
 }
 
-TEST(ReadAll, WhoSendsAByteNowAndThenIsHeard) {
+TEST(ReadAll, ReadsSlowlyArrivingBytes) {
   const Pair pair(Credentials::Insecure(), Credentials::Insecure());
   ASSERT_TRUE(pair.Agreed());
   std::vector<std::byte> got(1 << 20);

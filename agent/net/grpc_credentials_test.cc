@@ -69,7 +69,7 @@ bool Meets(const TlsFiles& files, int port, const std::string& name = "agent.w")
   return Connects(*Dial(files, port, name));
 }
 
-TEST(GrpcCredentials, OnlyWhoBelongsToTheWorldMeets) {
+TEST(GrpcCredentials, ConnectsOnlyPeersOfWorld) {
   const Folder folder;
   const TestCa ca, other;
   int port = 0;
@@ -83,7 +83,7 @@ TEST(GrpcCredentials, OnlyWhoBelongsToTheWorldMeets) {
 }
 
 // The first connections of a process, several concurrently.
-TEST(GrpcCredentials, WhoIsFirstMeetsWhateverOthersBegin) {
+TEST(GrpcCredentials, ConnectsConcurrentlyOnFirstUse) {
   const Folder folder;
   const TestCa ca;
   int port = 0;
@@ -109,13 +109,13 @@ TEST(GrpcCredentials, WhoIsFirstMeetsWhateverOthersBegin) {
   server->Shutdown();
 }
 
-TEST(GrpcCredentials, AFileThatIsNotThereIsNamed) {
+TEST(GrpcCredentials, NamesMissingFile) {
   const auto server = GrpcServer({"/nowhere/ca.crt", "/nowhere/tls.crt", "/nowhere/tls.key"});
   ASSERT_FALSE(server.ok());
   EXPECT_NE(server.status().message().find("/nowhere/ca.crt"), std::string::npos);
 }
 
-TEST(GrpcCredentials, RenewedFilesHoldForWhoComesAfter) {
+TEST(GrpcCredentials, UsesRenewedFilesForNewConnections) {
   const Folder folder;
   const TestCa ca, next;
   int port = 0;

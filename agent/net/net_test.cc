@@ -37,7 +37,7 @@ using std::chrono::seconds;
 using testing::Pair;
 using testing::TestCa;
 
-TEST(Address, IsReadAndWritten) {
+TEST(Address, ParsesAndFormatsHostPort) {
   const auto read = [](const std::string& text) {
     const auto parsed = ParseHostPort(text);
     return parsed.ok() ? parsed->host + " " + std::to_string(parsed->port) : "";
@@ -54,7 +54,7 @@ TEST(Address, IsReadAndWritten) {
   EXPECT_EQ(JoinHostPort("[fd00::1]", 2), "[fd00::1]:2");
 }
 
-TEST(Address, IPv6IsListenedAtAndReached) {
+TEST(Address, ListensAndConnectsOverIPv6) {
   const auto listener = Listen("[::1]:0");
   ASSERT_TRUE(listener.ok()) << listener.status().message();
   const auto plain = Credentials::Insecure();
@@ -62,7 +62,7 @@ TEST(Address, IPv6IsListenedAtAndReached) {
 }
 
 // The processes of a pod listen so, because they do not know their addresses yet.
-TEST(Address, AllAddressesAreThoseOfBothKinds) {
+TEST(Address, WildcardListensOnIPv4AndIPv6) {
   const auto listener = Listen("[::]:0");
   ASSERT_TRUE(listener.ok()) << listener.status().message();
   const auto plain = Credentials::Insecure();
@@ -87,7 +87,7 @@ void TakeIPv6Away() {
   ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
 }
 
-TEST(Address, AllAddressesAreThoseThereAre) {
+TEST(Address, WildcardListensOnIPv4WithoutIPv6) {
   std::jthread([] {
     ASSERT_NO_FATAL_FAILURE(TakeIPv6Away());
     ASSERT_FALSE(Listen("[::1]:0").ok());
@@ -100,7 +100,7 @@ TEST(Address, AllAddressesAreThoseThereAre) {
 }
 
 // If the kernel cannot report the state of a socket, it does not count as connected.
-TEST(Stream, WhatDoesNotTellItsErrorIsNotConnected) {
+TEST(Stream, IsNotConnectedWhenSocketStateIsUnknown) {
   UniqueFd file(open("/dev/null", O_RDWR | O_CLOEXEC));
   Stream stream(std::move(file), Side::kDialled, Credentials::Insecure());
   const auto done = stream.Handshake();
@@ -109,7 +109,7 @@ TEST(Stream, WhatDoesNotTellItsErrorIsNotConnected) {
       << done.status().message();
 }
 
-TEST(Certificate, TellsWhenItEnds) {
+TEST(Certificate, ReportsExpiry) {
   const TestCa ca;
   const std::filesystem::path dir =
       std::filesystem::temp_directory_path() / fmt::format("tangram-net-{}", getpid());
@@ -125,7 +125,7 @@ TEST(Certificate, TellsWhenItEnds) {
   EXPECT_EQ(EndOf(files.cert).status().code(), Code::kInvalid) << "no file";
 }
 
-TEST(Tls, BothSidesKnowEachOthersPod) {
+TEST(Tls, IdentifiesPeerPodOnBothSides) {
   const TestCa ca;
   const Pair pair(ca.Open("w", "agent", "p0"), ca.Open("w", "agent", "p1"));
   ASSERT_TRUE(pair.Agreed()) << pair.client_end.message() << pair.server_end.message();
@@ -138,7 +138,7 @@ const TestCa& Other() {
   return ca;
 }
 
-TEST(Tls, WhoIsDialledAndIsNoAgentOfTheWorldIsToldNothing) {
+TEST(Tls, RejectsServerOtherThanAgentOfWorld) {
   const TestCa ca;
   const auto mine = ca.Open("w", "agent", "p0");
   EXPECT_EQ(Pair(mine, Other().Open("w", "agent", "p1")).client_end.code(), Code::kUnauthenticated);
@@ -147,7 +147,7 @@ TEST(Tls, WhoIsDialledAndIsNoAgentOfTheWorldIsToldNothing) {
 }
 
 // The dialling attackers trust any server, so the accepting side must reject them.
-TEST(Tls, WhoDialsAndIsNoAgentOfTheWorldIsRefused) {
+TEST(Tls, RejectsClientOtherThanAgentOfWorld) {
   const TestCa ca;
   const auto mine = ca.Open("w", "agent", "p0");
   const auto listener = Listen("127.0.0.1:0");
@@ -174,7 +174,7 @@ TEST(Tls, WhoDialsAndIsNoAgentOfTheWorldIsRefused) {
   EXPECT_EQ(meets(ca.Issue("spiffe://tangram/w/agent/p1")), Code::kOk);
 }
 
-TEST(Tls, TheReasonIsNamed) {
+TEST(Tls, ReportsReasonForRejection) {
   const TestCa ca;
   // The dialling side checks last: it has its result before the other side.
   const Pair pair(ca.Open("w", "agent", "p0"), ca.Open("w", "engine", "p1"));
@@ -183,7 +183,7 @@ TEST(Tls, TheReasonIsNamed) {
       << pair.client_end.message();
 }
 
-TEST(Tls, ManyBytesInOddPartsBothWays) {
+TEST(Tls, TransfersManyBytesInOddPartsWithAndWithoutTls) {
   const TestCa ca;
   for (const bool secure : {true, false}) {
     const auto credentials = [&](const char* pod) {
@@ -222,7 +222,7 @@ TEST(Tls, ManyBytesInOddPartsBothWays) {
   }
 }
 
-TEST(Tls, WhatIsOnTheWireIsNotWhatWasSent) {
+TEST(Tls, EncryptsBytesOnTheWire) {
   const TestCa ca;
   const Pair pair(ca.Open("w", "agent", "p0"), ca.Open("w", "agent", "p1"));
   ASSERT_TRUE(pair.Agreed());
@@ -239,7 +239,7 @@ TEST(Tls, WhatIsOnTheWireIsNotWhatWasSent) {
   EXPECT_EQ(got, secret);
 }
 
-TEST(Tls, RenewedFilesHoldForWhoComesAfter) {
+TEST(Tls, UsesRenewedFilesForNewConnections) {
   char name[] = "/tmp/tangram-net-XXXXXX";
   const std::string dir = mkdtemp(name);
   const TestCa ca, next;
@@ -278,7 +278,7 @@ TEST(Tls, RenewedFilesHoldForWhoComesAfter) {
   std::filesystem::remove_all(dir);
 }
 
-TEST(Tls, BadFilesAreNamed) {
+TEST(Tls, NamesInvalidFiles) {
   char name[] = "/tmp/tangram-net-XXXXXX";
   const std::string dir = mkdtemp(name);
   const TestCa ca;
@@ -295,7 +295,7 @@ TEST(Tls, BadFilesAreNamed) {
   std::filesystem::remove_all(dir);
 }
 
-TEST(Frames, AreAllocatedAsTheyArrive) {
+TEST(Frames, AllocatesAsBytesArrive) {
   FrameReader reader(8, [](std::span<const std::byte> header) -> Result<size_t> {
     uint64_t size = 0;
     std::memcpy(&size, header.data(), sizeof size);
@@ -327,7 +327,7 @@ TEST(Frames, AreAllocatedAsTheyArrive) {
 
 // A reader that is stopped takes no bytes and sends none, like a host that lost its power or its
 // link. The kernel closes the connection, on either end.
-TEST(Socket, WhoTakesNothingForLongIsGivenUpByTheKernel) {
+TEST(Socket, KernelClosesConnectionWhenPeerStopsReading) {
   const TcpLimits soon{.user_timeout = milliseconds(300)};
   for (const bool dialled : {true, false}) {
     const UniqueFd listener = std::move(Listen("127.0.0.1:0")).value();
@@ -352,7 +352,7 @@ TEST(Socket, WhoTakesNothingForLongIsGivenUpByTheKernel) {
   }
 }
 
-TEST(Socket, AsksWhoIsSilent) {
+TEST(Socket, EnablesKeepAliveAndUserTimeout) {
   const UniqueFd listener = std::move(Listen("127.0.0.1:0")).value();
   const UniqueFd fd =
       std::move(Dial(fmt::format("127.0.0.1:{}", PortOf(listener.get()).value()))).value();
@@ -369,7 +369,7 @@ TEST(Socket, AsksWhoIsSilent) {
   EXPECT_EQ(get(IPPROTO_TCP, TCP_USER_TIMEOUT), limits.user_timeout.count());
 }
 
-TEST(Strangers, AreFewAndNotForLong) {
+TEST(Strangers, LimitsCountAndLifetime) {
   using Clock = Strangers<int>::Clock;
   const Clock::time_point start{};
   Strangers<int> strangers({.most = 3, .until = milliseconds(100), .young = milliseconds(10)});

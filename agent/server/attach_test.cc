@@ -12,7 +12,7 @@ namespace tangram::testing {
 namespace {
 
 // Engines built before and after this library.
-TEST(Attach, EnginesOfOtherVersionsAttachAndPoll) {
+TEST(Attach, AcceptsEnginesOfOtherVersions) {
   World world({1});
   const std::string path = world.socket(0), token = world.token(0);
   struct {
@@ -70,7 +70,7 @@ TEST(Attach, EnginesOfOtherVersionsAttachAndPoll) {
   tg_detach(client);
 }
 
-TEST(Attach, AnEngineThatTakesAnotherSlabFormatIsRefused) {
+TEST(Attach, RejectsEngineOfOtherSlabFormat) {
   for (const bool rows : {false, true}) {
     const v1::Geometry plain = TestGeometry();
     World world({1}, 64 << 20, "127.0.0.1", rows ? layout::testing::RowMajor(plain) : plain);
@@ -101,7 +101,7 @@ TEST(Attach, AnEngineThatTakesAnotherSlabFormatIsRefused) {
 }
 
 // An engine's settings are in its status. Invalid ones are rejected by name.
-TEST(Attach, SettingsAreTold) {
+TEST(Attach, ReportsEngineSettings) {
   World world({1});
   const std::string path = world.socket(0), token = world.token(0);
   tg_options options = EngineOptions(path, token.c_str(), 0, "a:1", "a:2");

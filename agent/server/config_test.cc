@@ -103,7 +103,7 @@ TEST(Config, ErrorsNameLineAndKey) {
   EXPECT_NE(ErrorOf(slash).find("letters, digits"), std::string::npos);
 }
 
-TEST(Config, OverridesReplaceWhatTheFileSays) {
+TEST(Config, OverridesReplaceFileValues) {
   const auto config = ParseConfig(kGood, "f.yaml", {"pod=pod-7", "advertise=10.0.0.7", "ranks=2"});
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_EQ(config->pod, "pod-7");

@@ -8,7 +8,7 @@ namespace {
 
 SharedFd File() { return std::make_shared<const UniqueFd>(memfd_create("t", MFD_CLOEXEC)); }
 
-TEST(DescriptorBook, PassesEachOnceUntilItIsClosed) {
+TEST(DescriptorBook, PassesEachDescriptorOnceUntilClosed) {
   DescriptorBook book;
   const std::vector<SharedFd> files{File(), File(), File()};
   std::vector<PassedFd> fresh;
@@ -31,7 +31,7 @@ TEST(DescriptorBook, PassesEachOnceUntilItIsClosed) {
 }
 
 // The kernel reuses the number of a closed descriptor for the next one.
-TEST(DescriptorBook, TakesNoDescriptorForAnotherOfTheSameNumberInThisProcess) {
+TEST(DescriptorBook, DistinguishesDescriptorsWithReusedNumber) {
   DescriptorBook book;
   std::vector<PassedFd> fresh;
   SharedFd file = File();
@@ -45,7 +45,7 @@ TEST(DescriptorBook, TakesNoDescriptorForAnotherOfTheSameNumberInThisProcess) {
   EXPECT_EQ(fresh.size(), 1U) << "it is another file";
 }
 
-TEST(DescriptorBook, GoesOnWithWhatAnEngineKept) {
+TEST(DescriptorBook, ContinuesFromRetainedDescriptors) {
   DescriptorBook book;
   const std::vector<SharedFd> kept{File(), File()};
   book.Has(9, kept[0]);

@@ -15,7 +15,7 @@
 namespace tangram::testing {
 namespace {
 
-TEST(EngineServer, ALackOfThreadsIsAnError) {
+TEST(EngineServer, ReportsErrorWhenThreadCannotStart) {
   const std::string path =
       std::filesystem::temp_directory_path() / ("engines-" + std::to_string(getpid()));
   EngineServer server({.path = path, .token = "t"});
@@ -24,7 +24,7 @@ TEST(EngineServer, ALackOfThreadsIsAnError) {
 
 // An attempt begins and ends while an engine is being admitted. The engine must not learn of
 // either: its first message is the reply to its attach.
-TEST(EngineServer, NothingIsSentBeforeTheAnswerToAnAttach) {
+TEST(EngineServer, SendsNothingBeforeAttachReply) {
   World world({1});
   const std::string points = world.dir() + "/points", held = points + "/engine.attach";
   std::filesystem::create_directory(points);

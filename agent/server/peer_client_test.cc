@@ -10,7 +10,7 @@ namespace tangram {
 namespace {
 
 // Pods come and go, each with its own address.
-TEST(PeerClient, KeepsNoChannelOfAPeerThatIsGone) {
+TEST(PeerClient, DropsChannelsOfDeadPeers) {
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);

@@ -86,7 +86,7 @@ TEST(Hook, InstallsItself) {
 }
 
 // The kubelet's folder belongs to root; agents of several pods find it and change its owner.
-TEST(Hook, GivesAFreshFolderToTheAgentsAlone) {
+TEST(Hook, GivesNewFolderToAgentsOnly) {
   World world({1});
   const std::string folder = world.dir() + "/node";
   ASSERT_EQ(mkdir(folder.c_str(), 0755), 0);
@@ -111,7 +111,7 @@ TEST(Hook, GivesAFreshFolderToTheAgentsAlone) {
 }
 
 // A hook polls every 50 ms, and holds a lock for that moment.
-TEST(Presence, AHookThatLooksHidesNoDeadAgent) {
+TEST(Presence, DetectsDeadAgentDespiteHookLock) {
   World world({1});
   const std::string file = world.dir() + "/left";
   const UniqueFd hook(open(file.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
@@ -120,7 +120,7 @@ TEST(Presence, AHookThatLooksHidesNoDeadAgent) {
 }
 
 // The file never exists without a lock.
-TEST(Presence, TheFileAppearsLocked) {
+TEST(Presence, CreatesFileLocked) {
   World world({1});
   const std::string file = world.dir() + "/shown";
   const UniqueFd watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
@@ -139,7 +139,7 @@ TEST(Presence, TheFileAppearsLocked) {
   EXPECT_FALSE(std::filesystem::exists(file + ".new"));
 }
 
-TEST(Presence, AFolderThatCannotBeWrittenIsAnErrorAtStart) {
+TEST(Presence, RejectsUnwritableFolderAtStart) {
   World world({1});
   const auto presence = PresenceFile::Follow("/proc/nowhere/file", world.agent(0).executor());
   ASSERT_FALSE(presence.ok());

@@ -109,13 +109,13 @@ class RepairTest : public ::testing::Test {
   Engines engines_{world_};
 };
 
-TEST_F(RepairTest, ABrokenStepIsRepairedWithoutMovingAnything) {
+TEST_F(RepairTest, RepairsAbandonedStepInSameLayout) {
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));
   RepairTo(2, At(2));
 }
 
-TEST_F(RepairTest, ARankThatStepsIsNotRepaired) {
+TEST_F(RepairTest, RejectsRepairOfSteppingRank) {
   grpc::ClientContext context;
   v1::PrepareResponse response;
   const auto status = world_.Driver(0)->Prepare(
@@ -124,7 +124,7 @@ TEST_F(RepairTest, ARankThatStepsIsNotRepaired) {
   EXPECT_NE(status.error_message().find("has not stopped"), std::string::npos);
 }
 
-TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
+TEST_F(RepairTest, AbortsKeptVoteByFence) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
   const v1::Header header = World::HeaderOf(1, 2);
@@ -145,7 +145,7 @@ TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
   RepairTo(3, At(2));
 }
 
-TEST_F(RepairTest, WhenOneFlippedAllGoForward) {
+TEST_F(RepairTest, RollsForwardAllWhenOneFlipped) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
   engines_.one_commits = engines_.keep_vote = true;
@@ -165,7 +165,7 @@ TEST_F(RepairTest, WhenOneFlippedAllGoForward) {
   RepairTo(3, At(3, true));
 }
 
-TEST_F(RepairTest, ARepairThatIsHeldFlipsByNoWord) {
+TEST_F(RepairTest, IgnoresVotesWhenRepairHeld) {
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));
   const v1::Header header = World::HeaderOf(1, 2);
@@ -182,7 +182,7 @@ TEST_F(RepairTest, ARepairThatIsHeldFlipsByNoWord) {
   EXPECT_EQ(world_.StatusOf(0).epoch(), 2u);
 }
 
-TEST_F(RepairTest, AnEngineThatCameBackIsTakenAlong) {
+TEST_F(RepairTest, IncludesReattachedEngineInRepair) {
   engines_.Leave(1);
   ASSERT_TRUE(Eventually([&] { return world_.StatusOf(1).ranks(0).engine().stopped(); }));
   EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().attached());
@@ -195,7 +195,7 @@ TEST_F(RepairTest, AnEngineThatCameBackIsTakenAlong) {
   EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().attached_after_flip());
 }
 
-TEST_F(RepairTest, ASilentDriverDoesNotKeepAPermitBack) {
+TEST_F(RepairTest, LearnsPermitFromPeerWithoutDriver) {
   Begin(2, At(2, true), 1);
   EXPECT_TRUE(world_.WaitEpoch(2)) << "the other asks its peer";
   EXPECT_EQ(engines_.wrong_granules(), 0);
@@ -203,7 +203,7 @@ TEST_F(RepairTest, ASilentDriverDoesNotKeepAPermitBack) {
 
 // An engine is unresponsive while a repair is prepared. Its driver disconnects, which ends the
 // call. The next repair is not affected.
-TEST_F(RepairTest, ACallThatNobodyWaitsForIsOver) {
+TEST_F(RepairTest, EndsCallWhenDriverDisconnects) {
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));
   engines_.unprepared = true;
@@ -227,7 +227,7 @@ TEST_F(RepairTest, ACallThatNobodyWaitsForIsOver) {
 // A vote is out, and an agent without it cannot decide. Before the abort times out (an hour here),
 // its driver may learn that a member died. The driver's fence does not wait for the cancelled
 // abort.
-TEST_F(RepairTest, AnAbortThatNobodyWaitsForHoldsUpNoFence) {
+TEST_F(RepairTest, DoesNotDelayFenceAfterCancelledAbort) {
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));
   ASSERT_TRUE(world_.PrepareAll(v1::FLIP_KIND_REPAIR, 2, At(2)));
@@ -264,7 +264,7 @@ TEST_F(RepairTest, AnAbortThatNobodyWaitsForHoldsUpNoFence) {
   EXPECT_EQ(next.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << next.error_message();
 }
 
-TEST_F(RepairTest, ARemovedMemberIsReleasedAndNeverComesBackByThatName) {
+TEST_F(RepairTest, ReleasesRemovedMemberAndReplacesItsId) {
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));
   const std::vector<v1::Member> members = world_.members();
@@ -301,7 +301,7 @@ TEST_F(RepairTest, ARemovedMemberIsReleasedAndNeverComesBackByThatName) {
 }
 
 // An unresponsive engine cannot stop itself: the fence marks it as stopped, also during an attempt.
-TEST_F(RepairTest, WhoIsLeftOutStandsStill) {
+TEST_F(RepairTest, StopsEngineOfFencedMember) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
   const v1::Header header = World::HeaderOf(1, 2);
@@ -314,7 +314,7 @@ TEST_F(RepairTest, WhoIsLeftOutStandsStill) {
 }
 
 // A driver that plans a repair sees which engines are responsive, although all are stopped.
-TEST_F(RepairTest, AnEngineThatPollsTakesTurns) {
+TEST_F(RepairTest, CountsPollsOfResponsiveEngine) {
   const auto polls = [&](size_t i) { return world_.StatusOf(i).ranks(0).engine().polls(); };
   const uint64_t before = polls(0);
   EXPECT_TRUE(Eventually([&] { return polls(0) > before; }));
@@ -322,7 +322,7 @@ TEST_F(RepairTest, AnEngineThatPollsTakesTurns) {
 
 // The engine may continue at any time, with the rank's memory still mapped. Until its process has
 // ended, no other engine gets that memory, and its control page shows that it is stopped.
-TEST_F(RepairTest, NobodyTakesThePlaceOfADismissedEngineWhileItLives) {
+TEST_F(RepairTest, RejectsAttachWhileEvictedEngineLives) {
   engines_.mute = true;
   EXPECT_EQ(Release(world_, 1, World::HeaderOf(2, 2), world_.members()[1].id()),
             grpc::StatusCode::OK);
@@ -343,7 +343,7 @@ TEST_F(RepairTest, NobodyTakesThePlaceOfADismissedEngineWhileItLives) {
 }
 
 // An engine that is evicted during its admission never maps anything: the place is free.
-TEST_F(RepairTest, WhoIsDismissedBeforeItIsAdmittedLeavesItsPlace) {
+TEST_F(RepairTest, FreesPlaceOfEngineEvictedDuringAttach) {
   engines_.Leave(1);
   ASSERT_TRUE(Eventually([&] { return !world_.StatusOf(1).ranks(0).engine().attached(); }));
   const std::string path = world_.socket(1), token = world_.token(1);
@@ -367,7 +367,7 @@ TEST_F(RepairTest, WhoIsDismissedBeforeItIsAdmittedLeavesItsPlace) {
   tg_detach(another);
 }
 
-TEST_F(RepairTest, TheEndOfAWorldFreesEverythingAtAnyMoment) {
+TEST_F(RepairTest, FreesAllMemoryWhenWorldEndsDuringAttempt) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
   for (size_t i = 0; i < 2; ++i) {

@@ -17,7 +17,7 @@
 namespace tangram::testing {
 namespace {
 
-TEST(SourceWatch, TellsWhenTheSourceGoesAndComesBack) {
+TEST(SourceWatch, ReportsLossAndReturnOfSource) {
   std::atomic<int> looks{0};
   std::promise<void> back;
   std::vector<std::string> told;
@@ -39,7 +39,7 @@ TEST(SourceWatch, TellsWhenTheSourceGoesAndComesBack) {
 }
 
 // Like stat() on a network file system whose server is down: the agent can still shut down.
-TEST(SourceWatch, EndsWhileACheckHangs) {
+TEST(SourceWatch, EndsDuringUnresponsiveCheck) {
   const auto hanging = std::make_shared<std::latch>(1);
   const auto answer = std::make_shared<std::latch>(1);
   std::atomic<bool> told{false};
@@ -66,7 +66,7 @@ TEST(SourceWatch, EndsWhileACheckHangs) {
   EXPECT_FALSE(told);
 }
 
-TEST(SourceWatch, ALackOfThreadsIsAnError) {
+TEST(SourceWatch, ReportsErrorWhenThreadCannotStart) {
   WithoutThreads([] {
     const auto watch = SourceWatch::Start([] { return OkStatus(); }, [](const std::string&) {},
                                           std::chrono::hours(1));

@@ -53,7 +53,7 @@ Ended Start(const std::string& settings, const std::string& driver = "") {
   return out;
 }
 
-TEST(AgentProgram, WithoutAGpuItsPlatformIsRefusedInOneLine) {
+TEST(AgentProgram, RejectsCudaPlatformWithoutGpuInOneLine) {
   const Ended ended = Start("device: cuda, page_bytes: 4096");
   EXPECT_EQ(ended.code, 1);
   EXPECT_EQ(ended.says.find('\n'), ended.says.size() - 1) << ended.says;
@@ -70,7 +70,7 @@ TEST(AgentProgram, WithoutAGpuItsPlatformIsRefusedInOneLine) {
 }
 
 #ifdef TANGRAM_FAKE_CUDA
-TEST(AgentProgram, TheDriverIsTheOneThatTheLoaderFinds) {
+TEST(AgentProgram, UsesDriverFoundByLoader) {
   const Ended small = Start("device: cuda, page_bytes: 4096", TANGRAM_FAKE_CUDA);
   EXPECT_EQ(small.code, 1);
   EXPECT_TRUE(
@@ -90,7 +90,7 @@ TEST(AgentProgram, TheDriverIsTheOneThatTheLoaderFinds) {
       << "it has memory then, and misses the checkpoint: " << fit.says;
 }
 
-TEST(AgentProgram, TheDriverIsTheOneThatIsConfigured) {
+TEST(AgentProgram, UsesConfiguredDriver) {
   const std::string driver = TANGRAM_FAKE_CUDA;
   const Ended fit = Start("device: cuda, page_bytes: 2097152, cuda_driver: " + driver);
   EXPECT_EQ(fit.code, 1);
@@ -105,7 +105,7 @@ TEST(AgentProgram, TheDriverIsTheOneThatIsConfigured) {
 #endif
 
 // A configured library must exist; with `auto`, bytes go by TCP instead.
-TEST(AgentProgram, ACommunicationLibraryThatWasNamedAndIsNotHereIsRefusedInOneLine) {
+TEST(AgentProgram, RejectsMissingCommLibraryInOneLine) {
   const Ended ended = Start("comm_library: nccl");
   EXPECT_EQ(ended.code, 1);
   EXPECT_EQ(ended.says, "tangram-agent: platform host has no comm library named 'nccl'\n");
@@ -124,7 +124,7 @@ TEST(AgentProgram, ACommunicationLibraryThatWasNamedAndIsNotHereIsRefusedInOneLi
 #endif
 }
 
-TEST(AgentProgram, APlatformThatNobodyKnowsIsNamedWithThoseThereAre) {
+TEST(AgentProgram, RejectsUnknownPlatformListingAvailableOnes) {
   const Ended ended = Start("device: abacus");
   EXPECT_EQ(ended.code, 1);
   EXPECT_NE(ended.says.find("'abacus'; available: host, cuda\n"), std::string::npos) << ended.says;

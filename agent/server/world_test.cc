@@ -76,7 +76,7 @@ bool RetireAll(const World& world, const v1::Header& header) {
 }
 
 // Before the permit, and counted separately from KV moved in the flip.
-TEST(World, KvComesAheadOfTheFlipWhileEnginesStep) {
+TEST(World, PullsKvAheadOfFlipDuringSteps) {
   World world({2, 1});
   Engines engines(world);
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
@@ -106,7 +106,7 @@ TEST(World, KvComesAheadOfTheFlipWhileEnginesStep) {
 
 // An unresponsive source blocks a pull. The agent still notices that its engine ended, and stops
 // the pull before it writes into memory that the next engine gets.
-TEST(World, AnEngineThatEndsDuringItsPullIsMissedAtOnce) {
+TEST(World, StopsKvPullWhenEngineDetaches) {
   std::atomic<int> pulling{0}, stopped{0};  // they outlive the world, in which pulls run
   std::atomic<bool> over{false};
   World world({1, 1});
@@ -129,7 +129,7 @@ TEST(World, AnEngineThatEndsDuringItsPullIsMissedAtOnce) {
   SetBeforeKvPull(nullptr);
 }
 
-TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
+TEST(World, FlipsFirstAndLaterLayoutsWithRunningEngines) {
   World world({2, 1});
   Engines engines(world);
   const auto first = ExpertLayout(world.members(), 1, false);
@@ -193,7 +193,7 @@ TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
   EXPECT_GT(seen["tangram_agent_received_bytes_totalcheckpoint"], 0);
 }
 
-TEST(World, FirstWithoutEnginesThenTheyAttachToTheLayout) {
+TEST(World, AddsEnginesByRepairAfterFirstLayout) {
   World world({1, 1, 1});
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
   const auto retire = RetireOn(world, 0, World::HeaderOf(1, 1));
@@ -215,7 +215,7 @@ TEST(World, FirstWithoutEnginesThenTheyAttachToTheLayout) {
   EXPECT_EQ(world.StatusOf(0).highest_attempt(), 2u) << "a refused Prepare leaves nothing";
 }
 
-TEST(World, StaleAndForeignHeadersAreRefusedWithTheCurrentOnes) {
+TEST(World, RejectsStaleOrForeignHeadersWithCurrentHeader) {
   World world({1});
   Engines engines(world);
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 5, ExpertLayout(world.members(), 1, false)));
@@ -260,7 +260,7 @@ TEST(World, StaleAndForeignHeadersAreRefusedWithTheCurrentOnes) {
   EXPECT_EQ(engines.wrong_granules(), 0);
 }
 
-TEST(World, TooLittleMemoryIsRefusedAndTheOldLayoutServesOn) {
+TEST(World, RejectsPrepareWhenMemoryTooSmall) {
   World world({1}, 20 * 4096 * 3);
   Engines engines(world);
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
@@ -272,7 +272,7 @@ TEST(World, TooLittleMemoryIsRefusedAndTheOldLayoutServesOn) {
   EXPECT_EQ(tiny.StatusOf(0).ranks(0).memory_free(), 4096u);
 }
 
-TEST(World, AbortBeforeThePermitAndAfterTheFlip) {
+TEST(World, AbortsBeforePermitButNotAfterFlip) {
   World world({1, 1});
   Engines engines(world);
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
@@ -303,7 +303,7 @@ TEST(World, AbortBeforeThePermitAndAfterTheFlip) {
   EXPECT_EQ(engines.wrong_granules(), 0);
 }
 
-TEST(World, AbortAfterThePermitWithEnginesThatDecline) {
+TEST(World, AbortsAfterPermitWhenEnginesDecline) {
   World world({1, 1});
   Engines engines(world);
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
@@ -331,7 +331,7 @@ TEST(World, AbortAfterThePermitWithEnginesThatDecline) {
   EXPECT_EQ(engines.wrong_granules(), 0);
 }
 
-TEST(World, OneAgentWithoutAPermitKeepsTheFirstFlipBack) {
+TEST(World, DoesNotFlipWhenOneAgentLacksPermit) {
   World world({1, 1});
   const auto target = ExpertLayout(world.members(), 1, false);
   ASSERT_TRUE(world.PrepareAll(v1::FLIP_KIND_FIRST, 1, target));
@@ -352,7 +352,7 @@ TEST(World, OneAgentWithoutAPermitKeepsTheFirstFlipBack) {
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 2, target));
 }
 
-TEST(World, AgentsMeetOverIPv6) {
+TEST(World, AgentsConnectOverIPv6) {
   World world({1, 1}, 64 << 20, "::1");
   for (const v1::PeerAddress& peer : world.peers()) {
     EXPECT_TRUE(peer.agent().starts_with("[::1]:")) << peer.agent();
@@ -362,7 +362,7 @@ TEST(World, AgentsMeetOverIPv6) {
 }
 
 // An agent that listens on [::]. Its metrics use at least IPv4: civetweb may lack IPv6.
-TEST(World, AgentsListenAtAllAddresses) {
+TEST(World, AgentsListenOnAllAddresses) {
   World world({1, 1}, 64 << 20, "::");
   EXPECT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
   std::ifstream file(world.dir() + "/0.json");
@@ -377,7 +377,7 @@ TEST(World, AgentsListenAtAllAddresses) {
   }
 }
 
-TEST(World, CertificatesDecideWhoMayCall) {
+TEST(World, AuthorizesCallersByCertificate) {
   World world({1});
   grpc::ClientContext as_agent, unknown, foreign;
   v1::StatusRequest request;
@@ -393,7 +393,7 @@ TEST(World, CertificatesDecideWhoMayCall) {
       << "the handshake fails";
 }
 
-TEST(World, WatchTellsAtOnceAndOnChange) {
+TEST(World, WatchReportsImmediatelyAndOnChange) {
   World world({1});
   grpc::ClientContext context;
   v1::WatchRequest request;
@@ -410,7 +410,7 @@ TEST(World, WatchTellsAtOnceAndOnChange) {
 }
 
 // An operator watches a thousand worlds: steps cause no messages.
-TEST(World, WatchIsSilentWhileAllServe) {
+TEST(World, WatchSendsNoMessagePerStep) {
   World world({1});
   const Engines engines(world);
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
@@ -432,7 +432,7 @@ TEST(World, WatchIsSilentWhileAllServe) {
   context.TryCancel();
 }
 
-TEST(Socket, EnginesAreCheckedAndOnlyOneIsTaken) {
+TEST(Socket, ValidatesEnginesAndAcceptsOnlyOne) {
   World world({1});
   const std::string path = world.socket(0);
   const std::string token = world.token(0);
@@ -459,7 +459,7 @@ TEST(Socket, EnginesAreCheckedAndOnlyOneIsTaken) {
   tg_detach(client);
 }
 
-TEST(Socket, TheLoadOfAnEngineGoesWithIt) {
+TEST(Socket, ClearsLoadWhenEngineDetaches) {
   World world({1});
   tg_error error = TG_INIT(tg_error);
   tg_client* client = nullptr;
@@ -480,7 +480,7 @@ TEST(Socket, TheLoadOfAnEngineGoesWithIt) {
   tg_detach(client);
 }
 
-TEST(Socket, GarbageEndsTheConnectionAndHarmsNobody) {
+TEST(Socket, RejectsInvalidBytesAndServesOtherEngines) {
   World world({1});
   for (const std::string& bytes : {std::string("\xff\xff\xff\xff", 4), std::string(4, '\0'),
                                    std::string("\x02\0\0\0zz", 6), std::string("\x05", 1)}) {
@@ -513,7 +513,7 @@ size_t OpenWeights() {
 }
 
 // If memory has many handles, each descriptor keeps its memory alive.
-TEST(Socket, AnEngineGetsWhatItMapsAndClosesWhatItHasNothingOf) {
+TEST(Socket, PassesNeededDescriptorsAndClosesUnused) {
   World world({1, 1});
   const size_t own = OpenWeights();
   Engines engines(world);
@@ -535,7 +535,7 @@ TEST(Socket, AnEngineGetsWhatItMapsAndClosesWhatItHasNothingOf) {
 }
 
 // An engine's step may take long; a thread of its client library maps and unmaps meanwhile.
-TEST(Socket, MappingAndUnmappingWaitForNoStep) {
+TEST(Socket, MapsAndUnmapsDuringStep) {
   World world({2, 1});
   Engines engines(world);
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
@@ -559,7 +559,7 @@ TEST(Socket, MappingAndUnmappingWaitForNoStep) {
 }
 
 // After a flip, an engine's device may still read the previous layout for some time.
-TEST(Socket, NothingIsUnmappedBeforeTheDeviceHasDoneWithIt) {
+TEST(Socket, UnmapsOnlyAfterDeviceIsDone) {
   World world({1, 1});
   Engines engines(world);
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
@@ -584,7 +584,7 @@ TEST(Socket, NothingIsUnmappedBeforeTheDeviceHasDoneWithIt) {
 }
 
 // More descriptors than fit one message are sent before the attach that names them.
-TEST(Socket, DescriptorsMayComeBeforeTheAttach) {
+TEST(Socket, AcceptsDescriptorsBeforeAttach) {
   World world({1});
   const auto reply_to = [&](const std::vector<v1::EngineMessage>& messages) {
     UniqueFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
@@ -610,7 +610,7 @@ TEST(Socket, DescriptorsMayComeBeforeTheAttach) {
   EXPECT_NE(reply_to({closed}).find("must be an attach"), std::string::npos);
 }
 
-TEST(Socket, ADeadAgentLeavesTheMemoryMapped) {
+TEST(Socket, KeepsMemoryMappedWhenAgentDies) {
   auto world = std::make_unique<World>(std::vector<uint32_t>{1});
   const std::string path = world->socket(0);
   const std::string token = world->token(0);
@@ -627,7 +627,7 @@ TEST(Socket, ADeadAgentLeavesTheMemoryMapped) {
   tg_detach(client);
 }
 
-TEST(Agent, ReadyFileNamesTheRealPorts) {
+TEST(Agent, WritesActualPortsToReadyFile) {
   World world({2});
   std::ifstream in(world.dir() + "/0.json");
   const auto ready = nlohmann::json::parse(in);

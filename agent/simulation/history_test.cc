@@ -36,7 +36,7 @@ std::map<std::string, uint64_t> PlayAll(uint64_t first, uint64_t count) {
   return reached;
 }
 
-TEST(Simulation, HoldsItsClaimsInFixedHistories) {
+TEST(Simulation, SatisfiesClaimsInFixedHistories) {
   const auto reached = PlayAll(1, 1350);
   // Histories that never reach these situations would prove nothing.
   for (const char* what :
@@ -49,13 +49,13 @@ TEST(Simulation, HoldsItsClaimsInFixedHistories) {
   }
 }
 
-TEST(Simulation, HoldsItsClaimsInHistoriesOfTheSeed) {
+TEST(Simulation, SatisfiesClaimsInHistoriesOfSeed) {
   const uint64_t seed = Number("SEED", 1);
   SCOPED_TRACE("SEED=" + std::to_string(seed));
   (void)PlayAll(seed << 24, Number("SIMULATE_COUNT", IsNightly() ? 2'000 : 50));
 }
 
-TEST(Simulation, PlaysASeedAgain) {
+TEST(Simulation, RepeatsHistoryOfSameSeed) {
   for (const uint64_t seed : {3, 4, 5}) {
     const Played once = Play(seed, true), again = Play(seed, true);
     EXPECT_GT(once.trace.size(), 50u);

@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Store, CudaWorld,
                                                                           : "GranuleMajor";
                          });
 
-TEST_P(CudaWorld, WalksFromExpertsToSlicesAndBackWithEveryByteRight) {
+TEST_P(CudaWorld, KeepsBytesCorrectAcrossExpertAndTensorLayouts) {
   World world(Options(31));
   Begin(world, 3, 1);
   ASSERT_OK(world.Reshape(3, 3));
@@ -63,7 +63,7 @@ TEST_P(CudaWorld, WalksFromExpertsToSlicesAndBackWithEveryByteRight) {
 }
 
 // Agents that fetch from each other by NCCL, with weights of both slab formats.
-TEST_P(CudaWorld, WalksByNcclWithEveryByteRight) {
+TEST_P(CudaWorld, FetchesCorrectBytesOverNccl) {
   FakeNccl::Become({});
   {
     World::Options options = Options(35);
@@ -89,7 +89,7 @@ TEST_P(CudaWorld, WalksByNcclWithEveryByteRight) {
 
 // Agents of one node: each maps the handles of the others and copies from them, with weights of
 // both slab formats, in one pass.
-TEST_P(CudaWorld, WalksByPeersMemoryWithEveryByteRight) {
+TEST_P(CudaWorld, FetchesCorrectBytesFromPeerMemory) {
   World::Options options = Options(37);
   options.shared_memory = true;
   World world(options);
@@ -105,7 +105,7 @@ TEST_P(CudaWorld, WalksByPeersMemoryWithEveryByteRight) {
 
 // A GPU that cannot access the others' memory, whichever call reports it: bytes come over the
 // network.
-TEST_P(CudaWorld, WhoReachesNoMemoryOfAPeerBringsItOverTheNetwork) {
+TEST_P(CudaWorld, FetchesOverNetworkWhenPeerMemoryUnreachable) {
   World::Options options = Options(38);
   options.shared_memory = true;
   World world(options);
@@ -130,7 +130,7 @@ TEST_P(CudaWorld, WhoReachesNoMemoryOfAPeerBringsItOverTheNetwork) {
   }
 }
 
-TEST_P(CudaWorld, AnAbortLeavesWhatWas) {
+TEST_P(CudaWorld, RestoresOldLayoutAfterAbort) {
   World world(Options(32));
   Begin(world, 3, 1);
   bool done = false;
@@ -145,7 +145,7 @@ TEST_P(CudaWorld, AnAbortLeavesWhatWas) {
 
 // Whichever call fails, a transition aborts with the reason or uses another transport. Nothing is
 // left of it, and the next one succeeds.
-TEST_P(CudaWorld, WhicheverCallOfTheDriverFailsNothingIsLeftOfTheAttempt) {
+TEST_P(CudaWorld, CleansUpWhenAnyDriverCallFails) {
   World world(Options(36));
   Begin(world, 3, 1);
   uint32_t group = 3;
@@ -175,7 +175,7 @@ TEST_P(CudaWorld, WhicheverCallOfTheDriverFailsNothingIsLeftOfTheAttempt) {
 
 // The export of a handle takes a descriptor of the process. With none left, an engine would get
 // places without memory.
-TEST_P(CudaWorld, MemoryThatCannotBeExportedIsNotMappedAsNothing) {
+TEST_P(CudaWorld, ReportsErrorWhenMemoryExportFails) {
   World world(Options(39));
   Begin(world, 3, 1);
   bool done = false;
@@ -198,7 +198,7 @@ TEST_P(CudaWorld, MemoryThatCannotBeExportedIsNotMappedAsNothing) {
   EXPECT_NE(made.message().find(kOutOfMemory), std::string::npos) << made.message();
 }
 
-TEST_P(CudaWorld, AnAgentThatDiesLeavesItsMemoryToTheNext) {
+TEST_P(CudaWorld, ResumesMemoryAfterAgentDies) {
   World world(Options(33));
   Begin(world, 3, 1);
   bool done = false;
@@ -211,7 +211,7 @@ TEST_P(CudaWorld, AnAgentThatDiesLeavesItsMemoryToTheNext) {
 
 #ifdef TANGRAM_CUDA  // without kernels the host hashes one after another
 // The bytes of a granule are few compared with the cost of a driver call.
-TEST_P(CudaWorld, ATransitionAsksTheDriverForBatchesOfGranules) {
+TEST_P(CudaWorld, BatchesDriverCallsForGranules) {
   World::Options options = Options(35);
   options.shape.moe_inner = 512;  // 64 granules an expert
   World world(options);
@@ -278,7 +278,7 @@ class EngineKv {
 };
 
 // From a sibling (0 and 2 share an agent), from another agent, and within the rank.
-TEST_P(CudaWorld, KvComesFromEveryKindOfSource) {
+TEST_P(CudaWorld, PullsKvFromEveryKindOfSource) {
   World::Options options = Options(34);
   options.kv_bytes = 8 << 20;  // the other agent needs several sends
   for (const bool one_node : {false, true}) {

@@ -24,7 +24,7 @@ class HashFileTest : public ::testing::Test {
       layout::GeometryView::Make(layout::testing::SmallGeometry(2, 4, 6)).value();
 };
 
-TEST_F(HashFileTest, WhatWasNotedIsThereForTheNext) {
+TEST_F(HashFileTest, PersistsRecordedHashes) {
   {
     auto file = Open("r1");
     ASSERT_TRUE(file.ok()) << file.status().message();
@@ -44,7 +44,7 @@ TEST_F(HashFileTest, WhatWasNotedIsThereForTheNext) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
-TEST_F(HashFileTest, TailsHaveAPlaceOfTheirOwn) {
+TEST_F(HashFileTest, StoresTailsSeparately) {
   v1::Geometry tailed = layout::testing::SmallGeometry(2, 4, 6);
   tailed.set_expert_tail_bytes(32);
   const auto geometry = layout::GeometryView::Make(tailed).value();
@@ -67,7 +67,7 @@ TEST_F(HashFileTest, TailsHaveAPlaceOfTheirOwn) {
   EXPECT_EQ(noted->dense, (std::vector<uint64_t>{10, 0}));
 }
 
-TEST_F(HashFileTest, AnotherRevisionOrModelBeginsAnew) {
+TEST_F(HashFileTest, StartsFreshForOtherRevisionOrModel) {
   for (const auto& [revision, tensors] : {std::pair("r2", 2), std::pair("r1", 3)}) {
     ASSERT_TRUE((*Open("r1"))->NoteDense(0, 5).ok());
     auto noted = (*Open(revision, static_cast<size_t>(tensors)))->Read();
@@ -76,7 +76,7 @@ TEST_F(HashFileTest, AnotherRevisionOrModelBeginsAnew) {
   }
 }
 
-TEST_F(HashFileTest, AFileThatSomebodyCutsShortIsAnErrorOrBeginsAnew) {
+TEST_F(HashFileTest, ReportsTruncatedFileOrStartsFresh) {
   auto file = Open("r1");
   ASSERT_TRUE((*file)->NoteDense(0, 5).ok());
   std::filesystem::resize_file(path_, 40);
@@ -84,7 +84,7 @@ TEST_F(HashFileTest, AFileThatSomebodyCutsShortIsAnErrorOrBeginsAnew) {
   EXPECT_EQ((*Open("r1"))->Read()->dense[0], 0u);
 }
 
-TEST_F(HashFileTest, AFileThatCannotBeMadeIsAnErrorWithItsPath) {
+TEST_F(HashFileTest, ReportsPathWhenFileCannotBeCreated) {
   ASSERT_TRUE(std::filesystem::create_directory(path_));
   const auto file = Open("r1");
   EXPECT_EQ(file.status().code(), Code::kInvalid);

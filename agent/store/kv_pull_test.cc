@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Store, KvPullTest, ::testing::Bool(), [](const auto& in
   return info.param ? "OnOneNode" : "OverTheNetwork";
 });
 
-TEST_P(KvPullTest, PullsFromSiblingsFromAnotherAgentAndWithinItself) {
+TEST_P(KvPullTest, PullsFromSiblingOtherAgentAndSelf) {
   RankStore& store = *world_.members[0]->store;
   v1::KvPull pull;
   const std::vector<std::byte> before(store.kv().begin(), store.kv().end());
@@ -77,7 +77,7 @@ TEST_P(KvPullTest, PullsFromSiblingsFromAnotherAgentAndWithinItself) {
 }
 
 // After an abort, pages belong to others: an open connection must return nothing more.
-TEST_P(KvPullTest, AConnectionThatIsOpenGivesNothingAfterTheAbortOfItsSource) {
+TEST_P(KvPullTest, RejectsPullOverOpenConnectionAfterSourceAborts) {
   ASSERT_TRUE(world_.Prepare(target_).ok());
   ASSERT_TRUE(world_.Stage(target_).ok());
   RankStore& store = *world_.members[0]->store;
@@ -100,7 +100,7 @@ TEST_P(KvPullTest, AConnectionThatIsOpenGivesNothingAfterTheAbortOfItsSource) {
 }
 
 // A driver that dies may leave an attempt that one agent has and another never learns of.
-TEST_P(KvPullTest, WhoWaitsForASourceThatNeverHearsOfTheAttemptIsStopped) {
+TEST_P(KvPullTest, StopsWaitForSourceWithoutAttempt) {
   RankStore& store = *world_.members[0]->store;
   world_.unheard.insert(world_.members[1]->id);
   std::stop_source stop;
@@ -117,7 +117,7 @@ TEST_P(KvPullTest, WhoWaitsForASourceThatNeverHearsOfTheAttemptIsStopped) {
 
 // Abort, Resolve and Release wait for the memory, but an unresponsive source delays them only by
 // the time that a stop takes. Nothing else stops the pull here.
-TEST_P(KvPullTest, AnAttemptThatEndsStopsItsPull) {
+TEST_P(KvPullTest, StopsPullWhenAttemptEnds) {
   struct End {
     const char* name;
     void (*call)(RankStore&);
@@ -159,7 +159,7 @@ TEST_P(KvPullTest, AnAttemptThatEndsStopsItsPull) {
   }
 }
 
-TEST_P(KvPullTest, RefusesRangesOutsideAndUnknownRanks) {
+TEST_P(KvPullTest, RejectsInvalidRangesAndUnknownRanks) {
   RankStore& store = *world_.members[0]->store;
   const std::vector<std::byte> before(store.kv().begin(), store.kv().end());
   const uint64_t size = store.kv().size();

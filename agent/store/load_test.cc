@@ -39,7 +39,7 @@ uint64_t TensorBytes(const World& world) {
 }
 
 // Ranks of one agent and of several; whole experts, groups, and shards over all ranks.
-TEST_F(StoreTest, AFirstLayoutReadsEveryTensorOfTheFilesOnce) {
+TEST_F(StoreTest, ReadsEveryTensorOnceForFirstLayout) {
   for (const uint32_t nodes : {1U, 2U, 4U}) {
     for (const uint32_t group : {1U, 2U, 4U}) {
       World::Options options = Small(false, 20 + group);
@@ -60,7 +60,7 @@ TEST_F(StoreTest, AFirstLayoutReadsEveryTensorOfTheFilesOnce) {
 }
 
 // At the pod's process limit, one thread reads everything.
-TEST_F(StoreTest, AFirstLayoutNeedsNoThreadsBesideItsOwn) {
+TEST_F(StoreTest, LoadsFirstLayoutWithoutExtraThreads) {
   World::Options options = Small(false, 26);
   options.load_threads = 4;
   World world(options);
@@ -104,7 +104,7 @@ TEST_F(StoreTest, RanksOfAnAgentReadShardsTogether) {
   ASSERT_OK(world.Check());
 }
 
-TEST_F(StoreTest, AFileThatShrinksUnderTheLoadAbortsItWithTheReason) {
+TEST_F(StoreTest, FailsStageWhenFileShrinks) {
   for (const uint32_t group : {1U, 3U}) {
     World world(Small(false, 22));
     for (int i = 0; i < 3; ++i) world.AddMember();
@@ -126,7 +126,7 @@ TEST_F(StoreTest, AFileThatShrinksUnderTheLoadAbortsItWithTheReason) {
 }
 
 // The reader of some dense weights is unreachable: the others read them themselves.
-TEST_F(StoreTest, AReaderThatIsAwayIsReplacedByTheCheckpoint) {
+TEST_F(StoreTest, ReadsCheckpointWhenDenseReaderUnreachable) {
   World::Options options = Small(false, 23);
   options.nodes = 3;
   World world(options);
@@ -147,7 +147,7 @@ TEST_F(StoreTest, AReaderThatIsAwayIsReplacedByTheCheckpoint) {
 }
 
 // It stops with its attempt while others read: no rank may write to its pages afterwards.
-TEST_F(StoreTest, ARankThatStopsLeavesTheOthersReading) {
+TEST_F(StoreTest, ContinuesJointReadWhenOneRankStops) {
   World::Options options = Small(false, 24);
   options.nodes = 1;
   World world(options);

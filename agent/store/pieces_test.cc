@@ -42,7 +42,7 @@ bool SomeoneHas(const std::vector<Piece>& pieces, uint32_t layer, uint32_t exper
   });
 }
 
-TEST(Pieces, FindsWhatSomeoneHasAndNothingElse) {
+TEST(Pieces, FindsOnlyResidentPieces) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 300; ++round) {
     const std::vector<Piece> plain = RandomPieces(random);
@@ -75,7 +75,7 @@ TEST(Pieces, FindsWhatSomeoneHasAndNothingElse) {
   }
 }
 
-TEST(Pieces, SplitAndAddLoseNothingAndStayInOrder) {
+TEST(Pieces, SplitAndAddKeepAllPiecesInOrder) {
   std::mt19937_64 random(6);
   const auto sorted = [](std::vector<PlacedPiece> places) {
     std::sort(places.begin(), places.end(), [](const PlacedPiece& a, const PlacedPiece& b) {
@@ -101,7 +101,7 @@ TEST(Pieces, SplitAndAddLoseNothingAndStayInOrder) {
   }
 }
 
-TEST(Pieces, MissingNamesTheFirstGranuleThatIsNotVerified) {
+TEST(Pieces, MissingReturnsFirstUnverifiedGranule) {
   PlacedPiece place;
   place.run = {4, 3};
   Piece piece(place, false);
@@ -117,7 +117,7 @@ TEST(Pieces, MissingNamesTheFirstGranuleThatIsNotVerified) {
   EXPECT_FALSE(piece.Has({3, 2}));
 }
 
-TEST(Pieces, APieceWithoutItsTailIsNotWhole) {
+TEST(Pieces, TreatsPieceWithoutTailAsIncomplete) {
   PlacedPiece place;
   place.run = {4, 2};
   Piece piece(place, true);

@@ -28,7 +28,7 @@ v1::OpenPullRequest Ask(const World& world, uint32_t layer, uint32_t expert, lay
   return request;
 }
 
-TEST_F(StoreTest, OnlyWhatIsVerifiedIsServed) {
+TEST_F(StoreTest, ServesOnlyVerifiedPieces) {
   World world(Small(false, 15));
   world.AddMember();
   const v1::Layout target = world.First(1);
@@ -62,7 +62,7 @@ TEST_F(StoreTest, OnlyWhatIsVerifiedIsServed) {
   EXPECT_EQ(store.OpenPull(ragged, "pod").status().code(), Code::kInvalid);
 }
 
-TEST_F(StoreTest, TokensEndWithTheAttempt) {
+TEST_F(StoreTest, RevokesTokensWhenAttemptEnds) {
   World world(Small(false, 16));
   world.AddMember();
   const v1::Layout target = world.First(1);
@@ -78,7 +78,7 @@ TEST_F(StoreTest, TokensEndWithTheAttempt) {
 
 // A repair retains all verified pieces. Grants of the previous attempt end anyway: KV pages will
 // belong to other requests.
-TEST_F(StoreTest, TokensEndWithTheAttemptAlsoIfAllIsKept) {
+TEST_F(StoreTest, RevokesTokensWhenPiecesRetained) {
   World world(Small(false, 18));
   world.AddMember();
   const v1::Layout target = world.First(1);
@@ -109,7 +109,7 @@ TEST_F(StoreTest, TokensEndWithTheAttemptAlsoIfAllIsKept) {
 
 // Pages are freed while others read them: a reader may fail, but never accepts wrong bytes, and no
 // process crashes.
-TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
+TEST_F(StoreTest, ServesNoWrongBytesWhenAbortedDuringReads) {
   World world(Small(true, 17));
   world.AddMember();
   const v1::Layout target = world.First(1);

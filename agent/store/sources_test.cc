@@ -40,17 +40,17 @@ class FaultyPull : public StoreTest {
   uint64_t corrupt_ = 0;  // counted pulls
 };
 
-TEST_F(FaultyPull, ACorruptedByteNeverReachesTheLayout) {
+TEST_F(FaultyPull, RefetchesCorruptedBytes) {
   Run("stage.after_fetch=corrupt@5");
   EXPECT_EQ(corrupt_, 1U);
 }
-TEST_F(FaultyPull, AFailedFetchIsTriedAgain) {
+TEST_F(FaultyPull, RetriesFailedFetch) {
   Run("stage.before_fetch=error");
   EXPECT_EQ(corrupt_, 0U);
 }
-TEST_F(FaultyPull, AConnectionThatBreaksIsTriedAgain) { Run("stage.after_fetch=error@7"); }
+TEST_F(FaultyPull, RetriesBrokenConnection) { Run("stage.after_fetch=error@7"); }
 
-TEST_F(StoreTest, ASourceThatIsAwayIsReplacedByTheCheckpoint) {
+TEST_F(StoreTest, ReadsCheckpointWhenSourceUnreachable) {
   World::Options options = Small(false, 12);
   options.nodes = 3;
   World world(options);
@@ -71,7 +71,7 @@ TEST_F(StoreTest, ASourceThatIsAwayIsReplacedByTheCheckpoint) {
 }
 
 // A joiner gets the dense weights from any member; they are not read again while a member has them.
-TEST_F(StoreTest, DenseWeightsComeFromAnotherMemberIfOneIsAway) {
+TEST_F(StoreTest, FetchesDenseWeightsFromReachableMember) {
   World::Options options = Small(false, 12);
   options.nodes = 4;
   World world(options);
@@ -89,7 +89,7 @@ TEST_F(StoreTest, DenseWeightsComeFromAnotherMemberIfOneIsAway) {
 }
 
 // A rank's own copy is a source like others: corrupted bytes in it are replaced from elsewhere.
-TEST_F(StoreTest, WhatChangedInARanksOwnCopyComesFromTheCheckpoint) {
+TEST_F(StoreTest, ReplacesCorruptedLocalCopyFromCheckpoint) {
   World world(Small(false, 12));
   Begin(world, 3, 1);
   bool done = false;
@@ -121,7 +121,7 @@ TEST_F(StoreTest, WhatChangedInARanksOwnCopyComesFromTheCheckpoint) {
   ASSERT_OK(world.Check());
 }
 
-TEST_F(StoreTest, AFaultBeforeTheVerdictFailsTheStage) {
+TEST_F(StoreTest, FailsStageOnFaultBeforeVerification) {
   World world(Small(false, 13));
   Begin(world, 2, 1);
   bool done = false;
@@ -133,7 +133,7 @@ TEST_F(StoreTest, AFaultBeforeTheVerdictFailsTheStage) {
   ASSERT_OK(world.Check());
 }
 
-TEST_F(StoreTest, ARankThatWaitsForItsSourceCanBeStopped) {
+TEST_F(StoreTest, StopsStageDuringWaitForSource) {
   World world(Small(false, 14));
   for (int i = 0; i < 2; ++i) world.AddMember();
   const v1::Layout target = world.First(2);
@@ -170,7 +170,7 @@ v1::Layout Copied(const World& world, int from, int to) {
 
 // A rank with a copy of an expert in the active layout replaces the planned source; the checkpoint
 // is not read.
-TEST_F(StoreTest, AnotherCopyOfAnExpertStandsInForASourceThatIsAway) {
+TEST_F(StoreTest, UsesReplicaWhenSourceUnreachable) {
   World::Options options = Small(false, 12);
   options.nodes = 3;
   World world(options);
@@ -194,7 +194,7 @@ TEST_F(StoreTest, AnotherCopyOfAnExpertStandsInForASourceThatIsAway) {
 }
 
 // The nearest holder is used: here a rank of the same agent, by memory.
-TEST_F(StoreTest, TheNearestCopyStandsIn) {
+TEST_F(StoreTest, UsesNearestReplicaWhenSourceUnreachable) {
   World world(Small(false, 12));  // ranks 0 and 2 in one agent, 1 and 3 in another
   Begin(world, 4, 1);
   ASSERT_OK(world.Flip(Copied(world, 0, 2)));
@@ -222,7 +222,7 @@ TEST_F(StoreTest, TheNearestCopyStandsIn) {
 }
 
 // Four agents on four nodes: 1 and 3 in one NVLink domain, 0 and 2 in another.
-TEST_F(StoreTest, OfCopiesOnOtherNodesThatOfTheSameNvLinkDomainStandsIn) {
+TEST_F(StoreTest, PrefersReplicaInSameNvlinkDomain) {
   World::Options options = Small(false, 12);
   options.nodes = 4;
   options.fabrics = 2;

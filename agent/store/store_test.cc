@@ -28,7 +28,7 @@ struct Walk {
 };
 class Walks : public StoreTest, public ::testing::WithParamInterface<Walk> {};
 
-TEST_F(StoreTest, AnAgentThatDiesLeavesItsMemoryToTheNext) {
+TEST_F(StoreTest, ResumesMemoryAfterAgentDies) {
   for (const bool paged : {false, true}) {
     for (const uint64_t descriptor_bytes : {0, 3 * 4096}) {
       auto options = Small(paged, 11);
@@ -48,7 +48,7 @@ TEST_F(StoreTest, AnAgentThatDiesLeavesItsMemoryToTheNext) {
   }
 }
 
-TEST_F(StoreTest, WhatTheEngineDoesNotHaveIsNotTakenOver) {
+TEST_F(StoreTest, RejectsIncompleteOrInvalidResume) {
   World world(Small(false, 12));
   Begin(world, 2, 1);
   RankStore& store = *world.at(0).store;
@@ -97,7 +97,7 @@ void Damage(int kept, uint64_t at) {
 }
 
 // The load-time hash of a granule stays valid, whichever process holds the memory meanwhile.
-TEST_F(StoreTest, AByteThatChangedWhileTheAgentWasAwayIsNotTakenOver) {
+TEST_F(StoreTest, RejectsResumeWhenByteChanged) {
   World world(Small(true, 14));
   Begin(world, 2, 1);
   Member& member = world.at(0);
@@ -128,7 +128,7 @@ TEST_F(StoreTest, AByteThatChangedWhileTheAgentWasAwayIsNotTakenOver) {
   ASSERT_OK(world.Check());
 }
 
-TEST_F(StoreTest, WithoutTheHashesOfTheLoadNothingIsTakenOver) {
+TEST_F(StoreTest, RejectsResumeWithoutRecordedHashes) {
   World world(Small(false, 15));
   Begin(world, 2, 1);
   const std::string path = world.HashesFile(world.at(0));
@@ -139,7 +139,7 @@ TEST_F(StoreTest, WithoutTheHashesOfTheLoadNothingIsTakenOver) {
       << status.message();
 }
 
-TEST_F(StoreTest, WhatAFenceLeavesIsASourceUntilALaterFlipDropsIt) {
+TEST_F(StoreTest, RetainsStagedPiecesUntilReset) {
   World world(Small(true, 13));
   Begin(world, 3, 1);
   bool done = false;
@@ -158,7 +158,7 @@ TEST_F(StoreTest, WhatAFenceLeavesIsASourceUntilALaterFlipDropsIt) {
 }
 
 // Random: Expert -> Tensor -> Expert, other placements, more and fewer ranks, mixed groups.
-TEST_P(Walks, EveryByteEqualsTheCheckpointAfterEveryFlip) {
+TEST_P(Walks, MatchesCheckpointAfterEveryFlip) {
   World::Options options = Small(GetParam().paged, GetParam().seed);
   options.shared_memory = GetParam().shared_memory;
   World world(options);
@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(Store, Walks,
                                   (info.param.shared_memory ? "OnOneNode" : "");
                          });
 
-TEST_F(StoreTest, TheFirstStartReadsEachByteOnce) {
+TEST_F(StoreTest, ReadsEachByteOnceAtFirstStart) {
   World world(Small(false, 1));
   Begin(world, 4, 4);
   uint64_t read = 0;
@@ -213,7 +213,7 @@ TEST_F(StoreTest, TheFirstStartReadsEachByteOnce) {
   EXPECT_EQ(read, whole);
 }
 
-TEST_F(StoreTest, AWalkFetchesNothingFromTheCheckpoint) {
+TEST_F(StoreTest, ReadsNoCheckpointInTransition) {
   for (const bool one_node : {false, true}) {
     World::Options options = Small(false, 2);
     options.shared_memory = one_node;
@@ -253,7 +253,7 @@ Snapshot Look(RankStore& store) {
   return out;
 }
 
-TEST_F(StoreTest, AnAbortLeavesTheOldLayoutByteForByte) {
+TEST_F(StoreTest, RestoresOldLayoutExactlyAfterAbort) {
   for (const bool staged : {false, true}) {
     World world(Small(false, 3));
     Begin(world, 3, 1);
@@ -275,7 +275,7 @@ TEST_F(StoreTest, AnAbortLeavesTheOldLayoutByteForByte) {
   }
 }
 
-TEST_F(StoreTest, AnAbortedFirstStartGivesEverythingBack) {
+TEST_F(StoreTest, FreesAllMemoryWhenFirstLayoutAborted) {
   World world(Small(false, 4));
   world.AddMember();
   const v1::Layout target = world.First(1);
@@ -310,7 +310,7 @@ uint64_t BytesEntered() {
 }
 
 // Page faults happen where no other thread waits.
-TEST_F(StoreTest, WhatIsPreparedIsEntered) {
+TEST_F(StoreTest, PopulatesPagesInPrepare) {
   World world(Small(true, 16));
   for (int i = 0; i < 2; ++i) world.AddMember();
   const v1::Layout target = world.First(1);
@@ -323,7 +323,7 @@ TEST_F(StoreTest, WhatIsPreparedIsEntered) {
   world.Abort(target);
 }
 
-TEST_F(StoreTest, ALeaverGivesEverythingBack) {
+TEST_F(StoreTest, FreesAllMemoryOfLeaver) {
   World world(Small(false, 5));
   Begin(world, 3, 1);
   ASSERT_OK(world.Reshape(1, 2));
@@ -334,7 +334,7 @@ TEST_F(StoreTest, ALeaverGivesEverythingBack) {
   ASSERT_OK(world.Check());
 }
 
-TEST_F(StoreTest, AfterTheFlipOldPiecesAreSourcesUntilRetire) {
+TEST_F(StoreTest, KeepsOldPiecesAsSourcesUntilRetire) {
   World world(Small(false, 6));
   Begin(world, 2, 1);
   bool done = false;
@@ -358,7 +358,7 @@ TEST_F(StoreTest, AfterTheFlipOldPiecesAreSourcesUntilRetire) {
 
 // Memory was committed, and the gate did not flip (its engine can destroy the page). Every outcome
 // of the attempt cleans this up.
-TEST_F(StoreTest, ACommitIsRepeatedOrAbortedIfTheGateDoesNotFlip) {
+TEST_F(StoreTest, AllowsCommitRetryOrAbortWithoutGateFlip) {
   World world(Small(false, 10));
   Begin(world, 2, 1);
   bool done = false;
@@ -378,7 +378,7 @@ TEST_F(StoreTest, ACommitIsRepeatedOrAbortedIfTheGateDoesNotFlip) {
   ASSERT_OK(world.Check());
 }
 
-TEST_F(StoreTest, CallsOutOfOrderAreRefused) {
+TEST_F(StoreTest, RejectsCallsOutOfOrder) {
   World world(Small(false, 7));
   Begin(world, 2, 1);
   RankStore& store = *world.members[0]->store;
@@ -399,7 +399,7 @@ TEST_F(StoreTest, CallsOutOfOrderAreRefused) {
 }
 
 // No layout with unfetched bytes may become active.
-TEST_F(StoreTest, WhatIsNotVerifiedCannotBeCommitted) {
+TEST_F(StoreTest, RejectsCommitBeforeVerification) {
   World world(Small(false, 8));
   Begin(world, 2, 1);
   bool done = false;
@@ -411,7 +411,7 @@ TEST_F(StoreTest, WhatIsNotVerifiedCannotBeCommitted) {
 }
 
 // One page less than the walk's peak: enough for the layouts before and after.
-TEST_F(StoreTest, TooLittleMemoryForThePeakIsRefusedWithTheNumbers) {
+TEST_F(StoreTest, RejectsPrepareWhenPeakExceedsMemory) {
   World::Options options = Small(false, 9);
   uint64_t peak = 0;
   for (const bool enough : {true, false}) {  // the same seed: the same layouts
@@ -441,7 +441,7 @@ TEST_F(StoreTest, TooLittleMemoryForThePeakIsRefusedWithTheNumbers) {
   }
 }
 
-TEST_F(StoreTest, APartThatIsNotExactIsRefusedAndLeavesNothing) {
+TEST_F(StoreTest, RejectsInexactPartWithoutSideEffects) {
   World world(Small(false, 10));
   Begin(world, 2, 1);
   bool done = false;

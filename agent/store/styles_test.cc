@@ -99,7 +99,7 @@ class Styles : public StoreTest,
 };
 
 // All widths, from and to: whole experts, groups, shards of one granule, and even more ranks.
-TEST_P(Styles, EveryWidthAndGroupHoldsWhatTheFilesHave) {
+TEST_P(Styles, MatchesFilesAtEveryWorldAndGroupSize) {
   for (const bool one_node : {false, true}) {
     World::Options options = Options(one_node ? 31 : 30);
     options.shared_memory = one_node;
@@ -115,7 +115,7 @@ TEST_P(Styles, EveryWidthAndGroupHoldsWhatTheFilesHave) {
 }
 
 // Random joins, leaves, switches and deaths of agents.
-TEST_P(Styles, WalksOfChance) {
+TEST_P(Styles, MatchesFilesInRandomTransitions) {
   for (uint64_t seed = 40; seed < 46; ++seed) {
     SCOPED_TRACE(seed);
     World world(Options(seed));

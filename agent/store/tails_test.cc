@@ -53,7 +53,7 @@ Staged Sum(const World& world) {
 
 // Corrupts each unit of a pull in turn, including tails: between ranks of an agent, over TCP, and
 // by the node's memory.
-TEST_F(StoreTest, AUnitThatIsSpoiledOnTheWayIsAskedForAgain) {
+TEST_F(StoreTest, RefetchesUnitCorruptedInTransit) {
   for (const auto& [nodes, one_node] : {std::pair(1U, false), {3U, false}, {3U, true}}) {
     int hit = 0;
     World::Options options = Tailed(50);
@@ -78,7 +78,7 @@ TEST_F(StoreTest, AUnitThatIsSpoiledOnTheWayIsAskedForAgain) {
 
 // Corrupted at rest: in the rank itself, in another one, in all. Each is detected, and another
 // source is used.
-TEST_F(StoreTest, ATailThatChangedWhereItLiesIsNotTaken) {
+TEST_F(StoreTest, RejectsTailCorruptedAtRest) {
   for (const uint32_t nodes : {1U, 3U}) {
     for (const std::vector<uint32_t>& ranks :
          {std::vector<uint32_t>{0}, std::vector<uint32_t>{2}, std::vector<uint32_t>{0, 1, 2}}) {
@@ -103,7 +103,7 @@ TEST_F(StoreTest, ATailThatChangedWhereItLiesIsNotTaken) {
 
 // Two ranks exchange their shards: neither has a granule that it needs, both have the tail. If a
 // rank's own tail is corrupted, the other rank provides it, and the checkpoint is not read.
-TEST_F(StoreTest, TheTailOfAnotherShardIsATailToo) {
+TEST_F(StoreTest, UsesTailOfOtherShard) {
   for (const uint32_t nodes : {1U, 2U}) {
     for (const bool spoil : {false, true}) {
       World::Options options = Tailed(52);
@@ -132,7 +132,7 @@ TEST_F(StoreTest, TheTailOfAnotherShardIsATailToo) {
   }
 }
 
-TEST_F(StoreTest, ATailThatChangedWhileTheAgentWasAwayIsNotTakenOver) {
+TEST_F(StoreTest, RejectsResumeWhenTailChanged) {
   World world(Tailed(53));
   Begin(world, 2, 1);
   testing::Member& member = world.at(0);
@@ -187,7 +187,7 @@ v1::OpenPullRequest Ask(const World& world, uint32_t expert, layout::Run run,
   return request;
 }
 
-TEST_F(StoreTest, TailsAreOpenedByRowAndOnlyOnceVerified) {
+TEST_F(StoreTest, ServesVerifiedTailsByRow) {
   World world(Tailed(54));
   world.AddMember();
   const v1::Layout target = world.First(1);
@@ -221,7 +221,7 @@ TEST_F(StoreTest, TailsAreOpenedByRowAndOnlyOnceVerified) {
 
 // Each rank that reads a shard requests and counts its tail; ranks of one agent that read together
 // read it once.
-TEST_F(StoreTest, RanksThatReadTogetherReadATailOnce) {
+TEST_F(StoreTest, ReadsTailOnceInJointRead) {
   World::Options options = Tailed(56);
   options.nodes = 1;
   World world(options);

@@ -35,7 +35,7 @@ T Within(std::future<T> call, const char* what) {
 }
 
 // The stager of the previous attempt may still query a slow peer for a permit.
-TEST(Executor, ASlowPeerHoldsUpNobodyButTheNextStage) {
+TEST(Executor, SlowPeerDelaysOnlyNextStage) {
   OneAgent agent(1, std::chrono::milliseconds(1));
   agent.peers.Hang(true);
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, 1, agent.First()));
@@ -59,7 +59,7 @@ TEST(Executor, ASlowPeerHoldsUpNobodyButTheNextStage) {
 }
 
 // A release checks whether the attempt has flipped, and ends it. No flip may come between the two.
-TEST(Executor, AFlipDuringAReleaseIsSeen) {
+TEST(Executor, DetectsFlipDuringRelease) {
   OneAgent agent(2);
   std::atomic<bool> over{false};
   std::vector<std::jthread> lookers;  // so that the thread that unlocks does not lock again first
@@ -90,7 +90,7 @@ TEST(Executor, AFlipDuringAReleaseIsSeen) {
 // An agent died after it had sent its vote to only some agents, and they flipped. An agent without
 // the vote learns from their flip that all voted. (Regression: it waited 10 s for the vote, and the
 // driver for its reply.)
-TEST(Executor, WhoMissedAWordFollowsOneThatFlipped) {
+TEST(Executor, FollowsFlippedPeerWhenVoteMissing) {
   OneAgent agent(2, std::chrono::hours(1), 1);
   const v1::Layout first = agent.First();
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, 1, first));
@@ -114,7 +114,7 @@ TEST(Executor, WhoMissedAWordFollowsOneThatFlipped) {
 
 // An engine destroys its page between its own flip and the agent's. The attempt ends, and the next
 // one begins.
-TEST(Executor, AGatePageThatIsDestroyedAtTheFlipHoldsUpNoLaterAttempt) {
+TEST(Executor, AcceptsNextAttemptAfterGatePageDestroyed) {
   OneAgent agent(1);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
   ASSERT_OK(agent.Retire(1));
@@ -138,7 +138,7 @@ TEST(Executor, AGatePageThatIsDestroyedAtTheFlipHoldsUpNoLaterAttempt) {
 }
 
 // Engines consent to a later flip of a run only in its turn. Completed flips stay.
-TEST(Executor, AnEngineThatRefusesALaterFlipEndsTheRun) {
+TEST(Executor, EndsRunWhenEngineRejectsLaterFlip) {
   OneAgent agent(1);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
   ASSERT_OK(agent.Retire(1));
@@ -175,7 +175,7 @@ TEST(Executor, AnEngineThatRefusesALaterFlipEndsTheRun) {
 
 // While memory switches to the target, read calls are answered. Calls that would end the attempt
 // wait until it has flipped.
-TEST(Executor, AFlipThatTakesLongHoldsUpNobodyButWhoWouldEndIt) {
+TEST(Executor, SlowFlipDelaysOnlyCallsEndingAttempt) {
   OneAgent agent(2);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
   ASSERT_OK(agent.Retire(1));
@@ -224,7 +224,7 @@ TEST(Executor, AFlipThatTakesLongHoldsUpNobodyButWhoWouldEndIt) {
 }
 
 // A pull ahead may wait for an agent that never gets the attempt, because the driver died.
-TEST(Executor, AnAbortStopsThePullsOfItsAttempt) {
+TEST(Executor, StopsKvPullOnAbort) {
   OneAgent agent(2);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
   ASSERT_OK(agent.Retire(1));
@@ -250,7 +250,7 @@ TEST(Executor, AnAbortStopsThePullsOfItsAttempt) {
 
 // An engine cannot map memory that cannot be exported. The attempt fails before any engine steps in
 // the new layout.
-TEST(Executor, MemoryThatCannotBeExportedFailsTheAttemptWithTheReason) {
+TEST(Executor, FailsAttemptWhenMemoryExportFails) {
   OneAgent agent(1);
   agent.hooks.before_new_mappings = [] {
     return Status{Code::kInternal, "no descriptors are left"};
@@ -263,7 +263,7 @@ TEST(Executor, MemoryThatCannotBeExportedFailsTheAttemptWithTheReason) {
 }
 
 // At a pod's process limit no thread starts. Calls return the reason, and attempts end.
-TEST(Executor, ALackOfThreadsIsAnErrorAndEndsNoAgent) {
+TEST(Executor, ReportsErrorAndContinuesWhenThreadCannotStart) {
   OneAgent agent(1);
   const auto lacks = [](const std::string& text) {
     return text.find("cannot start a thread") != std::string::npos;
@@ -292,7 +292,7 @@ TEST(Executor, ALackOfThreadsIsAnErrorAndEndsNoAgent) {
 }
 
 // Only a status request with inventories waits for memory.
-TEST(Executor, AStatusThatTakesLongHoldsUpNobody) {
+TEST(Executor, SlowStatusDoesNotDelayFlip) {
   OneAgent agent(1);
   std::latch telling(1), go(1);
   agent.hooks.before_held = [&] {
@@ -324,7 +324,7 @@ v1::Layout SharedHeads(v1::Layout layout, uint32_t query_heads, bool (*in)(uint3
 }
 
 // A large status is sent once: a caller that names what it knows gets only changes.
-TEST(Executor, WhatTheCallerKnowsIsNotToldAgain) {
+TEST(Executor, OmitsKnownLayoutAndInventoriesFromStatus) {
   OneAgent agent(2);
   const auto known = [](const v1::StatusResponse& status) {
     v1::StatusRequest asked;
@@ -365,7 +365,7 @@ TEST(Executor, WhatTheCallerKnowsIsNotToldAgain) {
 }
 
 // An engine that does not split attention heads never gets a layout that does.
-TEST(Executor, AttentionOnSeveralRanksIsRefusedForAnEngineThatTakesOne) {
+TEST(Executor, RejectsSplitAttentionWhenEngineLacksSupport) {
   OneAgent agent(2);
   agent.engines.capabilities.set_mixed_layouts(true);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
@@ -394,7 +394,7 @@ TEST(Executor, AttentionOnSeveralRanksIsRefusedForAnEngineThatTakesOne) {
 }
 
 // A layer without experts has no expert sharding, so it does not make a layout mixed.
-TEST(Executor, LayersWithoutExpertsAreNoMixedLayout) {
+TEST(Executor, DoesNotCountLayersWithoutExpertsAsMixed) {
   OneAgent agent(2, std::chrono::hours(1), 0, Small(1));
   ASSERT_EQ(agent.First().layers(0).expert_group_size(), 0U);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
@@ -408,7 +408,7 @@ TEST(Executor, LayersWithoutExpertsAreNoMixedLayout) {
 }
 
 // Step times are read from the page during staging. Any value gives a valid share.
-TEST(Executor, WorkersAreHeldUpWhileStepsTakeTooLong) {
+TEST(Executor, SlowsWorkersWhenStepsTooLong) {
   using std::chrono::nanoseconds;
   OneAgent agent(1);
   std::vector<double> shares;
@@ -443,7 +443,7 @@ TEST(Executor, WorkersAreHeldUpWhileStepsTakeTooLong) {
 
 // Pulls of KV ahead rest by the same bound. Pulls in the flip, or while no step is computed, do
 // not.
-TEST(Executor, KvAheadIsPutOffWhileStepsTakeTooLong) {
+TEST(Executor, DefersKvAheadWhenStepsTooLong) {
   using std::chrono::milliseconds;
   OneAgent agent(1);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
@@ -501,7 +501,7 @@ class ResumeTest : public ::testing::Test {
   OneAgent agent_{2};
 };
 
-TEST_F(ResumeTest, ARankGoesOnWithWhatItsEngineKept) {
+TEST_F(ResumeTest, ResumesRankWithRetainedMemory) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   const v1::Layout layout = agent_.stores.layout;
   for (uint32_t device = 0; device < 2; ++device) ASSERT_OK(agent_.Resume(device));
@@ -513,7 +513,7 @@ TEST_F(ResumeTest, ARankGoesOnWithWhatItsEngineKept) {
 }
 
 // The engine writes the control page: its content may cause a rejection, but nothing worse.
-TEST_F(ResumeTest, AControlPageThatIsNotOneLeavesTheRankAsItWas) {
+TEST_F(ResumeTest, RejectsInvalidControlPageWithoutSideEffects) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   void* mapped =
       mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, agent_.kept[0].control(), 0);
@@ -533,7 +533,7 @@ TEST_F(ResumeTest, AControlPageThatIsNotOneLeavesTheRankAsItWas) {
 }
 
 // Verifying three ranks of gigabytes takes a while. Meanwhile no call waits and no timeout expires.
-TEST(Resume, EveryCallIsAnsweredWhileAllRanksAreVerifiedAtOnce) {
+TEST(Resume, AnswersCallsDuringVerificationOfAllRanks) {
   OneAgent agent(3);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
   ASSERT_OK(agent.Retire(1));
@@ -570,7 +570,7 @@ TEST(Resume, EveryCallIsAnsweredWhileAllRanksAreVerifiedAtOnce) {
 }
 
 // A member that lacks a piece of its layout cannot stay: it is rejected, and becomes a new member.
-TEST_F(ResumeTest, AByteThatChangedRefusesItsRankAlone) {
+TEST_F(ResumeTest, RejectsOnlyRankWithChangedByte) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   const std::string path =
       "/proc/self/fd/" +
@@ -593,7 +593,7 @@ TEST_F(ResumeTest, AByteThatChangedRefusesItsRankAlone) {
   EXPECT_TRUE(status.ranks(1).in_world());
 }
 
-TEST_F(ResumeTest, CountersAreReadMeanwhile) {
+TEST_F(ResumeTest, ReadsCountersDuringResume) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   std::atomic<bool> over{false};
   std::latch reading(1);

@@ -61,7 +61,7 @@ class TimedPeers final : public Peers {
 constexpr auto kForEver = std::chrono::hours(1);
 
 // Regression: peers were queried in turn, so an unresponsive one hid the next one's reply.
-TEST(AskAll, WhoHangsKeepsNobodyFromBeingHeard) {
+TEST(AskAll, DeliversRepliesDespiteUnresponsivePeer) {
   TimedPeers peers({{"hangs", {kForEver, v1::PHASE_STAGED}},
                     {"is away", {}},
                     {"knows", {milliseconds(5), v1::PHASE_PERMITTED}}});
@@ -76,7 +76,7 @@ TEST(AskAll, WhoHangsKeepsNobodyFromBeingHeard) {
   EXPECT_GE(peers.let_go, 1);
 }
 
-TEST(AskAll, EachThatAnswersIsHeardOnce) {
+TEST(AskAll, DeliversEachReplyOnce) {
   std::map<std::string, TimedPeers::Answer> answers;
   std::set<std::string> agents;
   for (int i = 0; i < 50; ++i) {
@@ -96,12 +96,12 @@ TEST(AskAll, EachThatAnswersIsHeardOnce) {
   EXPECT_EQ(peers.let_go, 0);
 }
 
-TEST(AskAll, NobodyIsAsked) {
+TEST(AskAll, ReturnsWithoutPeers) {
   TimedPeers peers({});
   AskAll(&peers, {}, {}, {}, [](const std::string&, const v1::QueryResponse&) { return true; });
 }
 
-TEST(AskAll, StopLetsAllGo) {
+TEST(AskAll, CancelsAllCallsOnStop) {
   TimedPeers peers({{"a", {kForEver, v1::PHASE_STAGED}}, {"b", {kForEver, v1::PHASE_STAGED}}});
   std::stop_source stop;
   const std::jthread later([&] {

@@ -51,7 +51,7 @@ class PullsTest : public ::testing::Test {
   v1::Layout first_ = InPods(agent_.First());
 };
 
-TEST_F(PullsTest, APodMayReadWhatTheAttemptBringsToItsRanks) {
+TEST_F(PullsTest, AllowsPodToReadPiecesOfItsRanks) {
   ASSERT_NO_FATAL_FAILURE(Staged(v1::FLIP_KIND_FIRST, 1, first_));
   EXPECT_EQ(AskForPieceOf(0, 1, "pod-a"), Code::kOk);
   EXPECT_EQ(AskForPieceOf(0, 1, "pod-b"), Code::kUnauthenticated) << "a piece of rank 0";
@@ -66,7 +66,7 @@ TEST_F(PullsTest, APodMayReadWhatTheAttemptBringsToItsRanks) {
   }
 }
 
-TEST_F(PullsTest, APieceReachesNoFurtherThanTheTargetSays) {
+TEST_F(PullsTest, RejectsPieceBeyondTarget) {
   ASSERT_NO_FATAL_FAILURE(Staged(v1::FLIP_KIND_FIRST, 1, first_));
   const auto piece = layout::PiecesOf(first_, agent_.stores.geometry(), 0)[0];
   for (const layout::Run run :
@@ -83,7 +83,7 @@ TEST_F(PullsTest, APieceReachesNoFurtherThanTheTargetSays) {
 }
 
 // A row without granules, for a tail, is allowed if the target gives the rank some of the expert.
-TEST_F(PullsTest, ATailReachesNoFurtherThanItsExpert) {
+TEST_F(PullsTest, RejectsTailOfUnassignedExpert) {
   ASSERT_NO_FATAL_FAILURE(Staged(v1::FLIP_KIND_FIRST, 1, first_));
   const auto piece = layout::PiecesOf(first_, agent_.stores.geometry(), 0)[0];
   v1::OpenPullRequest request = Ask(1);
@@ -97,7 +97,7 @@ TEST_F(PullsTest, ATailReachesNoFurtherThanItsExpert) {
       << "it may, but experts of this model have none";
 }
 
-TEST_F(PullsTest, KvIsReadOnlyWhereAttentionChanges) {
+TEST_F(PullsTest, AllowsKvReadOnlyWhenAttentionChanges) {
   ASSERT_NO_FATAL_FAILURE(Staged(v1::FLIP_KIND_FIRST, 1, first_));
   EXPECT_EQ(AskForKv(1, "pod-b"), Code::kUnauthenticated) << "there is none";
   ASSERT_OK(agent_.executor->Permit(agent_.Header(1)));

@@ -21,7 +21,7 @@ namespace {
 
 // The driver's protobuf rejects a message with invalid UTF-8. An engine could thus have made its
 // healthy agent unreadable.
-TEST(Status, AnEnginesTextIsValidWhateverBytesItWrote) {
+TEST(Status, ReplacesInvalidUtf8InEngineText) {
   OneAgent agent(1);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
   ASSERT_OK(agent.Retire(1));
@@ -40,7 +40,7 @@ TEST(Status, AnEnginesTextIsValidWhateverBytesItWrote) {
 }
 
 // Something changes during every read, as it may while memory takes long to answer.
-TEST(Status, IsToldThoughSomethingAlwaysChanges) {
+TEST(Status, ReturnsDespiteConstantChanges) {
   OneAgent agent(1);
   ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
   std::atomic<int> looks{0};

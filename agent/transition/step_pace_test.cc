@@ -58,7 +58,7 @@ struct Beside {
   int pulls = 0, in_rests = 0;
 };
 
-TEST(StepPace, PullsMakeStepsNoLongerThanSaid) {
+TEST(StepPace, KeepsStepTimesWithinBound) {
   Beside free(0);
   free.Play(1000);
   EXPECT_NEAR(free.Stretch(1000), .8, .01) << "one at each boundary";
@@ -74,7 +74,7 @@ TEST(StepPace, PullsMakeStepsNoLongerThanSaid) {
   }
 }
 
-TEST(StepPace, PullsThatCostNothingGoAtEachBoundary) {
+TEST(StepPace, AllowsCheapPullAtEachBoundary) {
   Beside bound(.25);
   bound.cost = .1;
   bound.Play(100);
@@ -83,7 +83,7 @@ TEST(StepPace, PullsThatCostNothingGoAtEachBoundary) {
 
 // A pull that took a second at a share of a tenth rests for nine seconds. Requests meanwhile are
 // deferred.
-TEST(StepPace, TheRestIsByTheTimeThatThePullTook) {
+TEST(StepPace, ScalesRestWithPullTime) {
   StepPace pace(.25);
   const auto page = std::make_unique<GatePage>();
   page->usual_step_ns = Beside::Count(milliseconds(20));

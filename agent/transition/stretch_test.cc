@@ -38,7 +38,7 @@ struct World {
   uint64_t done = 0;
 };
 
-TEST(StretchBound, StepsGetNoLongerThanSaid) {
+TEST(StretchBound, KeepsStepTimesWithinBound) {
   for (const double most : {0.1, 0.25, 0.5}) {
     World world(most);
     world.mean = world.plain;
@@ -50,7 +50,7 @@ TEST(StretchBound, StepsGetNoLongerThanSaid) {
   }
 }
 
-TEST(StretchBound, WhatCostsNothingIsNotHeldUp) {
+TEST(StretchBound, DoesNotSlowCheapWork) {
   World world(0.25);
   world.mean = world.plain;
   world.cost = 0.1;
@@ -58,7 +58,7 @@ TEST(StretchBound, WhatCostsNothingIsNotHeldUp) {
   EXPECT_EQ(world.share, 1);
 }
 
-TEST(StretchBound, AnEndIsInSight) {
+TEST(StretchBound, KeepsMinimumShare) {
   World world(0.01);
   world.mean = world.plain;
   world.cost = 5;
@@ -66,7 +66,7 @@ TEST(StretchBound, AnEndIsInSight) {
   EXPECT_EQ(world.share, StretchBound::kLeast);
 }
 
-TEST(StretchBound, WithoutWorkNobodyIsHeldUp) {
+TEST(StretchBound, GivesFullShareWithoutWork) {
   StretchBound bound(0.01);
   EXPECT_EQ(bound.Share(milliseconds(1), {1, milliseconds(10), milliseconds(10)}), 1);
   EXPECT_LT(bound.Share(milliseconds(2), {2, milliseconds(100), milliseconds(10)}), 1);
@@ -74,7 +74,7 @@ TEST(StretchBound, WithoutWorkNobodyIsHeldUp) {
 }
 
 // Requests arrived: steps take longer, and copies are not the cause.
-TEST(StretchBound, WhatStepsTakeWithoutIsHeardAnewWhileAllRest) {
+TEST(StretchBound, RemeasuresBaselineDuringRest) {
   World world(0.25);
   world.mean = world.plain;
   world.cost = 0.1;
@@ -88,7 +88,7 @@ TEST(StretchBound, WhatStepsTakeWithoutIsHeardAnewWhileAllRest) {
   EXPECT_EQ(world.share, 1);
 }
 
-TEST(StretchBound, AWorldThatStandsStillEndsTheRest) {
+TEST(StretchBound, EndsRestWhenWorldStopped) {
   World world(0.25);
   world.mean = world.plain;
   world.Play(StretchBound::kFirst);

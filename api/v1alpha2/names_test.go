@@ -13,7 +13,7 @@ import (
 )
 
 // The longest name that a MoEDeployment may have leaves room for all names that are made from it.
-func TestNamesFit(t *testing.T) {
+func TestDerivedNamesFit_WhenNameIsLongest(t *testing.T) {
 	longest := "w" + strings.Repeat("x", 38) + "9" // 40 characters: the CEL rule's bound
 	const lastOrdinal = 1023
 

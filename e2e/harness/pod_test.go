@@ -13,7 +13,7 @@ import (
 )
 
 // A process that cannot start is restarted one at a time, as by a kubelet: its restarts do not multiply.
-func TestAProcessThatCannotStartHasOneSuccessor(t *testing.T) {
+func TestRestartsOfFailingProcessDoNotMultiply(t *testing.T) {
 	dir := t.TempDir()
 	starts := filepath.Join(dir, "starts")
 	program := filepath.Join(dir, "agent/server/tangram-agent")

@@ -29,7 +29,7 @@ func fake(t *testing.T, script string) (c *Client, calls func() string) {
 	}
 }
 
-func TestCommandsAreWhatAUserTypes(t *testing.T) {
+func TestCommandsMatchUserCommands(t *testing.T) {
 	c, calls := fake(t, "")
 	var said []string
 	c.Said = func(line string) { said = append(said, line) }
@@ -51,7 +51,7 @@ func TestCommandsAreWhatAUserTypes(t *testing.T) {
 	}, said)
 }
 
-func TestErrorsHoldCommandAndWords(t *testing.T) {
+func TestErrorsIncludeCommandAndOutput(t *testing.T) {
 	c, _ := fake(t, `echo 'Error from server (NotFound): pods "x" not found' >&2; exit 1`)
 	var into map[string]any
 	err := c.Get(t.Context(), &into, "pod", "x")
@@ -63,7 +63,7 @@ func TestErrorsHoldCommandAndWords(t *testing.T) {
 	require.ErrorContains(t, c.Get(t.Context(), &into, "pod", "x"), "kubectl get -o json pod x gives no")
 }
 
-func TestACallEndsWithItsContext(t *testing.T) {
+func TestRunEndsWithContext(t *testing.T) {
 	c, _ := fake(t, "exec sleep 3600")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -79,7 +79,7 @@ func TestApplySendsObjects(t *testing.T) {
 	require.Equal(t, "kc -n ns apply -f -\n{\"kind\":\"A\"}\n{\"kind\":\"B\"}", calls())
 }
 
-func TestTransitionsAreOfOneWorldAndInOrder(t *testing.T) {
+func TestTransitionsAreFilteredByWorldAndOrdered(t *testing.T) {
 	c, _ := fake(t, `cat <<X
 {"items":[
 {"metadata":{"name":"late","creationTimestamp":"2030-01-01T00:00:02Z"},"spec":{"moeDeploymentName":"demo","from":{"epoch":1}}},
@@ -96,7 +96,7 @@ X`)
 	require.Equal(t, []string{"first", "second", "late"}, names)
 }
 
-func TestWatchGivesEachVersion(t *testing.T) {
+func TestWatchReportsEachVersion(t *testing.T) {
 	c, calls := fake(t, `echo '{"status":{"epoch":1}}{"status":'; echo '{"epoch":2}}'`)
 	var epochs []int64
 	require.NoError(t, c.Watch(t.Context(), "demo", func(d *v1alpha2.MoEDeployment) { epochs = append(epochs, d.Status.Epoch) }))

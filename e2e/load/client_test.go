@@ -152,7 +152,7 @@ func TestPlayAndRepeatKeepOrderAndLimit(t *testing.T) {
 }
 
 // A request that is always rejected is finally lost, and every rejection is counted.
-func TestRefusalsAreCountedAndEnd(t *testing.T) {
+func TestRejectionsAreCountedAndBounded(t *testing.T) {
 	var calls atomic.Int64
 	c := gateway(t, func(w http.ResponseWriter, _ *http.Request) {
 		status := http.StatusTooManyRequests

@@ -37,7 +37,7 @@ func bytesOf(prompt []uint32) []byte {
 	return out
 }
 
-func TestRequestsFitTheModel(t *testing.T) {
+func TestRequestsFitModel(t *testing.T) {
 	trace := newTrace(t, 3)
 	before := time.Duration(-1)
 	greedy, sampled := 0, 0
@@ -63,9 +63,9 @@ func TestRequestsFitTheModel(t *testing.T) {
 	require.InDelta(t, greedy, sampled, 1)
 }
 
-// TestAnswersThatAreCutAreNotAlike: with one length for all, concurrent requests would end together, and flips would
+// TestTruncatedAnswersDifferInLength: with one length for all, concurrent requests would end together, and flips would
 // find no KV.
-func TestAnswersThatAreCutAreNotAlike(t *testing.T) {
+func TestTruncatedAnswersDifferInLength(t *testing.T) {
 	trace, cut := newTrace(t, 3), newTrace(t, 3)
 	cut.MaxAnswer = 50
 	lengths := map[int]int{}
@@ -120,7 +120,7 @@ func TestDiffers(t *testing.T) {
 	require.Contains(t, a.Differs(result(Token{ID: 1, Hash: "z"}, Token{ID: 2, Hash: "y"})), "token 0")
 }
 
-func TestATraceKeepsWhatIsWanted(t *testing.T) {
+func TestTraceKeepFiltersRequests(t *testing.T) {
 	trace, err := NewTrace(3, time.Second)
 	require.NoError(t, err)
 	rounds, second := trace.Round(), trace.At(1).Prompt

@@ -19,7 +19,7 @@ var (
 )
 
 // Every test that a document names must exist, because it supports a claim.
-func TestDocumentsNameTestsThatExist(t *testing.T) {
+func TestDocumentsNameExistingTests(t *testing.T) {
 	there, tree := map[string]bool{}, os.DirFS(apiserver.Root())
 	for _, folder := range []string{"agent", "e2e", "operator", "tests", "api"} {
 		require.NoError(t, fs.WalkDir(tree, folder, func(path string, entry fs.DirEntry, err error) error {

@@ -17,7 +17,7 @@ import (
 )
 
 // The guide has the message of every CEL rule.
-func TestGuideHasEveryRefusal(t *testing.T) {
+func TestGuideHasEveryCELMessage(t *testing.T) {
 	guide := guide(t)
 	files, err := filepath.Glob(filepath.Join(apiserver.Root(), "charts", "tangram", "crds", "*.yaml"))
 	require.NoError(t, err)

@@ -63,7 +63,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, v1alpha2.Tuning{SlabFormat: v1alpha2.GranuleMajor, SpareBanks: 2, MaxStepStretchPercent: 100, HistoryLimit: 10}, world.Spec.Tuning)
 }
 
-func TestKubectlGetShowsTheWorldOnOneScreen(t *testing.T) {
+func TestKubectlGetFitsOneScreen(t *testing.T) {
 	c := newClient(t)
 	namespace := newNamespace(t, c)
 	world := typed(t, namespace)

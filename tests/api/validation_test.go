@@ -52,7 +52,7 @@ func merged(all ...fields) fields {
 	return out
 }
 
-func TestCreateIsRefused(t *testing.T) {
+func TestCreateIsRejected(t *testing.T) {
 	claim := func(path string) fields {
 		return fields{"spec.model.source.persistentVolumeClaim": map[string]any{"claimName": "c", "path": path}}
 	}
@@ -268,7 +268,7 @@ func each(n int) []any {
 	return out
 }
 
-func TestChangeIsRefused(t *testing.T) {
+func TestChangeIsRejected(t *testing.T) {
 	const anotherName = "create a MoEDeployment with another name"
 	tests := map[string]struct {
 		fields fields
@@ -344,7 +344,7 @@ func TestChangeIsAccepted(t *testing.T) {
 }
 
 // An empty list and an empty image equal absent ones.
-func TestTheSameEngineInOtherWordsIsNoChange(t *testing.T) {
+func TestEquivalentEngineIsNoChange(t *testing.T) {
 	plain, empty := map[string]any{"name": "reference"}, map[string]any{"name": "reference", "args": []any{}, "image": ""}
 	tests := map[string]struct{ was, is map[string]any }{"none, and empty": {plain, empty}, "empty, and none": {empty, plain}}
 	c := newClient(t)
@@ -360,7 +360,7 @@ func TestTheSameEngineInOtherWordsIsNoChange(t *testing.T) {
 }
 
 // An unknown field is a misspelt one: strict clients (kubectl's default) get an error.
-func TestUnknownFieldIsRefused(t *testing.T) {
+func TestUnknownFieldIsRejected(t *testing.T) {
 	c := newClient(t)
 	object := smallestIn(t, newNamespace(t, c))
 	set(t, object, "spec.replica", int64(4))
@@ -368,7 +368,7 @@ func TestUnknownFieldIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, `unknown field "spec.replica"`)
 }
 
-func TestLayoutTransitionSpecIsNeverChanged(t *testing.T) {
+func TestLayoutTransitionSpecIsImmutable(t *testing.T) {
 	c := newClient(t)
 	transition := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "serving.tangram.dev/v1alpha2", "kind": "LayoutTransition",
@@ -394,7 +394,7 @@ func TestLayoutTransitionSpecIsNeverChanged(t *testing.T) {
 
 // The operator reads typed objects, in which quantities are formatted differently (65536Ki: 64Mi). Its writes (a merge
 // patch of the metadata and an update of the status) must not count as changes of an immutable field.
-func TestWritesOfTheOperatorAreNoChange(t *testing.T) {
+func TestOperatorWritesAreNoChange(t *testing.T) {
 	c := newClient(t)
 	namespace := newNamespace(t, c)
 	object := smallestIn(t, namespace)

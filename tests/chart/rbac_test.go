@@ -27,7 +27,7 @@ func TestGeneratedFilesAreCurrent(t *testing.T) {
 }
 
 // The rendered rules grant exactly the rights of the operator's markers, in any set of watched namespaces.
-func TestRulesAreThoseOfTheMarkers(t *testing.T) {
+func TestRBACRulesMatchMarkers(t *testing.T) {
 	asked := markers(t)
 	t.Run("all namespaces", func(t *testing.T) {
 		objects := rendered(t)
@@ -58,14 +58,14 @@ func TestRulesAreThoseOfTheMarkers(t *testing.T) {
 	})
 }
 
-func TestNoRuleHasAWildcard(t *testing.T) {
+func TestRBACRulesHaveNoWildcard(t *testing.T) {
 	for right := range markers(t) {
 		require.NotContains(t, right, "*")
 	}
 }
 
 // Every role is bound only to the operator's account.
-func TestRolesAreBoundToTheOperator(t *testing.T) {
+func TestRolesAreBoundOnlyToOperator(t *testing.T) {
 	for _, args := range valueSets {
 		bound := map[string]bool{}
 		objects := rendered(t, args...)

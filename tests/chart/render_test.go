@@ -37,7 +37,7 @@ var valueSets = map[string][]string{
 		"--set", "affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.topologyKey=zone"},
 }
 
-func TestRenderedObjectsConformToTheSchemas(t *testing.T) {
+func TestRenderedObjectsMatchSchemas(t *testing.T) {
 	schemas := t.TempDir()
 	writeSchemas(t, schemas)
 	kubeconform := func(text string) (string, error) {
@@ -69,7 +69,7 @@ func TestRenderedObjectsConformToTheSchemas(t *testing.T) {
 	})
 }
 
-func TestBadValuesAreRefused(t *testing.T) {
+func TestInvalidValuesAreRejected(t *testing.T) {
 	tests := map[string]struct {
 		set   string
 		words []string
@@ -108,13 +108,13 @@ func TestBadValuesAreRefused(t *testing.T) {
 	}
 }
 
-func TestClusterThatIsTooOldIsRefused(t *testing.T) {
+func TestOldKubernetesIsRejected(t *testing.T) {
 	_, err := render(t.Context(), "--kube-version", "v1.29.0")
 	require.ErrorContains(t, err, "chart requires kubeVersion: >= 1.35.0-0")
 }
 
 // Agents on GPUs may have a separate image.
-func TestOperatorIsToldTheImageOfAgentsOnGPUs(t *testing.T) {
+func TestOperatorGetsGPUAgentImage(t *testing.T) {
 	var operator appsv1.Deployment
 	rendered(t, "--set", "images.tag=dev,images.agentGPU.name=registry.example.com/agent-gpu").find(t, "Deployment", "tangram-operator", &operator)
 	require.Contains(t, operator.Spec.Template.Spec.Containers[0].Args, "--agent-gpu-image=registry.example.com/agent-gpu:dev")
@@ -126,7 +126,7 @@ func TestOperatorIsToldTheImageOfAgentsOnGPUs(t *testing.T) {
 	require.ErrorContains(t, err, "/images/agentGPU")
 }
 
-func TestOperatorIsToldTheValues(t *testing.T) {
+func TestOperatorGetsValuesAsFlags(t *testing.T) {
 	var operator appsv1.Deployment
 	rendered(t, "--set", "images.tag=dev,images.engine.tag=v2,watchNamespaces={team-a,team-b},metrics.port=9090,logLevel=warn,replicas=2,certificates.loadTime=1m,nodeMemory.folder=/var/tangram.d").
 		find(t, "Deployment", "tangram-operator", &operator)
@@ -146,7 +146,7 @@ func TestOperatorIsToldTheValues(t *testing.T) {
 }
 
 // The policy opens exactly the ports that the operator listens on.
-func TestPolicyOpensTheOperatorsPorts(t *testing.T) {
+func TestNetworkPolicyOpensOperatorPorts(t *testing.T) {
 	for _, args := range valueSets {
 		objects := rendered(t, args...)
 		var operator appsv1.Deployment
@@ -242,8 +242,8 @@ func TestCustomMetricsAreOptional(t *testing.T) {
 }
 
 // The PodMonitor selects pods of ranks and gateways by the operator's labels and port (see
-// TestGatewaysComeAndGoOneByOne there).
-func TestMetricsOfWorlds(t *testing.T) {
+// TestGatewaysAreReplacedOneByOne there).
+func TestPodMonitorSelectsWorlds(t *testing.T) {
 	require.Zero(t, rendered(t).kinds()["PodMonitor"])
 	for watched, want := range map[string]any{"null": object{"any": true}, "{team-a}": object{"matchNames": []any{"team-a"}}, "{team-a,team-b}": object{"matchNames": []any{"team-a", "team-b"}}} {
 		monitor := object{}
@@ -255,7 +255,7 @@ func TestMetricsOfWorlds(t *testing.T) {
 	}
 }
 
-// Alerts exist if enabled, and each describes its cause. (TestMetricsHaveOneMeaningPerName checks that their metrics
+// Alerts exist if enabled, and each describes its cause. (TestMetricNamesAreUniqueAndDocumented checks that their metrics
 // are exported.)
 func TestAlerts(t *testing.T) {
 	require.Zero(t, rendered(t).kinds()["PrometheusRule"])
@@ -282,7 +282,7 @@ func TestAlerts(t *testing.T) {
 }
 
 // A disruption budget protects the operator if another one can take over.
-func TestOperatorsAreDrainedOneByOne(t *testing.T) {
+func TestDisruptionBudgetProtectsOperators(t *testing.T) {
 	require.Zero(t, rendered(t).kinds()["PodDisruptionBudget"])
 	three := rendered(t, "--set", "replicas=3")
 	var budget policyv1.PodDisruptionBudget

@@ -49,7 +49,7 @@ func requireWarning(t *testing.T, k *kube.Client, reason string) {
 	})
 }
 
-func TestImageThatIsNotThere(t *testing.T) {
+func TestMissingImage(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
 	require.NoError(t, k.Apply(t.Context(), manifest(1, func(s *v1alpha2.MoEDeploymentSpec) { s.Engine.Image = "tangram.dev/none:dev" })))
@@ -59,7 +59,7 @@ func TestImageThatIsNotThere(t *testing.T) {
 	requireDeleted(t, k)
 }
 
-func TestModelPathThatIsNotThere(t *testing.T) {
+func TestMissingModelPath(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
 	require.NoError(t, k.Apply(t.Context(), manifest(1, func(s *v1alpha2.MoEDeploymentSpec) { s.Model.Source.PersistentVolumeClaim.Path = "missing" })))
@@ -69,7 +69,7 @@ func TestModelPathThatIsNotThere(t *testing.T) {
 	requireDeleted(t, k)
 }
 
-func TestZeroReplicasAreRefused(t *testing.T) {
+func TestZeroReplicasAreRejected(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
 	serve(t, k, 1, nil)

@@ -43,7 +43,7 @@ func TestPodDeletedByHand(t *testing.T) {
 }
 
 // A world that is deleted in the middle of a transition leaves nothing.
-func TestDeletedInTheMiddle(t *testing.T) {
+func TestDeletedDuringTransition(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 2, nil)
 	require.NoError(t, k.Scale(t.Context(), object, 4))

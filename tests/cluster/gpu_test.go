@@ -34,7 +34,7 @@ func gpus(node string, memory ...string) *resourcev1.ResourceSlice {
 
 // The cluster's scheduler gives each rank a separate GPU that matches the world's selectors, shared by agent and
 // engine. If none is left, the world reports the scheduler's message.
-func TestTheSchedulerGivesEachRankAGPU(t *testing.T) {
+func TestSchedulerAssignsGPUPerRank(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
 	class := &resourcev1.DeviceClass{TypeMeta: metav1.TypeMeta{APIVersion: resourcev1.SchemeGroupVersion.String(), Kind: "DeviceClass"},

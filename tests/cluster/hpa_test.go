@@ -31,7 +31,7 @@ func (f few) At(i int) load.Request {
 
 // A HorizontalPodAutoscaler of the real controller sets a world's number of ranks by the operator's metrics: high load
 // adds ranks, low load removes them, and no client loses a token.
-func TestAnAutoscalerOwnsTheWidth(t *testing.T) {
+func TestAutoscalerSetsReplicas(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 2, nil)
 	require.NoError(t, up.Kube.Wait(t.Context(), "apiservice/v1beta2.custom.metrics.k8s.io", "Available", limit))

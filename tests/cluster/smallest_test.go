@@ -59,7 +59,7 @@ func TestSmallestManifest(t *testing.T) {
 
 // A namespace whose quota requires limits of every container: a world with templates for all containers serves there;
 // without them the missing ones are named.
-func TestQuotaThatDemandsLimits(t *testing.T) {
+func TestQuotaRequiresLimits(t *testing.T) {
 	t.Parallel()
 	k := namespace(t, "")
 	demanded := corev1.ResourceList{}

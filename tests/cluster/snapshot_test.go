@@ -105,7 +105,7 @@ func leftSince(before snapshot) []string {
 }
 
 // The check itself must detect this running cluster.
-func TestSnapshotSeesTheCluster(t *testing.T) {
+func TestSnapshotDetectsCluster(t *testing.T) {
 	now, err := takeSnapshot()
 	require.NoError(t, err)
 	kinds := map[string]bool{}

@@ -194,7 +194,7 @@ func readExpected(t *testing.T) map[string][]string {
 }
 
 // Every declared point is passed in some transition, or is an exception.
-func TestEveryPointIsPlayed(t *testing.T) {
+func TestEveryFaultPointIsCovered(t *testing.T) {
 	declared, err := harness.FaultPoints(t.Context(), worlds.Root)
 	require.NoError(t, err)
 	require.NotEmpty(t, declared)

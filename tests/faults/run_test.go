@@ -71,7 +71,7 @@ func TestFaultsOfARun(t *testing.T) {
 	playMatrix(t, func() *scene { return sceneOfARun(t) }, matrixOfARun, sampleOfARun)
 }
 
-func TestSamplesOfARunCoverAll(t *testing.T) {
+func TestSamplesOfRunCoverAllCells(t *testing.T) {
 	cells := matrixOfARun(readExpected(t))
 	require.NotEmpty(t, cells)
 	played := map[string]bool{}

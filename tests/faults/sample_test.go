@@ -52,7 +52,7 @@ func samples(cells []fault, deal int) [parts][]fault {
 func kinds() []string { return slices.Concat(atThePoint, elsewhere, atSome, ofSources) }
 
 // Seven seeds cover all cells, and every sample is small.
-func TestSamplesOfADealCoverAll(t *testing.T) {
+func TestSamplesCoverAllCells(t *testing.T) {
 	takes, err := harness.FaultPoints(t.Context(), worlds.Root)
 	require.NoError(t, err)
 	sent := matrix(transitions, readExpected(t), takes)

@@ -138,7 +138,7 @@ func (t toll) excess(f fault, b bounds) error {
 }
 
 // Each figure alone can fail a cell.
-func TestATollIsJudged(t *testing.T) {
+func TestExcess_WhenOneFigureIsTooHigh(t *testing.T) {
 	held := bounds{100, 1}
 	quiet := fault{point: "stage.before", kind: "slow", transition: transitions[slices.IndexFunc(transitions, func(tr transition) bool { return tr.name == "resize-down" })]}
 	death := fault{point: "stage.before", kind: "pod", transition: quiet.transition}

@@ -134,7 +134,7 @@ func TestFaultsOfVLLM(t *testing.T) {
 }
 
 // Every sample has cells of each group, and as many seeds as the largest group has cells cover all.
-func TestSamplesOfVLLMCoverAll(t *testing.T) {
+func TestSamplesOfVLLMCoverAllCells(t *testing.T) {
 	cells := matrixOfVLLM(readExpected(t))
 	require.NotEmpty(t, cells)
 	const first = 1

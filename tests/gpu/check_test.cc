@@ -22,7 +22,7 @@ std::vector<Json> PlayOf(void (*run)(const Task&), int limit_seconds = 20) {
   return Play({"an-act", "what it does", limit_seconds, run}, {});
 }
 
-TEST(Play, KeepsWhatAnActToldAndSaysHowLongItTook) {
+TEST(Play, RecordsResultsAndEndOfAct) {
   const auto records = PlayOf([](const Task& task) {
     task.out->Fact("a", "b");
     task.out->Right("things", 7);
@@ -35,7 +35,7 @@ TEST(Play, KeepsWhatAnActToldAndSaysHowLongItTook) {
   EXPECT_TRUE(IsRight(Summary("today", records)));
 }
 
-TEST(Play, AnActThatHangsIsEndedWithAllThatItStarted) {
+TEST(Play, KillsUnresponsiveActWithItsChildren) {
   const auto records = PlayOf(
       [](const Task& task) {
         task.out->Right("before", 1);
@@ -48,7 +48,7 @@ TEST(Play, AnActThatHangsIsEndedWithAllThatItStarted) {
   EXPECT_FALSE(IsRight(Summary("today", records)));
 }
 
-TEST(Play, AnActThatDiesIsToldAsBrokenOff) {
+TEST(Play, ReportsDeadActAsBrokenOff) {
   const auto records = PlayOf([](const Task& task) {
     task.out->Right("before", 1);
     signal(SIGSEGV, SIG_DFL);
@@ -59,12 +59,12 @@ TEST(Play, AnActThatDiesIsToldAsBrokenOff) {
   EXPECT_FALSE(IsRight(Summary("today", records)));
 }
 
-TEST(Play, AnActThatOthersKillIsToldToo) {
+TEST(Play, ReportsActKilledFromOutside) {
   const auto records = PlayOf([](const Task&) { raise(SIGKILL); });
   EXPECT_EQ(records.back()["how"], "it died of signal 9");
 }
 
-TEST(Play, WhatAMachineLacksIsNotRunAndNotWrong) {
+TEST(Play, ReportsMissingCapabilityAsNotRun) {
   const auto lacks = PlayOf([](const Task&) { throw Lacks("no second GPU"); });
   ASSERT_NE(Find(lacks, "not_run"), nullptr);
   EXPECT_EQ((*Find(lacks, "not_run"))["why"], "no second GPU");
@@ -74,7 +74,7 @@ TEST(Play, WhatAMachineLacksIsNotRunAndNotWrong) {
   EXPECT_FALSE(IsRight(Summary("today", failed)));
 }
 
-TEST(Play, WithoutADriverNoActRunsAndNoneIsWrong) {
+TEST(Play, RunsNoActWithoutDriver) {
   for (const Act& act : Acts()) {
     Task task;
     task.driver = "libnone.so";
@@ -94,7 +94,7 @@ std::vector<Json> RecordsOf(const std::function<void(Recorder*)>& tell) {
   return out;
 }
 
-TEST(Figure, IsJudgedByItsGoalAlone) {
+TEST(Figure, IsJudgedOnlyByGoal) {
   const auto records = RecordsOf([](Recorder* out) {
     out->Add({.name = "a", .value = 86, .ceiling = 100, .ceiling_is = "c", .goal = 0.85});
     out->Add({.name = "b", .value = 84, .ceiling = 100, .ceiling_is = "c", .goal = 0.85});
@@ -113,7 +113,7 @@ TEST(Figure, IsJudgedByItsGoalAlone) {
   EXPECT_TRUE(IsRight(summary)) << "a goal that is missed is not wrong";
 }
 
-TEST(Summary, NothingIsJudgedByTheClockOfARecordingDriver) {
+TEST(Summary, IgnoresFiguresOfRecordingDriver) {
   const auto records = RecordsOf([](Recorder* out) {
     out->Fact("device", "NVIDIA H200 (recorded)");
     out->Add({.name = "a", .value = 1, .goal = 2});
@@ -128,7 +128,7 @@ TEST(Summary, NothingIsJudgedByTheClockOfARecordingDriver) {
   EXPECT_EQ(text.find("missed |"), std::string::npos) << text;
 }
 
-TEST(Summary, TellsOfWhichMachineItIs) {
+TEST(Summary, NamesMachine) {
   const auto records = RecordsOf([](Recorder* out) {
     out->Fact("device", "NVIDIA H100");
     out->Fact("driver", "CUDA 13.0");

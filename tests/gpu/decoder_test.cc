@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DecoderTest,
                          ::testing::Values(std::pair(1, false), std::pair(2, false),
                                            std::pair(2, true)));
 
-TEST_P(DecoderTest, EachStepIsThatOfTheModelAndItsTokenTheHighest) {
+TEST_P(DecoderTest, MatchesModelAndPicksHighestTokenInEachStep) {
   const auto [ranks, sliced] = GetParam();
   const Gpu gpu(TANGRAM_FAKE_CUDA);
   const Kernels kernels(gpu);

@@ -83,7 +83,7 @@ void Spoil(Image::Step* step) {
   }
 }
 
-TEST_F(RecordedTest, EveryKernelThatDiffersFromItsTwinIsNoticed) {
+TEST_F(RecordedTest, DetectsEveryKernelDifferingFromTwin) {
   const Gpu gpu(kDriver);
   const Kernels kernels(gpu);
   std::map<std::string, int> noticed, cases;
@@ -111,7 +111,7 @@ TEST_F(RecordedTest, EveryKernelThatDiffersFromItsTwinIsNoticed) {
   }
 }
 
-TEST_F(RecordedTest, AByteThatIsAnotherOnTheDeviceIsNoticed) {
+TEST_F(RecordedTest, DetectsDifferentByteOnDevice) {
   const Gpu gpu(kDriver);
   const Kernels kernels(gpu);
   std::vector<TwinCase> counts;
@@ -124,7 +124,7 @@ TEST_F(RecordedTest, AByteThatIsAnotherOnTheDeviceIsNoticed) {
   EXPECT_NE(difference->find("in 1 of "), std::string::npos) << *difference;
 }
 
-TEST_F(RecordedTest, AStopwatchMeasuresWhatStreamsDoAndNotHowTheyAreFilled) {
+TEST_F(RecordedTest, StopwatchExcludesTimeToFillStreams) {
   const Gpu gpu(kDriver);
   const Buffer buffer(gpu, 3 << 20);
   Stopwatch watch(gpu, 3);
@@ -166,7 +166,7 @@ uint64_t Count(const std::vector<Json>& records, const char* kind) {
 }
 
 // Acts that open the driver only in this process; bundle_test.py runs all acts.
-TEST_F(RecordedTest, ActsFindNothingWrongAndGiveEverythingBack) {
+TEST_F(RecordedTest, ActsPassAndReleaseAllResources) {
   for (const auto run :
        {RunMachine, RunTwins, RunRemap, RunReshard, RunKv, RunCopies, RunGraphs, RunDispatch}) {
     const auto records = Told(run);
@@ -177,7 +177,7 @@ TEST_F(RecordedTest, ActsFindNothingWrongAndGiveEverythingBack) {
   }
 }
 
-TEST_F(RecordedTest, OtherDevicesAreCounted) {
+TEST_F(RecordedTest, CountsOtherDevices) {
   FakeCuda::Become({.devices = 2});
   const auto records = Told(RunMachine);
   const auto peers = std::find_if(records.begin(), records.end(),
@@ -186,19 +186,19 @@ TEST_F(RecordedTest, OtherDevicesAreCounted) {
   EXPECT_EQ((*peers)["text"], "0 of 1 other devices, 0 of them over NVLink (by what they can)");
 }
 
-TEST_F(RecordedTest, ADriverWithoutGraphsIsLackingAndNotWrong) {
+TEST_F(RecordedTest, TreatsMissingGraphsAsLackingCapability) {
   FakeCuda::Become({.missing = "cuGraphLaunch"});
   EXPECT_THROW(Told(RunGraphs), Lacks);
 }
 
-TEST_F(RecordedTest, ADriverWithoutBatchesRunsTheRest) {
+TEST_F(RecordedTest, RunsRestWhenDriverHasNoBatches) {
   FakeCuda::Become({.missing = "cuMemcpyBatchAsync"});
   const auto records = Told(RunCopies);
   EXPECT_EQ(Count(records, "not_run"), 5u) << "one a shape";
   EXPECT_GT(Count(records, "figure"), 30u);
 }
 
-TEST_F(RecordedTest, ADeviceThatCannotBeUsedIsDescribedAllTheSame) {
+TEST_F(RecordedTest, DescribesUnusableDevice) {
   FakeCuda::Become({.name = "NVIDIA H200 MIG 1g.18gb"});
   std::vector<Json> out;
   Recorder recorder("machine", [&](const Json& record) { out.push_back(record); });

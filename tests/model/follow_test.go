@@ -147,9 +147,9 @@ func followOne(t *testing.T, pan, file string, part shown, leaders []string) (v 
 	return v
 }
 
-// TestTheModelFollowsTheSimulation: for all shown states of the simulated world's ranks, which run shipped code, there
+// TestModelFollowsSimulation: for all shown states of the simulated world's ranks, which run shipped code, there
 // is a run of the model.
-func TestTheModelFollowsTheSimulation(t *testing.T) {
+func TestModelFollowsSimulation(t *testing.T) {
 	count, from := *followed, *followSeed
 	switch {
 	case worlds.IsCI():
@@ -220,8 +220,8 @@ func (s shown) kinds() []string {
 	return out
 }
 
-// TestTheModelDoesNotFollowWhatMayNotBe: the same parts, each with a forbidden state.
-func TestTheModelDoesNotFollowWhatMayNotBe(t *testing.T) {
+// TestModelRejectsForbiddenStates: the same parts, each with a forbidden state.
+func TestModelRejectsForbiddenStates(t *testing.T) {
 	parts := play(t, simulation, 1, 150)
 	pan := follower(t)
 	for _, wrong := range []struct {
@@ -253,8 +253,8 @@ func TestTheModelDoesNotFollowWhatMayNotBe(t *testing.T) {
 	}
 }
 
-// TestTheModelDoesNotFollowAMutant: agents with a changed rule whose effect no claim of the simulation detects.
-func TestTheModelDoesNotFollowAMutant(t *testing.T) {
+// TestModelRejectsMutant: agents with a changed rule whose effect no claim of the simulation detects.
+func TestModelRejectsMutant(t *testing.T) {
 	mutant := filepath.Join(t.TempDir(), "mutant")
 	out, err := exec.CommandContext(t.Context(), "python3", "../mutants/simulation.py", "--build", "one equal word is enough", "--out", mutant).CombinedOutput()
 	require.NoErrorf(t, err, "%s", out)

@@ -239,7 +239,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-func TestRemovedRules_QuoteTheArchitecture(t *testing.T) {
+func TestRemovedRulesQuoteArchitecture(t *testing.T) {
 	text, err := os.ReadFile("../../docs/architecture.md")
 	require.NoError(t, err)
 	document := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "*", "")), " ")

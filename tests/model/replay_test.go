@@ -194,9 +194,9 @@ func replay(t *testing.T, dir string, events []byte) (string, bool) {
 	return string(out), err == nil
 }
 
-func TestTheGateReplaysTheModel(t *testing.T) { gateReplay.test(t, gateMutants) }
+func TestGateReplaysModel(t *testing.T) { gateReplay.test(t, gateMutants) }
 
-func TestTheAttemptsReplayTheModel(t *testing.T) { attemptReplay.test(t, attemptMutants) }
+func TestAttemptsReplayModel(t *testing.T) { attemptReplay.test(t, attemptMutants) }
 
 func (p program) test(t *testing.T, mutants []mutant) {
 	events := histories(t)
@@ -219,9 +219,9 @@ func (p program) test(t *testing.T, mutants []mutant) {
 	})
 }
 
-// TestMutantsOfTheFence: the model's fence decisions (operator/internal/driver, TestRulingsOfTheModel) detect a changed
+// TestFenceMutants: the model's fence decisions (operator/internal/driver, TestFenceDecisionsMatchModel) detect a changed
 // rule.
-func TestMutantsOfTheFence(t *testing.T) {
+func TestFenceMutants(t *testing.T) {
 	module, err := filepath.Abs("../../operator")
 	require.NoError(t, err)
 	folder := filepath.Join(module, "internal", "driver")
@@ -231,9 +231,9 @@ func TestMutantsOfTheFence(t *testing.T) {
 			changed, overlay := filepath.Join(dir, m.file), filepath.Join(dir, "overlay.json")
 			require.NoError(t, os.WriteFile(changed, []byte(m.of(t, folder)), 0o600))
 			require.NoError(t, os.WriteFile(overlay, fmt.Appendf(nil, `{"Replace": {%q: %q}}`, filepath.Join(folder, m.file), changed), 0o600))
-			out, ok := run(t, module, "go", "test", "-overlay", overlay, "./internal/driver", "-run", "TestRulingsOfTheModel", "-model.runs=50", "-model.seed=1")
+			out, ok := run(t, module, "go", "test", "-overlay", overlay, "./internal/driver", "-run", "TestFenceDecisionsMatchModel", "-model.runs=50", "-model.seed=1")
 			require.Falsef(t, ok, "no history notices: %s", m.name)
-			require.Containsf(t, out, "--- FAIL: TestRulingsOfTheModel/scenario", "it failed for another reason")
+			require.Containsf(t, out, "--- FAIL: TestFenceDecisionsMatchModel/scenario", "it failed for another reason")
 		})
 	}
 }

@@ -34,7 +34,7 @@ func changes(t *testing.T, body string) ([]string, string) {
 	return out, text
 }
 
-func TestWhatIsChanged(t *testing.T) {
+func TestMutationsOfStatements(t *testing.T) {
 	for body, want := range map[string][]string{
 		"return a < b":                          {"a < b -> true", "a < b -> false", "a < b -> a <= b"},
 		"return ok && !(a == b)":                {"ok -> true", "ok -> false", "a == b -> true", "a == b -> false"},
@@ -56,7 +56,7 @@ func TestWhatIsChanged(t *testing.T) {
 }
 
 // Each entry of the list names an existing mutant. `make mutants` checks that it survives.
-func TestWhatIsExplainedIsThere(t *testing.T) {
+func TestExplainedMutantsExist(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	explained, err := readExplained("explained.txt")

@@ -44,7 +44,7 @@ MUTANTS = [
     ("a retired flip keeps the old places", "agent/transition/end.cc", "TANGRAM_RETURN_IF_ERROR(memory.Retire());", "memory.Keep();"),
 ]
 
-# They break no claim, but cause behaviour that the model does not have (tests/model, TestTheModelDoesNotFollowAMutant).
+# They break no claim, but cause behaviour that the model does not have (tests/model, TestModelRejectsMutant).
 SHOWN = [
     ("one equal word is enough", "agent/gate/rules.cc", "std::all_of(", "std::any_of("),
 ]

@@ -34,13 +34,13 @@ REAL_TIME = "RealTime"
 # The worlds of processes in `make test`: one of each kind, under load, with kill -9 of a pod, an engine, an agent and a
 # driver. Some tests run only their first cases (worlds.Cases).
 WALK_CORE = (
-    "TestTour", "TestADeepSwitch", "TestAPodDies", "TestAnEngineDiesAlone", "TestAnAgentDiesAlone", "TestDriverThatIsKilled", "TestAgentThatFailsInAPhase",
-    "TestGolden", "TestPlacements", "TestEnginesConform", "TestAWorldOnGpus", "TestPythonEngines", "TestStaleCalls", "TestWrongCertificates",
-    "TestShapesThatCannotBe", "TestTooLittleMemory",
+    "TestTour", "TestDeepSwitch", "TestPodDies", "TestEngineDiesAlone", "TestAgentDiesAlone", "TestDriverIsKilled", "TestAgentFailsInPhase",
+    "TestGolden", "TestPlacements", "TestEnginesConform", "TestWorldOnGPUs", "TestPythonEngines", "TestStaleCalls", "TestWrongCertificates",
+    "TestInvalidShapesAreRejected", "TestTooLittleMemory",
 )
 
 # The model in every state, and the shipped code against it. Tests that a missing rule breaks the proof are in check.
-MODEL_CORE = "^(TestModel|TestModelOfCopiesAhead|TestModelOfPauses|TestTheGateReplaysTheModel|TestTheAttemptsReplayTheModel|TestTheModelFollowsTheSimulation)$"
+MODEL_CORE = "^(TestModel|TestModelOfCopiesAhead|TestModelOfPauses|TestGateReplaysModel|TestAttemptsReplayModel|TestModelFollowsSimulation)$"
 
 SETUP_STAGE = Stage("setup", "WITH_CLUSTER=1 e2e/setup/install.sh", code=SETUP, online=True)
 VLLM_STAGE = Stage("vllm-setup", "make -s vllm-setup", code=SETUP, online=True)

@@ -15,7 +15,7 @@ import (
 
 // One agent fails once in each phase. Before the permit: the driver reports the reason, all ranks keep serving in the
 // old layout, nothing moved. After the permit, the driver continues: the same apply succeeds.
-func TestAgentThatFailsInAPhase(t *testing.T) {
+func TestAgentFailsInPhase(t *testing.T) {
 	for _, c := range worlds.Cases(5, []struct {
 		fault  string // at the second pass, because the first one is the first layout
 		cause  string // "": the transition succeeds

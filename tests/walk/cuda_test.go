@@ -97,7 +97,7 @@ func podOf(t *testing.T, w *harness.World, rank uint32) int {
 
 // A world of agents and engines with `device: cuda` makes all kinds of changes under load; engines read weights and KV
 // by device copies. Clients get the tokens of one rank in plain memory.
-func TestAWorldOnGpus(t *testing.T) {
+func TestWorldOnGPUs(t *testing.T) {
 	type which struct {
 		format  string
 		oneNode bool // agents read each other's memory
@@ -212,7 +212,7 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 }
 
 // An agent whose options need more memory than the GPU has reports the numbers, and exits.
-func TestAGpuWithTooLittleMemory(t *testing.T) {
+func TestGPUHasTooLittleMemory(t *testing.T) {
 	t.Setenv("FAKE_CUDA_MIB", "30")
 	tiny, err := harness.Checkpoint(t.Context(), worlds.Root, "tiny")
 	require.NoError(t, err)
@@ -226,7 +226,7 @@ func TestAGpuWithTooLittleMemory(t *testing.T) {
 
 // A driver that fails in the middle of a transition, in an agent or in an engine: the world's driver reports the
 // reason, all keep serving in the old layout, and once the GPU works the same transition succeeds.
-func TestAGpuThatFailsInATransition(t *testing.T) {
+func TestGPUFailsInTransition(t *testing.T) {
 	const outOfMemory, notSupported, always = 2, 801, 1 << 30
 	w := startTiny(t, onGpus(t, harness.Options{Pods: []int{1, 1}}))
 	apply(t, w, 2, "ExpertParallel")

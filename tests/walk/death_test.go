@@ -104,7 +104,7 @@ func (a *alive) end(t *testing.T, ranks int) {
 	t.Logf("%d requests", len(walked))
 }
 
-func TestAPodDies(t *testing.T) {
+func TestPodDies(t *testing.T) {
 	for _, mode := range worlds.Cases(1, []string{"ExpertParallel", "TensorParallel"}) {
 		t.Run(mode, func(t *testing.T) {
 			a := startAlive(t, []int{1, 1, 1}, 3, mode)
@@ -119,7 +119,7 @@ func TestAPodDies(t *testing.T) {
 	}
 }
 
-func TestAnEngineDiesAlone(t *testing.T) {
+func TestEngineDiesAlone(t *testing.T) {
 	for _, mode := range worlds.Cases(1, []string{"TensorParallel", "ExpertParallel"}) {
 		t.Run(mode, func(t *testing.T) {
 			a := startAlive(t, []int{1, 2}, 3, mode)
@@ -153,7 +153,7 @@ func (a *alive) weightsOf(t *testing.T, pods []int) []int {
 }
 
 // As on devices with handles: engines receive many descriptors with their maps, and pass all of them to a new agent.
-func TestAnAgentDiesAlone(t *testing.T) {
+func TestAgentDiesAlone(t *testing.T) {
 	pods := []int{1, 2}
 	a := startAliveWith(t, harness.Options{Pods: pods, Memory: 16 << 20, KV: 8 << 20, DescriptorBytes: 64 << 10}, 3, "ExpertParallel")
 	first := a.weightsOf(t, pods)

@@ -26,7 +26,7 @@ func startDeep(t *testing.T, pods []int) (w *harness.World, layers int) {
 
 // A mode switch at the depth of a real model, under load, without a fault, and with a kill -9 in the middle of its
 // chain of flips.
-func TestADeepSwitch(t *testing.T) {
+func TestDeepSwitch(t *testing.T) {
 	const ranks = 3
 	for _, struck := range worlds.Cases(1, []string{"nothing", "engine", "agent", "pod", "driver"}) {
 		t.Run(struck, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 // Prompts with a known beginning go to the rank that has it cached, and after a transition to the rank that has it
 // then: everything cached is found. In an idle world, by load alone, each would go to the same rank.
-func TestTheDirectoryFollowsTheCache(t *testing.T) {
+func TestDirectoryFollowsCache(t *testing.T) {
 	const chats, shared, own = 6, 64, 8
 	w := startTiny(t, harness.Options{Pods: []int{1, 1, 1}})
 	apply(t, w, 3, "ExpertParallel")

@@ -14,7 +14,7 @@ import (
 
 // A driver that is killed in the middle leaves a world that serves. The next driver completes or aborts the open
 // attempt, and reaches the first one's target.
-func TestDriverThatIsKilled(t *testing.T) {
+func TestDriverIsKilled(t *testing.T) {
 	for _, phase := range worlds.Cases(2, []string{"stage", "flip", "prepare", "retire"}) {
 		t.Run(phase, func(t *testing.T) {
 			w := startTiny(t, harness.Options{Pods: []int{2, 2}})

@@ -131,7 +131,7 @@ func TestEnginesConform(t *testing.T) {
 
 // A rank of either kind of engine reports its cached prefixes, and its gateway sends requests with the same prefix
 // there. Each rank has requests, because an idle rank is chosen first, whatever the others have cached.
-func TestEnginesTellGatewaysWhatTheyHaveCached(t *testing.T) {
+func TestEnginesReportCachedPrefixes(t *testing.T) {
 	for _, make := range []func(*testing.T) candidate{echoes, reference} {
 		c := &conforming{candidate: make(t)}
 		t.Run(c.name, func(t *testing.T) {

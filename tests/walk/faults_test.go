@@ -12,7 +12,7 @@ import (
 
 // Fault points are on only if a flag of the process says so. The environment, which a template sets, has no effect: no
 // point fails, and none leaves a trace.
-func TestTheEnvironmentTurnsNoFaultPointOn(t *testing.T) {
+func TestEnvironmentArmsNoFaultPoint(t *testing.T) {
 	dir := t.TempDir()
 	for _, point := range []string{"engine.before_exchange", "prepare.before"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, point+".armed"), nil, 0o600))

@@ -19,7 +19,7 @@ import (
 
 // An engine is stopped for longer than its peers' timeout. It closes no connection, and its agent reports it as
 // working; the others continue without it. When it wakes it takes part in nothing, and joins again under another name.
-func TestAnEngineHangs(t *testing.T) {
+func TestEngineIsUnresponsive(t *testing.T) {
 	for _, mode := range worlds.Cases(1, []string{"ExpertParallel", "TensorParallel"}) {
 		t.Run(mode, func(t *testing.T) {
 			a := startAliveWith(t, harness.Options{Pods: []int{1, 2, 1}, Hangs: true}, 4, mode) // one of p1's two hangs
@@ -37,7 +37,7 @@ func TestAnEngineHangs(t *testing.T) {
 // A rank dies, and while the others are stopped for the repair another one's engine hangs. It has stopped like all
 // others, its agent replies, and no step runs in which it could be missed. The others report that they receive nothing
 // from it, and the repair starts again without it, before any timeout for a reply ends.
-func TestAnEngineHangsInARepair(t *testing.T) {
+func TestEngineIsUnresponsiveInRepair(t *testing.T) {
 	for _, point := range worlds.Cases(1, []string{"prepare.before", "stage.before_engine_map", "engine.repair_enter"}) {
 		t.Run(point, func(t *testing.T) {
 			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1, 1}, FaultDirs: true, Hangs: true}, 5, "ExpertParallel")
@@ -61,7 +61,7 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 
 // In a flip, and in the first step after it, all wait for an operation unlike a step: longer than for a step, but no
 // longer than the steps here justify.
-func TestAnEngineHangsInAFlip(t *testing.T) {
+func TestEngineIsUnresponsiveInFlip(t *testing.T) {
 	for _, point := range worlds.Cases(1, []string{"engine.flip_manifest", "engine.flip_enter"}) {
 		t.Run(point, func(t *testing.T) {
 			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1}, FaultDirs: true, Hangs: true}, 4, "ExpertParallel")
@@ -112,7 +112,7 @@ func ofPod(pod int) func(harness.Lost) bool {
 }
 
 // A stop shorter than the timeout costs a pause: no rank is fenced, and all tokens are the same.
-func TestAnEngineStopsForAMoment(t *testing.T) {
+func TestEngineStopsBriefly(t *testing.T) {
 	a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1}, Hangs: true}, 3, "ExpertParallel")
 	for range 3 {
 		a.HangEngine(1, 0, true)
@@ -127,7 +127,7 @@ func TestAnEngineStopsForAMoment(t *testing.T) {
 }
 
 // An agent hangs: engines keep serving. The operation in progress ends, and starts again after the agent is back.
-func TestAnAgentHangs(t *testing.T) {
+func TestAgentIsUnresponsive(t *testing.T) {
 	a := startAliveWith(t, harness.Options{Pods: []int{1, 2}, Hangs: true}, 3, "ExpertParallel")
 	a.HangAgent(1, true)
 	a.keeper.Kill()
@@ -145,7 +145,7 @@ func TestAnAgentHangs(t *testing.T) {
 
 // An agent hangs in the middle of a transition: the attempt ends, the old layout keeps serving, and the agent takes
 // part again when it is back. The first layout is the first pass of the fault point, hence @2.
-func TestAnAgentHangsInATransition(t *testing.T) {
+func TestAgentIsUnresponsiveInTransition(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{1, 1}, Faults: map[int]string{1: "stage.before_fetch=delay:3000@2"}})
 	apply(t, w, 2, "ExpertParallel")
 	hung := false

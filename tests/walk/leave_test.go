@@ -43,7 +43,7 @@ func idlePages(t *testing.T, w *harness.World) (free uint64) {
 
 // Clients that disconnect in the middle of their answers free their KV on all ranks that hold a part of it; concurrent
 // requests are unaffected.
-func TestClientsThatLeaveFreeTheirKV(t *testing.T) {
+func TestDisconnectedClientsFreeKV(t *testing.T) {
 	w := start(t, harness.Options{Pods: []int{2}})
 	for _, mode := range []string{"ExpertParallel", "TensorParallel"} {
 		t.Run(mode, func(t *testing.T) {

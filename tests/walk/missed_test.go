@@ -17,7 +17,7 @@ import (
 // A rank dies or hangs while rows are in transit to experts, or their sums back: it has sent to one of the others and
 // not to the next. Their logs, their agents and the record of the repair agree on what they missed: cause, operation
 // and layer.
-func TestWhoIsMissedIsToldAlikeByEngineAgentAndOperator(t *testing.T) {
+func TestMissingRankIsReportedConsistently(t *testing.T) {
 	for _, c := range worlds.Cases(1, []struct{ name, doing, cause string }{
 		{"dies in dispatch", "dispatch", "gone"}, {"hangs in combine", "combine", "silent"},
 		{"dies in combine", "combine", "gone"}, {"hangs in dispatch", "dispatch", "silent"},

@@ -94,7 +94,7 @@ func (o *teller) take() *telemetry.Sample {
 
 // Real processes with paced steps: the reports of engines and gateway match the requests and the table, in both modes,
 // and clients see the difference.
-func TestRanksWithAClock(t *testing.T) {
+func TestPacedRanks(t *testing.T) {
 	const ranks, requests, tokens = 2, 6, 24
 	compiled, path := paceTable(t, ranks)
 	w := startTiny(t, harness.Options{Pods: []int{1, 1}, EngineFlags: []string{"--pace", path, "--dilation", fmt.Sprint(dilation)}})

@@ -188,7 +188,7 @@ func TestPlacements(t *testing.T) {
 }
 
 // Entries of a placement are MoE layers; not every layer is one.
-func TestPlacementsBesideADenseLayer(t *testing.T) {
+func TestPlacementsWithDenseLayer(t *testing.T) {
 	odd, err := harness.Checkpoint(t.Context(), worlds.Root, "odd") // 7 experts; layer 1 of 4 has none
 	require.NoError(t, err)
 	w := start(t, harness.Options{Pods: []int{2, 1}, Checkpoint: odd, Granule: 8, Memory: 64 << 20, KV: 8 << 20})
@@ -226,7 +226,7 @@ func loads(t *testing.T, w *harness.World) map[string][]uint64 {
 
 // A token counts once for an expert, whatever its number of replicas, and counters only grow: the same requests add the
 // same to each expert in every layout.
-func TestLoadOfPlacements(t *testing.T) {
+func TestExpertLoadIgnoresReplicas(t *testing.T) {
 	// Cached prompt tokens are not computed again, and each home's cache depends on the layout.
 	w := startTiny(t, harness.Options{Pods: []int{2, 1}, EngineFlags: []string{"--no-prefix-cache"}})
 	apply(t, w, 3, "ExpertParallel")
@@ -282,7 +282,7 @@ func total(of []uint64) (sum uint64) {
 }
 
 // A repair reads exactly the lost experts without another replica from the checkpoint; then the placement is restored.
-func TestAPodWithCopiesDies(t *testing.T) {
+func TestPodWithReplicasDies(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		p    placement
@@ -318,7 +318,7 @@ func TestAPodWithCopiesDies(t *testing.T) {
 }
 
 // A keeper starts a world with replicas from nothing.
-func TestAFirstLayoutWithCopies(t *testing.T) {
+func TestFirstLayoutWithReplicas(t *testing.T) {
 	p := everyLayer([]uint32{0, 1, 2, 3, 4}, []uint32{0, 5, 6, 7, 8, 9})
 	w := startTiny(t, harness.Options{Pods: []int{1, 1}})
 	_, err := w.ApplyPlacement(t.Context(), 2, p)
@@ -335,7 +335,7 @@ func TestAFirstLayoutWithCopies(t *testing.T) {
 }
 
 // An impossible placement is rejected with layer, rank, expert and file; nothing moves.
-func TestPlacementsThatCannotBe(t *testing.T) {
+func TestInvalidPlacementsAreRejected(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{2}})
 	good := everyLayer([]uint32{0, 1, 2, 3, 4}, []uint32{0, 5, 6, 7, 8, 9})
 	apply(t, w, 2, "ExpertParallel")
@@ -370,7 +370,7 @@ func TestPlacementsThatCannotBe(t *testing.T) {
 }
 
 // Replicas that do not fit in the pool are rejected with the numbers; those that fit are accepted.
-func TestCopiesWithoutRoom(t *testing.T) {
+func TestReplicasBeyondMemoryAreRejected(t *testing.T) {
 	plain := everyLayer([]uint32{0, 1, 2, 3, 4}, []uint32{5, 6, 7, 8, 9})
 	all := []uint32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 	roomy := startTiny(t, harness.Options{Pods: []int{2}})

@@ -110,7 +110,7 @@ func pythonEngines(t *testing.T, format string) {
 
 // An engine can declare that it never splits a request's heads: then no layout splits them, and Tensor shards only the
 // experts.
-func TestEnginesThatKeepAttentionOnOneRank(t *testing.T) {
+func TestEnginesWithDataParallelAttention(t *testing.T) {
 	w := startPython(t, harness.Options{Pods: []int{2}}, "--attention-data-only")
 	apply(t, w, 2, "ExpertParallel")
 	before := status(t, w)

@@ -11,7 +11,7 @@ import (
 
 // An impossible shape is rejected with the numbers and a possible one; nothing moves, and the old layout keeps serving,
 // bit for bit.
-func TestShapesThatCannotBe(t *testing.T) {
+func TestInvalidShapesAreRejected(t *testing.T) {
 	w := startTiny(t, harness.Options{Pods: []int{3, 3, 3, 2}})
 	apply(t, w, 2, "ExpertParallel")
 	before, tokens := status(t, w), answers(t, w)
@@ -61,7 +61,7 @@ func TestTooLittleMemory(t *testing.T) {
 }
 
 // Both layouts fit, but not the transition: the old bank and the new one exist at the same time.
-func TestTooLittleMemoryForThePeak(t *testing.T) {
+func TestTooLittleMemoryForPeak(t *testing.T) {
 	roomy := start(t, harness.Options{Pods: []int{2}})
 	apply(t, roomy, 2, "ExpertParallel")
 	need := uint64(0)

@@ -13,7 +13,7 @@ import (
 
 // Mode switches under load, alternately with a permit for each flip and with one for all: clients get the same tokens,
 // and with one permit no rank waits for the driver between two flips.
-func TestASwitchUnderOnePermit(t *testing.T) {
+func TestSwitchUnderOnePermit(t *testing.T) {
 	const turns = 5
 	w := start(t, harness.Options{Pods: []int{1, 1}, SpareBanks: 1})
 	apply(t, w, 2, "ExpertParallel")

@@ -12,7 +12,7 @@ import (
 // An engine with another KV block size, or another declared setting, does not join: the driver names the setting and
 // the engine before anything moves, and the requests in flight get their tokens. A replacement pod with the same
 // settings joins.
-func TestAnEngineOfOtherSettingsStaysOutside(t *testing.T) {
+func TestEngineWithOtherSettingsDoesNotJoin(t *testing.T) {
 	w := startTiny(t, kitEngines(t, harness.Options{Pods: []int{1, 1, 1}, MaxTokens: flightTokens, PodFlags: map[int][]string{
 		2: {"--block-tokens", "32"}, 3: {"--max-batch-tokens", "128"}}}))
 	apply(t, w, 2, "ExpertParallel")

@@ -13,7 +13,7 @@ import (
 )
 
 // The checkpoint disappears while a world serves: processes that would have to read it report that in advance.
-func TestCheckpointThatGoesAway(t *testing.T) {
+func TestCheckpointDisappears(t *testing.T) {
 	tiny, err := harness.Checkpoint(t.Context(), worlds.Root, "tiny")
 	require.NoError(t, err)
 	mine := t.TempDir()

@@ -12,7 +12,7 @@ import (
 
 // Agents fetch weights and KV through a communication library (UCX, over TCP here), in either slab format: clients get
 // transformers' tokens during transitions and at rest, and no byte uses another transport.
-func TestAgentsBringByACommunicationLibrary(t *testing.T) {
+func TestAgentsFetchByCommLibrary(t *testing.T) {
 	for _, format := range worlds.Cases(1, []string{"granule-major", "row-major"}) {
 		t.Run(format, func(t *testing.T) {
 			g := readGolden(t, "tiny")

@@ -98,7 +98,7 @@ class FakeCudaLaunchTest : public ::testing::Test {
   CUfunction gather_ = nullptr;
 };
 
-TEST_F(FakeCudaLaunchTest, AKernelRunsWhenItsTurnComesWithTheParametersOfItsLaunch) {
+TEST_F(FakeCudaLaunchTest, RunsKernelInStreamOrderWithLaunchParameters) {
   Fill(0, 7);
   ASSERT_EQ(Gather(At(1), At(0), kUnit, streams_[0]), CUDA_SUCCESS);
   EXPECT_EQ(ValueOf(1), 0);
@@ -110,7 +110,7 @@ TEST_F(FakeCudaLaunchTest, AKernelRunsWhenItsTurnComesWithTheParametersOfItsLaun
             CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(FakeCudaLaunchTest, AKernelReachesWhatIsMappedForItAndNothingElse) {
+TEST_F(FakeCudaLaunchTest, LimitsKernelToAccessibleMappings) {
   std::vector<std::byte> host(64);
   const auto heap = reinterpret_cast<uint64_t>(host.data());
   const auto illegal = [&](uint64_t to, uint64_t from) {
@@ -129,7 +129,7 @@ TEST_F(FakeCudaLaunchTest, AKernelReachesWhatIsMappedForItAndNothingElse) {
   EXPECT_TRUE(illegal(At(1), At(0))) << "mapped for reading";
 }
 
-TEST_F(FakeCudaLaunchTest, AGraphReadsThroughItsAddressesWhateverIsBehindThem) {
+TEST_F(FakeCudaLaunchTest, GraphReadsCurrentMappingsOfItsAddresses) {
   Fill(0, 1);
   Fill(2, 2);
   CUgraph graph = nullptr;
@@ -152,7 +152,7 @@ TEST_F(FakeCudaLaunchTest, AGraphReadsThroughItsAddressesWhateverIsBehindThem) {
   EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
 }
 
-TEST_F(FakeCudaLaunchTest, AStreamThatWaitsForAnotherDoesNotRaceWithIt) {
+TEST_F(FakeCudaLaunchTest, StreamWaitEventPreventsRace) {
   Fill(0, 7);
   CUevent copied = nullptr, last = nullptr;
   ASSERT_EQ(cuEventCreate(&copied, 0), CUDA_SUCCESS);
@@ -178,7 +178,7 @@ TEST_F(FakeCudaLaunchTest, AStreamThatWaitsForAnotherDoesNotRaceWithIt) {
 }
 
 #if CUDA_VERSION >= 13000
-TEST_F(FakeCudaLaunchTest, ABatchIsAllOfItsCopies) {
+TEST_F(FakeCudaLaunchTest, RunsAllCopiesOfBatch) {
   Fill(0, 5);
   CUdeviceptr to[] = {At(1), At(2)}, from[] = {At(0), At(0)};
   size_t bytes[] = {kUnit, 200}, first = 0;

@@ -77,7 +77,7 @@ class FakeCudaTest : public ::testing::Test {
   std::vector<std::pair<CUdeviceptr, uint64_t>> mapped_;
 };
 
-TEST_F(FakeCudaTest, MapsOnlyWhatTheDriverMaps) {
+TEST_F(FakeCudaTest, RejectsInvalidMappings) {
   const auto handle = Create(2 * kUnit);
   EXPECT_EQ(cuMemMap(At(0), kUnit, kUnit, handle, 0), CUDA_ERROR_INVALID_VALUE) << "an offset";
   EXPECT_EQ(cuMemMap(At(0), kUnit / 2, 0, handle, 0), CUDA_ERROR_INVALID_VALUE) << "half a unit";
@@ -95,7 +95,7 @@ TEST_F(FakeCudaTest, MapsOnlyWhatTheDriverMaps) {
   Map(3, handle);
 }
 
-TEST_F(FakeCudaTest, UnmapsWholeMappingsAlone) {
+TEST_F(FakeCudaTest, UnmapsOnlyWholeMappings) {
   Map(0, Create(2 * kUnit), 2 * kUnit);
   EXPECT_EQ(cuMemUnmap(At(0), kUnit), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemUnmap(At(1), kUnit), CUDA_ERROR_INVALID_VALUE);
@@ -104,7 +104,7 @@ TEST_F(FakeCudaTest, UnmapsWholeMappingsAlone) {
   EXPECT_EQ(cuMemAddressFree(space_, 4 * kUnit), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(FakeCudaTest, AHandleIsReleasedOnceAndItsMemoryStaysWhileMapped) {
+TEST_F(FakeCudaTest, ReleasesHandleOnceAndKeepsMappedMemory) {
   Map(0, Create());
   EXPECT_EQ(cuMemRelease(handles_.back()), CUDA_SUCCESS);
   EXPECT_EQ(cuMemRelease(handles_.back()), CUDA_ERROR_INVALID_VALUE);
@@ -113,7 +113,7 @@ TEST_F(FakeCudaTest, AHandleIsReleasedOnceAndItsMemoryStaysWhileMapped) {
   EXPECT_EQ(Allow(0, 1), CUDA_SUCCESS);
 }
 
-TEST_F(FakeCudaTest, MakesMemoryInUnitsAndNoMoreThanThereIs) {
+TEST_F(FakeCudaTest, CreatesWholeUnitsWithinMemorySize) {
   FakeCuda::Become({.memory_mib = 4});
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   CUmemAllocationProp properties = Properties();
@@ -134,7 +134,7 @@ TEST_F(FakeCudaTest, MakesMemoryInUnitsAndNoMoreThanThereIs) {
   EXPECT_EQ(free, kUnit);
 }
 
-TEST_F(FakeCudaTest, AccessIsOfWholeMappingsSideBySide) {
+TEST_F(FakeCudaTest, SetsAccessOnlyOnWholeContiguousMappings) {
   Map(0, Create());
   Map(1, Create(2 * kUnit), 2 * kUnit);
   EXPECT_EQ(Allow(0, 2), CUDA_ERROR_INVALID_VALUE) << "half of the second";
@@ -143,7 +143,7 @@ TEST_F(FakeCudaTest, AccessIsOfWholeMappingsSideBySide) {
   EXPECT_EQ(Allow(0, 3), CUDA_SUCCESS);
 }
 
-TEST_F(FakeCudaTest, TheCpuCannotTouchWhatIsMapped) {
+TEST_F(FakeCudaTest, PreventsCpuAccessToMappedMemory) {
   Map(0, Create());
   ASSERT_EQ(Allow(0, 1), CUDA_SUCCESS);
   // The kernel returns an error without a signal, because it would have to read a file name there.
@@ -152,7 +152,7 @@ TEST_F(FakeCudaTest, TheCpuCannotTouchWhatIsMapped) {
 }
 
 // Mapped without access, mapped for reading, unmapped: each breaks the context permanently.
-TEST_F(FakeCudaTest, ACopyWithoutAccessIsAnIllegalAddressWhenItRuns) {
+TEST_F(FakeCudaTest, ReportsIllegalAddressWhenCopyLacksAccess) {
   Map(0, Create());
   std::vector<std::byte> bytes(kUnit);
   ASSERT_EQ(cuMemcpyAsync(Of(bytes), At(0), kUnit, streams_[0]), CUDA_SUCCESS);
@@ -173,7 +173,7 @@ TEST_F(FakeCudaTest, ACopyWithoutAccessIsAnIllegalAddressWhenItRuns) {
   EXPECT_EQ(cuStreamSynchronize(streams_[0]), CUDA_ERROR_ILLEGAL_ADDRESS) << "nothing is there";
 }
 
-TEST_F(FakeCudaTest, UnmappingWhatACopyWillUseIsRefused) {
+TEST_F(FakeCudaTest, RejectsUnmapBeforeCopyCompletes) {
   Map(0, Create());
   Map(1, Create());
   ASSERT_EQ(Allow(0, 2), CUDA_SUCCESS);
@@ -187,7 +187,7 @@ TEST_F(FakeCudaTest, UnmappingWhatACopyWillUseIsRefused) {
   mapped_.pop_back();
 }
 
-TEST_F(FakeCudaTest, CopiesOfTwoStreamsThatRaceAreRefused) {
+TEST_F(FakeCudaTest, RejectsRacingCopiesOfTwoStreams) {
   const auto one = Create();
   Map(0, one);
   Map(1, Create());
@@ -208,7 +208,7 @@ TEST_F(FakeCudaTest, CopiesOfTwoStreamsThatRaceAreRefused) {
 }
 
 // Columns of one slab: their lines alternate, and no byte belongs to both.
-TEST_F(FakeCudaTest, LinesThatTakeTurnsDoNotRace) {
+TEST_F(FakeCudaTest, AllowsConcurrentCopiesOfInterleavedLines) {
   Map(0, Create());
   ASSERT_EQ(Allow(0, 1), CUDA_SUCCESS);
   std::vector<std::byte> bytes(4 * 256, std::byte{5});
@@ -242,7 +242,7 @@ TEST_F(FakeCudaTest, LinesThatTakeTurnsDoNotRace) {
 }
 
 // One query runs one copy, and a destroyed stream leaves its copies to its events.
-TEST_F(FakeCudaTest, NothingRunsBeforeSomebodyAsks) {
+TEST_F(FakeCudaTest, RunsCopiesOnlyWhenQueried) {
   std::vector<std::byte> a(64, std::byte{1}), b(64), c(64);
   CUevent event = nullptr;
   ASSERT_EQ(cuEventCreate(&event, 0), CUDA_SUCCESS);
@@ -263,7 +263,7 @@ TEST_F(FakeCudaTest, NothingRunsBeforeSomebodyAsks) {
   EXPECT_EQ(cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_F(FakeCudaTest, AThreadWithoutAContextGetsNothing) {
+TEST_F(FakeCudaTest, RejectsCallsWithoutContext) {
   std::jthread([&] {
     std::vector<std::byte> bytes(64);
     EXPECT_EQ(cuMemcpyAsync(Of(bytes), At(0), 1, streams_[0]), CUDA_ERROR_INVALID_CONTEXT);
@@ -273,7 +273,7 @@ TEST_F(FakeCudaTest, AThreadWithoutAContextGetsNothing) {
 }
 
 // Like a driver's: a descriptor cannot be measured, read or mapped, and keeps the memory alive.
-TEST_F(FakeCudaTest, AnotherProcessImportsTheSameMemory) {
+TEST_F(FakeCudaTest, SharesMemoryWithImportingProcess) {
   const auto handle = Create();
   Map(0, handle);
   ASSERT_EQ(Allow(0, 1), CUDA_SUCCESS);
@@ -329,7 +329,7 @@ TEST_F(FakeCudaTest, AnotherProcessImportsTheSameMemory) {
   close(descriptor);
 }
 
-TEST_F(FakeCudaTest, WhatIsNotGivenBackIsNamed) {
+TEST_F(FakeCudaTest, ReportsLeaks) {
   Create();
   EXPECT_NE(FakeCuda::Leaks().find("1 handles, 1 reservations, 2 streams"), std::string::npos)
       << FakeCuda::Leaks();

@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;
 
-TEST(DeviceChoose, IsThatOfTheHostForEveryRowAndTurn) {
+TEST(DeviceChoose, MatchesHostChoiceForEveryRow) {
   std::mt19937 draw(5);
   for (int round = 0; round < 40; ++round) {
     const uint32_t ranks = 1 + draw() % 5, experts = 1 + draw() % 9, top_k = 1 + draw() % 4;
@@ -65,7 +65,7 @@ TEST(DeviceChoose, IsThatOfTheHostForEveryRowAndTurn) {
   }
 }
 
-TEST(DeviceChoose, ARowOfNoExpertIsToldAndGoesNowhere) {
+TEST(DeviceChoose, ReportsAndDropsRowWithInvalidExpert) {
   Layout layout(1, 2);
   layout.AddLayer({{{{0, 0, kGranules}}}, {{{0, 0, kGranules}}}});
   DeviceOptions options{.format = FormatOf(kKinds[0], 2, 4, 1)};

@@ -88,7 +88,7 @@ class DeviceFailures : public ::testing::TestWithParam<std::tuple<size_t, testin
 
 // Rank 2 is lost. The others continue, report exactly the missing contributions, and have the rest
 // right. Then a world without it is complete again.
-TEST_P(DeviceFailures, WhatIsLackingIsToldAndTheRestIsRight) {
+TEST_P(DeviceFailures, ReportsMissingContributionsAndComputesRest) {
   const auto [number, where, what] = GetParam();
   const Fate fate = what;
   const Kind& kind = kKinds[number];
@@ -198,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Rank 2 sends its rows to rank 0, but not to rank 1, which waits for it. Rank 0 waits for rank 1
 // meanwhile, and must not mask it as silent.
-TEST(DeviceWaitsRealTime, WhoWaitsIsNotTheSilentOne) {
+TEST(DeviceWaitsRealTime, DoesNotMaskPeerWaitingForUnresponsiveRank) {
   const uint32_t ranks = 3, experts = 6;
   DeviceWorld world(testing::Where::kHost, ranks,
                     OptionsOf(kKinds[0], experts, ranks, milliseconds(300)));
@@ -229,7 +229,7 @@ TEST(DeviceWaitsRealTime, WhoWaitsIsNotTheSilentOne) {
 }
 
 // Data of a peer is used only where it is possible.
-TEST(DeviceWaits, APeerThatSaysWhatCannotBeIsMaskedOrIgnored) {
+TEST(DeviceWaits, MasksPeerOrIgnoresRowsWhenDataIsImpossible) {
   const uint32_t ranks = 2, experts = 4;
   const DeviceOptions options = OptionsOf(kKinds[0], experts, ranks, kNever);
   DeviceWorld world(testing::Where::kHost, ranks, options);

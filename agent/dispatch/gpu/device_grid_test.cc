@@ -60,7 +60,7 @@ void Step(DeviceRank& rank, uint32_t layer, const Own& own, How how, bool zero_c
 
 class DeviceGrid : public ::testing::TestWithParam<std::tuple<size_t, testing::Where, uint32_t>> {};
 
-TEST_P(DeviceGrid, AnyLayoutGivesWhatASerialSumGives) {
+TEST_P(DeviceGrid, MatchesSerialSumForAnyLayout) {
   const auto [number, where, hidden] = GetParam();
   const Kind& kind = kKinds[number];
   const uint32_t ranks = 3, experts = 7;  // not a multiple of the ranks

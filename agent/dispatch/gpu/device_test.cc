@@ -26,7 +26,7 @@ DeviceOptions Plain(uint32_t ranks, uint32_t experts, uint32_t hidden, uint32_t 
   return options;
 }
 
-TEST(Device, PacksByExpertAndByRankWithinAndSaysHowMany) {
+TEST(Device, PacksRowsByExpertThenRankWithCounts) {
   Layout layout(2, 3);
   // Rank 0 has experts 0 and 2 and a replica of 1; rank 1 has expert 1.
   layout.AddLayer({{{{0, 0, 1}}}, {{{0, 0, 1}}, {{1, 0, 1}}}, {{{0, 0, 1}}}});
@@ -65,7 +65,7 @@ class DeviceOverflow : public ::testing::TestWithParam<testing::Where> {};
 
 // 12 rows of each rank for expert 1, and room for 20. As on the host, the last received rows are
 // left out, nothing is written beyond the room, and their ranks get a report.
-TEST_P(DeviceOverflow, IsReportedWithItsNumbersAndNeverWritten) {
+TEST_P(DeviceOverflow, IsReportedWithCountsAndNeverWritten) {
   Layout layout = OnePerRank(2);
   DeviceOptions options = Plain(2, 2, 16, 1);
   options.packed_capacity = 20;
@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(Dispatch, DeviceOverflow,
 #endif
                          [](const auto& info) { return testing::NameOf(info.param); });
 
-TEST(Device, AHandleIsForOnePairAndSaysSo) {
+TEST(Device, RejectsHandleOutsideItsPair) {
   Layout layout = OnePerRank(1);
   DeviceWorld world(testing::Where::kHost, 1, Plain(1, 1, 1, 1));
   world.Enter(1, layout);
@@ -169,7 +169,7 @@ TEST(Device, AHandleIsForOnePairAndSaysSo) {
 // Layer 1's dispatch before layer 0's combine, over every transport.
 class DeviceOverlap : public ::testing::TestWithParam<testing::Where> {};
 
-TEST_P(DeviceOverlap, ADispatchAndTheCombineOfTheOneBeforeAreOpenAtOnce) {
+TEST_P(DeviceOverlap, OverlapsDispatchWithCombineOfPreviousPair) {
   const uint32_t ranks = 3;
   Layout layout = OnePerRank(ranks);
   const DeviceOptions options = Plain(ranks, ranks, 64, 2);
@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Dispatch, DeviceOverlap,
 #endif
                          [](const auto& info) { return testing::NameOf(info.param); });
 
-TEST(Device, WhatHasNoRoomIsRefusedWithItsNumbers) {
+TEST(Device, RejectsLayoutsAndOptionsBeyondCapacity) {
   Layout layout = OnePerRank(2);
   DeviceOptions options = Plain(2, 2, 4, 1);
   DeviceWorld world(testing::Where::kHost, 2, options);

@@ -139,7 +139,7 @@ class DeviceGraphs : public ::testing::Test {
   std::vector<std::unique_ptr<Captured>> graphs_;
 };
 
-TEST_F(DeviceGraphs, GoOnInEveryWorldThatComes) {
+TEST_F(DeviceGraphs, ReplayUnchangedWhenMembersChange) {
   EXPECT_EQ(device::testing::FakeCuda::Waiting(), 0u) << "what is captured does not run";
   const uint64_t made = device::testing::FakeCuda::Calls("cuGraphInstantiateWithFlags");
   Replay({0, 1, 2}, 3);
@@ -162,7 +162,7 @@ class DeviceGraphsRealTime : public DeviceGraphs {
   DeviceGraphsRealTime() : DeviceGraphs(std::chrono::milliseconds(500)) {}
 };
 
-TEST_F(DeviceGraphsRealTime, GoOnWhenARankDiesInAReplay) {
+TEST_F(DeviceGraphsRealTime, ContinueWhenRankDiesDuringReplay) {
   Replay({0, 1, 2}, 1);
   if (HasFailure()) return;
   // Rank 1 does not replay any more: in this replay it is masked, and all of its contributions are

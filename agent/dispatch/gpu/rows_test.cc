@@ -116,7 +116,7 @@ class Bits : public ::testing::TestWithParam<std::tuple<size_t, uint32_t>> {
   Format format_;
 };
 
-TEST_P(Bits, AreThoseOfTheHostsExchange) {
+TEST_P(Bits, MatchHostExchange) {
   std::mt19937 draw(static_cast<uint32_t>(std::get<0>(GetParam())) * 7 + 1);
   size_t missing = 0;
   for (int round = 0; round < 2; ++round) {

@@ -46,7 +46,7 @@ class CountingQueue final : public device::Queue {
 
 class DeviceSectors : public ::testing::TestWithParam<size_t> {};
 
-TEST_P(DeviceSectors, AreMovedWhole) {
+TEST_P(DeviceSectors, AreMostlyFullWhenRowsMove) {
   const Kind& kind = kKinds[GetParam()];
   constexpr uint32_t kRanks = 2, kExperts = 8, kHidden = 7168, kTokens = 16;
   DeviceOptions options{.format = FormatOf(kind, kExperts, kHidden, 4)};

@@ -85,7 +85,7 @@ class BlocksAhead : public ::testing::Test {
   Incoming incoming_{&room_, &world_};
 };
 
-TEST_F(BlocksAhead, FullBlocksAreHereAndTheRestIsTheFlips) {
+TEST_F(BlocksAhead, CopiesFullBlocksAndLeavesRestToFlip) {
   Step({Running("x", 40, {5, 6, 7})});
   Step({Running("x", 49, {5, 6, 7, 9})});
   Step({Running("x", 50, {5, 6, 7, 9})});
@@ -95,7 +95,7 @@ TEST_F(BlocksAhead, FullBlocksAreHereAndTheRestIsTheFlips) {
 }
 
 // The agent defers copies so that steps are no longer than allowed: no failure, however often.
-TEST_F(BlocksAhead, WhatIsPutOffIsAskedForAgainAndIsNoFailure) {
+TEST_F(BlocksAhead, RetriesDeferredCopyWithoutCountingFailure) {
   world_.later = true;
   for (int i = 0; i < 20; ++i) Step({Running("x", 40, {5, 6, 7})});
   EXPECT_EQ(incoming_.counts().failed, 0u);
@@ -108,7 +108,7 @@ TEST_F(BlocksAhead, WhatIsPutOffIsAskedForAgainAndIsNoFailure) {
 
 // A block is freed, written by another request, and then the same request's again: only the
 // generation reveals it.
-TEST_F(BlocksAhead, ABlockOfAnotherGenerationIsNotTaken) {
+TEST_F(BlocksAhead, DoesNotUseBlockOfAnotherGeneration) {
   world_.lands = false;
   Step({Running("x", 40, {5, 6, 7}, UINT32_MAX)});
   EXPECT_FALSE(world_.under_way.empty());
@@ -117,7 +117,7 @@ TEST_F(BlocksAhead, ABlockOfAnotherGenerationIsNotTaken) {
   ExpectAllFree();
 }
 
-TEST_F(BlocksAhead, OfAnotherGenerationItIsCopiedAgain) {
+TEST_F(BlocksAhead, CopiesBlockAgainWhenGenerationChanges) {
   Step({Running("x", 40, {5, 6, 7}, 1)});
   Step({Running("x", 40, {5, 6, 7}, 1)});
   Step({Running("x", 40, {5, 6, 7}, 2)});
@@ -126,7 +126,7 @@ TEST_F(BlocksAhead, OfAnotherGenerationItIsCopiedAgain) {
   EXPECT_EQ(incoming_.counts().in_vain, 2 * kWhole);
 }
 
-TEST_F(BlocksAhead, AnotherRequestOfTheSameNameIsAnother) {
+TEST_F(BlocksAhead, DropsCopiesWhenRequestNameIsReused) {
   Step({Running("x", 40, {5, 6, 7})});
   Step({Running("x", 40, {5, 6, 7})});
   teller_.Renewed("x");
@@ -135,7 +135,7 @@ TEST_F(BlocksAhead, AnotherRequestOfTheSameNameIsAnother) {
   ExpectAllFree();
 }
 
-TEST_F(BlocksAhead, WhoEndsWhileItIsCopiedGivesItsBlocksBackWhenTheyCame) {
+TEST_F(BlocksAhead, FreesBlocksAfterCopyWhenRequestEnds) {
   world_.lands = false;
   Step({Running("x", 40, {5, 6, 7})});
   Step({});
@@ -146,7 +146,7 @@ TEST_F(BlocksAhead, WhoEndsWhileItIsCopiedGivesItsBlocksBackWhenTheyCame) {
   EXPECT_EQ(incoming_.counts().in_vain, 2 * kWhole);
 }
 
-TEST_F(BlocksAhead, AnAttemptThatIsOverGivesAllBackAndAnotherBeginsAnew) {
+TEST_F(BlocksAhead, FreesBlocksWhenAttemptEndsAndNextStartsFresh) {
   world_.lands = false;
   Step({Running("x", 40, {5, 6, 7})});
   incoming_.Unstage();
@@ -162,7 +162,7 @@ TEST_F(BlocksAhead, AnAttemptThatIsOverGivesAllBackAndAnotherBeginsAnew) {
   EXPECT_EQ(Here(Flip(Running("x", 40, {5, 6, 7}))), 2u);
 }
 
-TEST_F(BlocksAhead, WithoutRoomItIsCountedAndComesInTheFlip) {
+TEST_F(BlocksAhead, LeavesBlocksToFlipAndCountsThemWithoutRoom) {
   while (room_.free.size() > kBlocks / 8 + 1) room_.free.erase(room_.free.begin());
   Step({Running("x", 40, {5, 6, 7})});
   EXPECT_EQ(incoming_.counts().no_room, 1u);
@@ -172,7 +172,7 @@ TEST_F(BlocksAhead, WithoutRoomItIsCountedAndComesInTheFlip) {
 }
 
 // The engine's own requests need the blocks.
-TEST_F(BlocksAhead, WhatIsReservedIsGivenBackWhenTheEngineIsShort) {
+TEST_F(BlocksAhead, ReleasesReservedBlocksWhenEngineIsShort) {
   Step({Running("x", 40, {5, 6, 7})});
   Step({Running("x", 40, {5, 6, 7})});
   EXPECT_EQ(incoming_.blocks(), 2u);
@@ -184,7 +184,7 @@ TEST_F(BlocksAhead, WhatIsReservedIsGivenBackWhenTheEngineIsShort) {
 }
 
 // The other rank learns of the next attempt first; the end of the previous one is never reported.
-TEST_F(BlocksAhead, AnAttemptInWhosePlaceAnotherComesLeavesNothing) {
+TEST_F(BlocksAhead, LeavesNothingWhenAttemptIsReplaced) {
   world_.lands = false;
   Step({Running("x", 40, {5, 6, 7})});
   ASSERT_EQ(room_.free.size(), kBlocks - 2);
@@ -204,7 +204,7 @@ TEST_F(BlocksAhead, AnAttemptInWhosePlaceAnotherComesLeavesNothing) {
 }
 
 // A repair enters an epoch while the agent copies from a dead rank: its pull fails, then or later.
-TEST_F(BlocksAhead, ADeathWhileCopiesAreUnderWayLeavesNothing) {
+TEST_F(BlocksAhead, LeavesNothingWhenRankDiesDuringCopies) {
   for (const bool late : {false, true}) {
     world_.lands = false;
     Step({Running("x", 40, {5, 6, 7})});
@@ -346,7 +346,7 @@ class BlocksAheadWalk : public BlocksAhead, public ::testing::WithParamInterface
 };
 
 // Starts shortly before each value at which a counter of the teller may wrap.
-TEST_P(BlocksAheadWalk, WhatIsTakenIsWhatTheHomeHas) {
+TEST_P(BlocksAheadWalk, UsesOnlyBlocksEqualToThoseOfHome) {
   uint64_t attempt = 7;
   for (const uint32_t turn : {0u, (1u << 16) - 3, (1u << 31) - 3, UINT32_MAX - 2}) {
     for (int flip = 0; flip < 40; ++flip, ++attempt) {
@@ -368,7 +368,7 @@ TEST_P(BlocksAheadWalk, WhatIsTakenIsWhatTheHomeHas) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, BlocksAheadWalk, ::testing::Range(0u, 16u));
 
-TEST(BlockNews, WhatContradictsItselfIsRefused) {
+TEST(BlockNews, RejectsInconsistentReport) {
   BlockNews news;
   news.attempt = 3;
   news.kv = LayoutOf(4);

@@ -76,7 +76,7 @@ class Flip : public ::testing::Test {
   bool spoilt_ = false;  // their manifest
 };
 
-TEST_F(Flip, BringsTheBlocksOfARequestThatMoves) {
+TEST_F(Flip, FetchesBlocksOfMovingRequest) {
   ASSERT_TRUE(Plan().ok());
   EXPECT_EQ(moved_, 1u);
   world_.waits = 1000;  // milliseconds
@@ -88,7 +88,7 @@ TEST_F(Flip, BringsTheBlocksOfARequestThatMoves) {
 }
 
 // A rank executes no part that it cannot prove: all learn of it, and stay.
-TEST_F(Flip, BringsNothingOfAPartThatIsNotProven) {
+TEST_F(Flip, FetchesNothingWhenPartIsUnproven) {
   ASSERT_TRUE(Plan().ok());
   const auto brought = called_->Bring(1, waits_);  // the target has one rank
   EXPECT_EQ(brought.status().code(), Code::kInternal);
@@ -97,7 +97,7 @@ TEST_F(Flip, BringsNothingOfAPartThatIsNotProven) {
   EXPECT_TRUE(adopted_.empty());
 }
 
-TEST_F(Flip, NamesTheRankWhoseTextIsMalformed) {
+TEST_F(Flip, NamesRankWithMalformedText) {
   spoilt_ = true;
   EXPECT_FALSE(Plan().ok());
   EXPECT_EQ(malformed_, 0u);

@@ -32,7 +32,7 @@ Side Data(std::vector<std::string> members) {
   return {std::vector(kLayers, groups), std::move(members)};
 }
 
-TEST(BlockManifest, ComesAsItWasSent) {
+TEST(BlockManifest, RoundTrip) {
   const auto came = Sent(Sound());
   ASSERT_TRUE(came.ok()) << came.status().message();
   ASSERT_EQ(came->requests.size(), 2u);
@@ -43,7 +43,7 @@ TEST(BlockManifest, ComesAsItWasSent) {
   EXPECT_EQ(came->kv.sets[0].At(2, 3), 2 * 8 * 256 + 3 * 256u);
 }
 
-TEST(BlockManifest, WhatContradictsItselfIsRefused) {
+TEST(BlockManifest, RejectsInconsistentManifest) {
   const Bytes sound = Sound().Encode();
   for (size_t size = 0; size < sound.size(); ++size) {
     const Bytes part(sound.begin(), sound.begin() + static_cast<long>(size));
@@ -61,7 +61,7 @@ TEST(BlockManifest, WhatContradictsItselfIsRefused) {
   EXPECT_FALSE(Sent(bad).ok()) << "who waits has no KV";
 }
 
-TEST(BlockManifest, BlocksLieInTheRegionWithoutWrapping) {
+TEST(BlockManifest, RejectsBlocksOutsideRegionWithoutWrapping) {
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   const auto refused = [](BlockLayout kv) {
     BlockManifest bad = Sound();
@@ -91,7 +91,7 @@ TEST(BlockManifest, BlocksLieInTheRegionWithoutWrapping) {
 
 // Compared with the definition, byte by byte: a block moves with all its bytes in every set, and no
 // other byte moves.
-TEST(Moves, ABlockGoesWithAllItsSets) {
+TEST(Moves, MovesBlockInAllSets) {
   const BlockLayout theirs{{{2, 7, 64, 8, 8}, {3, 200, 3, 12, 3}, {1, 300, 0, 5, 5}}, 6, 0};
   const BlockLayout mine{{{2, 0, 8, 16, 8}, {3, 160, 30, 3, 3}, {1, 100, 0, 9, 5}}, 6, 0};
   ASSERT_TRUE(theirs.Alike(mine));
@@ -122,7 +122,7 @@ TEST(Moves, ABlockGoesWithAllItsSets) {
   EXPECT_EQ(moves.bytes(), bytes);
 }
 
-TEST(BlockLayout, OfOtherSetsAreNotAlike) {
+TEST(BlockLayout, DiffersWhenSetsDiffer) {
   const BlockLayout kv = Sound().kv;
   BlockLayout other = kv;
   other.sets[0].offset += 9, other.sets[0].layer_stride += 9, other.blocks += 9;
@@ -134,7 +134,7 @@ TEST(BlockLayout, OfOtherSetsAreNotAlike) {
   EXPECT_FALSE(kv.Alike(other));
 }
 
-TEST(BlockManifest, RequestsOfWhoLeavesGoToWhoStays) {
+TEST(BlockManifest, MovesRequestsFromLeavingToStayingRank) {
   const BlockManifest full = *Sent(Sound());
   BlockManifest empty = Sound();
   empty.requests.clear();
@@ -147,7 +147,7 @@ TEST(BlockManifest, RequestsOfWhoLeavesGoToWhoStays) {
   EXPECT_EQ(plan->plan.requests[0].blocks.size(), 2u) << "20 positions; the third block has none";
 }
 
-TEST(BlockManifest, WhatDoesNotFitIsDeclined) {
+TEST(BlockManifest, DeclinesPlanWithoutRoom) {
   BlockManifest full = *Sent(Sound()), other = *Sent(Sound());
   other.requests[0].request = "c";
   other.requests[1].request = "d";
@@ -157,7 +157,7 @@ TEST(BlockManifest, WhatDoesNotFitIsDeclined) {
       Code::kNoMemory);
 }
 
-TEST(BlockManifest, LayoutsThatSplitHeadsAreRefused) {
+TEST(BlockManifest, RejectsLayoutWithSplitHeads) {
   Side split = Data({"p", "q"});
   split.groups[1] = {{{0, 1}, {0, 2, 4}}};
   EXPECT_EQ(PlanBlocks(kShape, kLayers, Data({"p"}), split, {Sound()}).status().code(),

@@ -14,7 +14,7 @@
 namespace tangram::engine {
 namespace {
 
-TEST(Open, AnOlderCallersOptionsEndWhereItSays) {
+TEST(Open, IgnoresBytesBeyondOptionsOfOlderCaller) {
   tge_options options;
   std::memset(&options, 0xff, sizeof options);  // garbage beyond an older caller's struct
   constexpr size_t kOlder = TANGRAM_UP_TO(tge_options, log_level);
@@ -31,7 +31,7 @@ TEST(Open, AnOlderCallersOptionsEndWhereItSays) {
 
 // The call cannot report a failure, and a request that is not in the list is lost: the process must
 // end. An exception would pass through frames of C, or of Python.
-TEST(ManifestDeathTest, ARequestThatCannotBeAddedEndsTheProcess) {
+TEST(ManifestDeathTest, EndsProcessWhenRequestCannotBeAdded) {
   // An empty list, as the library makes it before the call: opaque to callers.
   alignas(void*) unsigned char memory[64] = {};
   auto* const manifest = reinterpret_cast<tge_manifest*>(memory);

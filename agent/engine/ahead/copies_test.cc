@@ -26,7 +26,7 @@ class CopiesTest : public ::testing::Test {
 };
 
 // The others wait for this rank in the flip's barrier, and must receive heartbeats.
-TEST_F(CopiesTest, APullInAFlipSendsAHeartbeatEachSlice) {
+TEST_F(CopiesTest, SendsHeartbeatPerSliceOfPullInFlip) {
   world_.waits = 100 * kSlice;
   const auto bytes = copies_.Pull(Moves(3, 1000), waits_);
   ASSERT_TRUE(bytes.ok()) << bytes.status().message();
@@ -34,7 +34,7 @@ TEST_F(CopiesTest, APullInAFlipSendsAHeartbeatEachSlice) {
   EXPECT_GE(waits_.heartbeats, 100);
 }
 
-TEST_F(CopiesTest, APullInAFlipIsCutIntoParts) {
+TEST_F(CopiesTest, SplitsPullInFlip) {
   const auto moves = Moves(5, Copies::kPullAtOnce / 2);
   const auto bytes = copies_.Pull(moves, waits_);
   ASSERT_TRUE(bytes.ok()) << bytes.status().message();
@@ -44,7 +44,7 @@ TEST_F(CopiesTest, APullInAFlipIsCutIntoParts) {
   EXPECT_GE(waits_.heartbeats, 3);
 }
 
-TEST_F(CopiesTest, APullThatFailsIsTheAgentsError) {
+TEST_F(CopiesTest, ReturnsAgentErrorWhenPullFails) {
   world_.fails = true;
   EXPECT_EQ(copies_.Pull(Moves(1, 8), waits_).status().message(), "the source is gone");
   world_.fails = false;
@@ -53,7 +53,7 @@ TEST_F(CopiesTest, APullThatFailsIsTheAgentsError) {
 
 // An unresponsive agent must not block a world: heartbeats end, and the flip is abandoned. Memory
 // that the agent writes to is not used before it reports the end.
-TEST_F(CopiesTest, APullThatDoesNotEndIsGivenUp) {
+TEST_F(CopiesTest, AbandonsPullWhenAgentIsUnresponsive) {
   world_.waits = 2 * kSlices * kSlice;
   EXPECT_EQ(copies_.Pull(Moves(1, 8), waits_).status().code(), Code::kUnavailable);
   EXPECT_EQ(waits_.heartbeats, kSlices);
@@ -69,7 +69,7 @@ TEST_F(CopiesTest, APullThatDoesNotEndIsGivenUp) {
 
 // The others abandoned the flip for another reason: a rank that continues to pull would be taken
 // for an unresponsive one.
-TEST_F(CopiesTest, APullForWhichNobodyWaitsIsGivenUp) {
+TEST_F(CopiesTest, AbandonsPullWhenPeersAbandonFlip) {
   world_.waits = kSlices * kSlice;
   waits_.until = 3;
   EXPECT_EQ(copies_.Pull(Moves(1, 8), waits_).status().code(), Code::kUnavailable);
@@ -77,7 +77,7 @@ TEST_F(CopiesTest, APullForWhichNobodyWaitsIsGivenUp) {
   EXPECT_TRUE(copies_.under_way());
 }
 
-TEST_F(CopiesTest, AFlipWaitsNoLongerThanThatForWhatIsAhead) {
+TEST_F(CopiesTest, LimitsWaitOfFlipForCopyAhead) {
   ASSERT_TRUE(copies_.Begin(Moves(1, 8)));
   world_.waits = 2 * kSlices * kSlice;
   EXPECT_EQ(copies_.TakeUp(&waits_), std::nullopt);

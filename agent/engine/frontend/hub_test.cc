@@ -20,7 +20,7 @@ v1::Token At(uint32_t position) {
   return token;
 }
 
-TEST(HubTest, TokensWaitForTheirGatewayInOrder) {
+TEST(HubTest, BuffersTokensForGatewayInOrder) {
   Inbox inbox;
   Hub hub(&inbox);
   hub.SetWorld({}, "m", {});
@@ -45,7 +45,7 @@ TEST(HubTest, TokensWaitForTheirGatewayInOrder) {
   for (uint32_t i = 1; i < 4; ++i) EXPECT_EQ(second->got[i + 1].token().position(), i + 1);
 }
 
-TEST(HubTest, AnOldSessionThatEndsDoesNotCloseTheNewOne) {
+TEST(HubTest, KeepsNewSessionWhenOldOneEnds) {
   Inbox inbox;
   Hub hub(&inbox);
   auto old = std::make_shared<FakeOutlet>(), fresh = std::make_shared<FakeOutlet>();
@@ -56,7 +56,7 @@ TEST(HubTest, AnOldSessionThatEndsDoesNotCloseTheNewOne) {
   EXPECT_EQ(fresh->got.size(), 1u);
 }
 
-TEST(HubTest, AGatewayThatStaysAwayLosesItsRequests) {
+TEST(HubTest, CancelsRequestsWhenGatewayStaysAway) {
   Inbox inbox;
   Hub hub(&inbox, 3);
   for (uint32_t i = 0; i < 4; ++i) hub.Emit("g", At(i));
@@ -77,7 +77,7 @@ v1::Token Last(const std::string& request) {
 }
 
 // Names are those of pods: each rollout of gateways has new ones.
-TEST(HubTest, AGatewayThatIsLongGoneIsForgotten) {
+TEST(HubTest, ForgetsLongAbsentGateway) {
   testing::FakeTime time;
   Inbox inbox;
   Hub hub(&inbox, 65536, time);
@@ -103,7 +103,7 @@ TEST(HubTest, AGatewayThatIsLongGoneIsForgotten) {
   EXPECT_EQ(back->got.back().token().position(), 2u);
 }
 
-TEST(HubTest, AGatewayWithRequestsIsNotForgotten) {
+TEST(HubTest, KeepsAbsentGatewayWithRequests) {
   testing::FakeTime time;
   Inbox inbox;
   Hub hub(&inbox, 65536, time);
@@ -116,7 +116,7 @@ TEST(HubTest, AGatewayWithRequestsIsNotForgotten) {
   EXPECT_EQ(hub.gateways(), 0u) << "all is over, and it was away for long";
 }
 
-TEST(InboxTest, SubmitsBeyondItsBytesAreNotPut) {
+TEST(InboxTest, RejectsSubmitsBeyondByteLimit) {
   Inbox inbox(10'000);
   SubmitItem item{"g", {}};
   item.submit.mutable_prompt()->Resize(20'000, 1);

@@ -67,7 +67,7 @@ v1::ServeRequest SubmitOf(const std::string& request, int tokens, uint32_t token
 
 // A long prompt exceeds gRPC's default of 4 MiB. The message arrives, and the session, which all
 // clients of a gateway share, continues.
-TEST(FrontendServerTest, ALargeSubmitDoesNotEndTheSession) {
+TEST(FrontendServerTest, KeepsSessionAfterLargeSubmit) {
   Serving serving;
   constexpr int kTokens = 8 << 20;  // of 3 bytes each: 24 MiB
   ASSERT_TRUE(serving.stream->Write(SubmitOf("large", kTokens, 150'000)));
@@ -83,7 +83,7 @@ TEST(FrontendServerTest, ALargeSubmitDoesNotEndTheSession) {
 }
 
 // The step thread takes no items, as in a long flip: a submit that does not fit is rejected.
-TEST(FrontendServerTest, SubmitsThatWaitForNoStepAreRefusedAsBusy) {
+TEST(FrontendServerTest, RejectsSubmitsAsBusyWhenStepsStop) {
   Serving serving(10'000);
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(serving.stream->Write(SubmitOf(std::to_string(i), 1'000, 1)));

@@ -96,7 +96,7 @@ void ExpectMissed(const Node& node, uint32_t rank, tg_cause cause) {
   EXPECT_EQ(at->doing, static_cast<uint32_t>(TG_IN_VOTE));
 }
 
-TEST(MeshTest, ManyLargeExchangesArriveWhereTheyBelong) {
+TEST(MeshTest, DeliversManyLargeExchanges) {
   std::vector<Node> nodes = Connected(4);
   std::vector<std::thread> threads;
   for (uint32_t me = 0; me < nodes.size(); ++me) {
@@ -120,7 +120,7 @@ TEST(MeshTest, ManyLargeExchangesArriveWhereTheyBelong) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(MeshTest, APeerInAnotherExchangeIsAnError) {
+TEST(MeshTest, FailsWhenPeerIsInAnotherExchange) {
   std::vector<Node> nodes = Connected(2);
   Status other;
   std::thread thread([&] {
@@ -137,7 +137,7 @@ TEST(MeshTest, APeerInAnotherExchangeIsAnError) {
 }
 
 // After a failed exchange the caller may free its bytes, even if some are still being sent.
-TEST(MeshTest, AFailedExchangeBorrowsNothingAnyMore) {
+TEST(MeshTest, ReleasesCallerBytesAfterFailedExchange) {
   FakeTime time;
   std::vector<Node> nodes = Connected(2, milliseconds(100), time);
   const Bytes sent(32 << 20, 7);  // far beyond a socket's buffers; b reads nothing yet
@@ -168,7 +168,7 @@ TEST(MeshTest, AFailedExchangeBorrowsNothingAnyMore) {
   EXPECT_TRUE(late[0] == sent) << "b has other bytes than were sent";
 }
 
-TEST(MeshTest, APeerThatDiesIsNamed) {
+TEST(MeshTest, NamesDeadPeer) {
   std::vector<Node> nodes = Connected(3);
   nodes[2].mesh.reset();
   std::thread thread([&] {
@@ -184,7 +184,7 @@ TEST(MeshTest, APeerThatDiesIsNamed) {
 }
 
 // A peer's last frame waits to be taken. Its disconnect is visible before that.
-TEST(MeshTest, APeerThatHungUpBehindItsFrame) {
+TEST(MeshTest, DetectsDisconnectBehindUnreadFrame) {
   std::vector<Node> nodes = Connected(2);
   const std::string a = "a", b = "b";
   std::thread thread([&] {
@@ -214,7 +214,7 @@ TEST(MeshTest, APeerThatHungUpBehindItsFrame) {
   EXPECT_TRUE(nodes[0].mesh->LeftFrame(b));
 }
 
-TEST(MeshTest, ASilentPeerIsAnErrorAfterTheTimeout) {
+TEST(MeshTest, FailsAfterTimeoutWhenPeerIsUnresponsive) {
   FakeTime time;
   std::vector<Node> nodes = Connected(2, milliseconds(150), time);
   const auto begun = time.Elapsed();
@@ -229,7 +229,7 @@ TEST(MeshTest, ASilentPeerIsAnErrorAfterTheTimeout) {
 }
 
 // c is stopped. b waits for c, a waits for b. Waiting ranks send heartbeats, so only c times out.
-TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
+TEST(MeshTest, DoesNotTimeOutPeerWaitingForUnresponsiveRank) {
   FakeTime time;
   std::vector<Node> nodes = Connected(3, milliseconds(200), time);
   Status atB;
@@ -254,7 +254,7 @@ TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
 
 // b abandoned the epoch, disconnected, and was connected again before a polled. b lives but takes
 // no data from a. (A world once stopped for 30 s this way, without any timeout.)
-TEST(MeshTest, WhoHasGivenTheEpochUpIsNotWaitedFor) {
+TEST(MeshTest, FailsWhenPeerStoppedInSameEpoch) {
   std::vector<Node> nodes = Connected(2);
   std::atomic<bool> through{false};
   std::thread thread([&] {
@@ -277,7 +277,7 @@ TEST(MeshTest, WhoHasGivenTheEpochUpIsNotWaitedFor) {
 // The same in an older epoch, which b does not leave by itself: a flipped, b saw its agent die in
 // the flip. The new connection is all that a can observe. (A world once stopped for 30 s this way,
 // in one of some thirty deaths of an agent at that point.)
-TEST(MeshTest, WhoConnectsAgainInTheMiddleIsNotWaitedFor) {
+TEST(MeshTest, FailsWhenPeerReconnectsDuringExchange) {
   std::vector<Node> nodes = Connected(2);
   const auto again = Listening("a");  // the same member, by another connection
   std::atomic<bool> through{false};
@@ -302,7 +302,7 @@ TEST(MeshTest, WhoConnectsAgainInTheMiddleIsNotWaitedFor) {
 }
 
 // In a repair, finished ranks wait for those that are still in the previous epoch.
-TEST(MeshTest, WhoHasGivenAnOlderEpochUpIsWaitedFor) {
+TEST(MeshTest, WaitsForPeerStoppedInOlderEpoch) {
   std::vector<Node> nodes = Connected(2);
   nodes[1].mesh->BeatStill(2);
   std::thread thread([&] {
@@ -317,7 +317,7 @@ TEST(MeshTest, WhoHasGivenAnOlderEpochUpIsWaitedFor) {
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
-TEST(MeshTest, WhoWaitsForEverIsGivenUpInTheEnd) {
+TEST(MeshTest, LimitsTotalWaitForPeerWaitingForAnotherRank) {
   FakeTime time;
   std::vector<Node> nodes = Connected(3, milliseconds(100), time);
   time.Join();
@@ -341,7 +341,7 @@ TEST(MeshTest, WhoWaitsForEverIsGivenUpInTheEnd) {
 
 // In a flip one rank may fetch much more KV than the others, for as long as its bytes take. It
 // sends heartbeats meanwhile, and the others wait for it without a total limit.
-TEST(MeshTest, InAFlipAPeerThatSendsHeartbeatsIsWaitedFor) {
+TEST(MeshTest, WaitsInFlipForPeerSendingHeartbeats) {
   FakeTime time;
   std::vector<Node> nodes = Connected(2, milliseconds(100), time);
   constexpr milliseconds kFetches{1000};  // more than three times the maximum timeout
@@ -366,7 +366,7 @@ TEST(MeshTest, InAFlipAPeerThatSendsHeartbeatsIsWaitedFor) {
 }
 
 // The timeout for a peer without heartbeats holds in a flip, too.
-TEST(MeshTest, InAFlipASilentPeerIsAnErrorAfterTheTimeout) {
+TEST(MeshTest, FailsInFlipAfterTimeoutWhenPeerIsUnresponsive) {
   FakeTime time;
   std::vector<Node> nodes = Connected(2, milliseconds(100), time);
   nodes[0].comm.SetDoing(TG_IN_FLIP);
@@ -379,7 +379,7 @@ TEST(MeshTest, InAFlipASilentPeerIsAnErrorAfterTheTimeout) {
   EXPECT_EQ(nodes[0].comm.missed()[0].doing, static_cast<uint32_t>(TG_IN_FLIP));
 }
 
-TEST(MeshTest, ALeaverMayCloseAsSoonAsItIsThrough) {
+TEST(MeshTest, AllowsLeaverToCloseAfterItsExchange) {
   for (int round = 0; round < 20; ++round) {
     std::vector<Node> nodes = Connected(3);
     std::vector<std::thread> threads;
@@ -430,7 +430,7 @@ net::TlsTexts Shows(const std::string& member) {
   return Ca().Issue("spiffe://tangram/w/engine/pod-" + member);
 }
 
-TEST(MeshTest, StrangersAreNotLetIn) {
+TEST(MeshTest, RejectsUnauthenticatedPeers) {
   const auto mesh = Listening("b");
   const net::testing::TestCa other;
   const Hello hello{"w", "a", "b"};
@@ -445,7 +445,7 @@ TEST(MeshTest, StrangersAreNotLetIn) {
 }
 
 // A certificate of the world may break only connections of its own pod.
-TEST(MeshTest, AHelloReplacesNobodyElse) {
+TEST(MeshTest, KeepsConnectionWhenAnotherPodSendsHello) {
   std::vector<Node> nodes = Connected(2);
   Mesh& b = *nodes[1].mesh;
   EXPECT_FALSE(Welcomed(b, {}, {"w", "a", "b"}));
@@ -461,7 +461,7 @@ TEST(MeshTest, AHelloReplacesNobodyElse) {
   EXPECT_TRUE(Welcomed(b, Shows("a"), {"w", "a", "b"})) << "a itself comes again";
 }
 
-TEST(MeshTest, ALayoutSaysWhoseAMemberIs) {
+TEST(MeshTest, VerifiesPodOfMemberAgainstLayout) {
   const auto b = Listening("b");
   const std::vector<std::string> names{"a"};
   const auto a = Listening("a");
@@ -479,7 +479,7 @@ TEST(MeshTest, ALayoutSaysWhoseAMemberIs) {
 }
 
 // The other direction: the dialling side sends nothing to a pod that is not the member's.
-TEST(MeshTest, WhoDialsLooksAtThePodToo) {
+TEST(MeshTest, VerifiesPodOfDialledMember) {
   const auto a = Listening("a"), impostor = Listening("b");
   impostor->SetSelf("w", "b", Of("c"));
   const std::vector<std::string> names{"b"};
@@ -490,7 +490,7 @@ TEST(MeshTest, WhoDialsLooksAtThePodToo) {
   EXPECT_FALSE(a->Connected(names));
 }
 
-TEST(MeshTest, SilentStrangersNeverEndAccepting) {
+TEST(MeshTest, AcceptsMembersDespiteIdleUnauthenticatedPeers) {
   // Some send nothing, some shake hands and then send nothing.
   const auto b = Listening("b", {.strangers = {.most = 32, .young = milliseconds(20)}});
   std::vector<std::unique_ptr<net::Stream>> strangers;
@@ -513,7 +513,7 @@ TEST(MeshTest, SilentStrangersNeverEndAccepting) {
 }
 
 // A pod that sends hellos for ever more unknown members.
-TEST(MeshTest, MembersThatNobodyExpectsAreFew) {
+TEST(MeshTest, LimitsUnexpectedMembers) {
   const auto a = Listening("a"), b = Listening("b", {.unexpected = 1});
   const std::vector<std::string> names{"a"};
   a->Want(std::vector{At("b", *b)});
@@ -525,7 +525,7 @@ TEST(MeshTest, MembersThatNobodyExpectsAreFew) {
   EXPECT_TRUE(Welcomed(*b, Shows("c"), {"w", "a3", "b"})) << "a2 is gone";
 }
 
-TEST(MeshTest, StrangersMakeUsHoldLittle) {
+TEST(MeshTest, RejectsOversizedHello) {
   const auto b = Listening("b");
   auto fd = net::Dial("127.0.0.1:" + std::to_string(b->port()));
   net::Stream stream(std::move(fd).value(), net::Side::kDialled, Of("a"));
@@ -539,7 +539,7 @@ TEST(MeshTest, StrangersMakeUsHoldLittle) {
   EXPECT_TRUE(Soon({b.get()}, [&] { return !stream.Read({&byte, 1}).ok(); })) << "was listened to";
 }
 
-TEST(MeshTest, OnATrustedFabricEnginesMaySpeakPlainly) {
+TEST(MeshTest, AllowsPlaintextOnTrustedFabric) {
   std::vector<std::unique_ptr<Mesh>> meshes;
   std::vector<PeerAddress> peers;
   for (const std::string name : {"a", "b"}) {

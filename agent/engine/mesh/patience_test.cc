@@ -11,7 +11,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Duration = Patience::Duration;
 
-TEST(PatienceTest, UntilSomethingIsLearnedTheLimitIsTheMost) {
+TEST(PatienceTest, UsesMaximumUntilSamplesSuffice) {
   Patience patience({});
   EXPECT_EQ(patience.Limit(8), seconds(10));
   for (int i = 0; i < 63; ++i) patience.Learn(8, milliseconds(2));
@@ -22,7 +22,7 @@ TEST(PatienceTest, UntilSomethingIsLearnedTheLimitIsTheMost) {
 
 // A flip, the first step of an epoch: once the duration of steps is known here, no rank waits for
 // the maximum.
-TEST(PatienceTest, WorkThatIsLikeNoOtherHasALimitOfItsOwn) {
+TEST(PatienceTest, UsesSeparateTimeoutForWorkWithoutSize) {
   Patience patience({});
   EXPECT_EQ(patience.Limit(std::nullopt), seconds(10)) << "nothing is known yet";
   for (int i = 0; i < 64; ++i) patience.Learn(8, milliseconds(2));
@@ -35,7 +35,7 @@ TEST(PatienceTest, WorkThatIsLikeNoOtherHasALimitOfItsOwn) {
   EXPECT_EQ(hasty.Limit(std::nullopt), seconds(3)) << "the most is the most";
 }
 
-TEST(PatienceTest, LongStepsHaveALongerLimitThanShortOnes) {
+TEST(PatienceTest, AllowsLongerTimeoutForLongerSteps) {
   Patience patience({});
   for (int i = 0; i < 200; ++i) {
     patience.Learn(8, milliseconds(40));
@@ -49,7 +49,7 @@ TEST(PatienceTest, LongStepsHaveALongerLimitThanShortOnes) {
 
 // A world whose load grows meets new sizes while it serves. A rank that hangs in such a step must
 // not be waited for as if no step were known.
-TEST(PatienceTest, ASizeNeverSeenIsJudgedByItsNeighbours) {
+TEST(PatienceTest, EstimatesUnseenSizeFromNeighbours) {
   Patience patience({});
   for (int i = 0; i < 64; ++i) patience.Learn(8, milliseconds(40));
   EXPECT_EQ(patience.Limit(16), seconds(2)) << "twice the least";
@@ -61,19 +61,19 @@ TEST(PatienceTest, ASizeNeverSeenIsJudgedByItsNeighbours) {
   EXPECT_EQ(patience.Limit(600), seconds(2)) << "less than a known size that has more rows";
 }
 
-TEST(PatienceTest, TheMostIsTheMost) {
+TEST(PatienceTest, NeverExceedsMaximum) {
   Patience patience({.least = milliseconds(200), .most = milliseconds(3000)});
   for (int i = 0; i < 200; ++i) patience.Learn(1, seconds(2));
   EXPECT_EQ(patience.Limit(1), seconds(3));
 }
 
-TEST(PatienceTest, AFewPausesTeachNothing) {
+TEST(PatienceTest, IgnoresRarePauses) {
   Patience patience({});
   for (int i = 0; i < 10000; ++i) patience.Learn(8, i % 500 == 0 ? seconds(4) : milliseconds(3));
   EXPECT_EQ(patience.Limit(8), seconds(1));
 }
 
-TEST(PatienceTest, WhatWasLongAgoIsForgotten) {
+TEST(PatienceTest, ForgetsOldSamples) {
   Patience patience({});
   for (int i = 0; i < 4000; ++i) patience.Learn(8, milliseconds(800));
   EXPECT_GT(patience.Limit(8), seconds(6));
@@ -94,7 +94,7 @@ class WaitTest : public ::testing::Test {
   Wait wait_{2, seconds(1), milliseconds(250), now_};
 };
 
-TEST_F(WaitTest, WhoSaysNothingFallsSilent) {
+TEST_F(WaitTest, TimesOutPeerWithoutMessages) {
   Pass(milliseconds(500));
   wait_.Heard(0);
   Pass(milliseconds(450));
@@ -105,7 +105,7 @@ TEST_F(WaitTest, WhoSaysNothingFallsSilent) {
   EXPECT_TRUE(wait_.Silent(1));
 }
 
-TEST_F(WaitTest, WhatThisProcessSleptThroughDoesNotCount) {
+TEST_F(WaitTest, DoesNotCountPausesOfThisProcess) {
   for (int pause = 0; pause < 8; ++pause) {
     now_ += seconds(10);
     wait_.Look(now_);
@@ -116,12 +116,12 @@ TEST_F(WaitTest, WhatThisProcessSleptThroughDoesNotCount) {
   EXPECT_TRUE(wait_.Silent(0)) << "while it runs, time counts";
 }
 
-TEST_F(WaitTest, AClockThatGoesBackCountsNothing) {
+TEST_F(WaitTest, IgnoresClockGoingBackwards) {
   wait_.Look(now_ - seconds(5));
   EXPECT_EQ(wait_.ran(), Duration(0));
 }
 
-TEST_F(WaitTest, ABeatIsDueOncePerPeriod) {
+TEST_F(WaitTest, SchedulesOneHeartbeatPerPeriod) {
   int beats = 0;
   for (int look = 0; look < 40; ++look) {
     Pass(Wait::kLook);
@@ -131,7 +131,7 @@ TEST_F(WaitTest, ABeatIsDueOncePerPeriod) {
 }
 
 // Log-normal steps of six ranks: an hour of them in bench `false-alarm`, here a minute.
-TEST(PatienceTest, StepsThatVaryFenceNobody) {
+TEST(PatienceTest, DoesNotTimeOutVaryingSteps) {
   std::mt19937_64 draw(1);
   Patience patience({});
   std::lognormal_distribution<double> step(std::log(20e6), 0.6);  // ns

@@ -18,7 +18,7 @@ struct Gateway {
 
 // A gateway with all messages, and one that came late and lost some: in the end both know all
 // hashes, and none for long that is not cached.
-TEST(CachedPrefixes, WhoHearsOnKnowsWhatIsHere) {
+TEST(CachedPrefixes, ConvergeForEarlyAndLateGateways) {
   std::mt19937_64 draw(3);
   for (int round = 0; round < 50; ++round) {
     CachedPrefixes cached;
@@ -50,7 +50,7 @@ TEST(CachedPrefixes, WhoHearsOnKnowsWhatIsHere) {
   }
 }
 
-TEST(CachedPrefixes, NothingIsToldTwiceAsNew) {
+TEST(CachedPrefixes, AreReportedAsNewOnlyOnce) {
   CachedPrefixes cached;
   cached.Here(1);
   cached.Here(1);

@@ -232,7 +232,7 @@ void Plays(Element element, uint32_t ranks, bool leave_one_out, uint32_t seed) {
   }
 }
 
-TEST(ExpertRows, AnyLayoutGivesWhatASerialSumGives) {
+TEST(ExpertRows, MatchesSerialSumForAnyLayout) {
   for (uint32_t seed = 1; seed <= 3; ++seed) {
     Plays<float>(Element::kF32, 4, false, seed);
     Plays<float>(Element::kBf16, 3, false, seed);
@@ -241,13 +241,11 @@ TEST(ExpertRows, AnyLayoutGivesWhatASerialSumGives) {
 
 TEST(ExpertRows, FixedPointSumsAreExact) { Plays<int64_t>(Element::kF32, 3, false, 4); }
 
-TEST(ExpertRows, ARankThatIsLeftOutIsNeitherAskedNorWaitedFor) {
-  Plays<float>(Element::kF32, 4, true, 5);
-}
+TEST(ExpertRows, SkipsExcludedRankWithoutWaiting) { Plays<float>(Element::kF32, 4, true, 5); }
 
-TEST(ExpertRows, AWorldOfOneComputesAtHome) { Plays<float>(Element::kBf16, 1, false, 6); }
+TEST(ExpertRows, WorksInWorldOfOneRank) { Plays<float>(Element::kBf16, 1, false, 6); }
 
-TEST(ExpertRows, TheOrderOfSumsIsThatOfRanksWhateverCameFirst) {
+TEST(ExpertRows, SumsInRankOrderRegardlessOfArrival) {
   // Rank 0 dispatches to all three; their results are 1, 1e8 and -1e8, in floats: another order
   // gives another sum.
   std::vector<Node> nodes = World(3);
@@ -273,7 +271,7 @@ TEST(ExpertRows, TheOrderOfSumsIsThatOfRanksWhateverCameFirst) {
   }
 }
 
-TEST(ExpertRows, APeerThatDiedIsTheErrorOfTheMesh) {
+TEST(ExpertRows, ReturnsMeshErrorWhenPeerDies) {
   for (const bool in_combine : {false, true}) {
     std::vector<Node> nodes = World(3);
     Layout layout(3, kExperts);
@@ -317,7 +315,7 @@ TEST(ExpertRows, APeerThatDiedIsTheErrorOfTheMesh) {
   }
 }
 
-TEST(ExpertRows, AMessageThatIsNotWholeEndsThePair) {
+TEST(ExpertRows, FailsPairOnIncompleteMessage) {
   for (const size_t bytes : {0u, 30u, 64u}) {
     std::vector<Node> nodes = World(2);
     Layout layout(2, kExperts);
@@ -348,7 +346,7 @@ TEST(ExpertRows, AMessageThatIsNotWholeEndsThePair) {
   }
 }
 
-TEST(ExpertRows, WhatCannotBeMeantIsRefusedByName) {
+TEST(ExpertRows, RejectsInvalidCalls) {
   std::vector<Node> nodes = World(1);
   Communicator comm = nodes[0].At(1, 0);
   ExpertRows exchange(Small(2));
@@ -374,7 +372,7 @@ TEST(ExpertRows, WhatCannotBeMeantIsRefusedByName) {
             "of a world of 1 ranks 2 are said to be active or not");
 }
 
-TEST(ExpertRows, CopiesTakeTurnsAndRowsAreCounted) {
+TEST(ExpertRows, AlternatesReplicasAndCountsRows) {
   std::vector<Node> nodes = World(1);
   Communicator comm = nodes[0].At(1, 0);
   ExpertRows exchange(Small(2));

@@ -83,11 +83,11 @@ void ExpectThatOnlyItEnds(const std::function<void(ScriptedBackend&)>& spoil) {
   }
 }
 
-TEST(Announcements, AMalformedOneEndsItsRankAndNotTheOthers) {
+TEST(Announcements, EndOnlyTheirRankWhenMalformed) {
   ExpectThatOnlyItEnds([](ScriptedBackend& backend) { backend.rows = kMostRows + 1; });
 }
 
-TEST(Announcements, OneWithAMalformedTextEndsItsRankAndNotTheOthers) {
+TEST(Announcements, EndOnlyTheirRankWhenTextIsMalformed) {
   ExpectThatOnlyItEnds([](ScriptedBackend& backend) { backend.text_is_wrong = true; });
 }
 

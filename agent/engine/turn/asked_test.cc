@@ -18,7 +18,7 @@ v1::Submit Greedy() {
   return out;
 }
 
-TEST(WhatIsNotServed, FieldsThatTheEngineDoesNotName) {
+TEST(WhatIsNotServed, NamesUnsupportedFields) {
   v1::Submit submit = Greedy();
   EXPECT_EQ(WhatIsNotServed(submit, {}), "");
   submit.set_top_k(5);
@@ -29,7 +29,7 @@ TEST(WhatIsNotServed, FieldsThatTheEngineDoesNotName) {
             "logit_bias: this engine does not support it");
 }
 
-TEST(WhatIsNotServed, AnAnswerThatIsLongerThanItself) {
+TEST(WhatIsNotServed, ReportsMoreGeneratedTokensThanAllowed) {
   v1::Submit submit = Greedy();
   submit.set_generated(2);
   EXPECT_EQ(WhatIsNotServed(submit, {}), "");

@@ -44,7 +44,7 @@ class PreparationTest : public ::testing::Test {
   Patience patience_{kPatient};
 };
 
-TEST_F(PreparationTest, IsDoneOnceAllConnectionsAreThere) {
+TEST_F(PreparationTest, CompletesWhenAllPeersAreConnected) {
   auto preparation = Begin(Prepare(target_));
   ASSERT_TRUE(preparation.ok()) << preparation.status().message();
   EXPECT_TRUE(preparation->Answer(*a_, &world_, kStart).ok());
@@ -60,7 +60,7 @@ TEST_F(PreparationTest, IsDoneOnceAllConnectionsAreThere) {
   EXPECT_EQ(preparation->target().members, names_);
 }
 
-TEST_F(PreparationTest, IsRefusedWhenAConnectionDoesNotComeInTime) {
+TEST_F(PreparationTest, FailsWhenConnectionTimesOut) {
   auto preparation = Begin(Prepare(target_));
   ASSERT_TRUE(preparation.ok()) << preparation.status().message();
   EXPECT_TRUE(preparation->Answer(*a_, &world_, kStart + seconds(29)).ok());
@@ -73,7 +73,7 @@ TEST_F(PreparationTest, IsRefusedWhenAConnectionDoesNotComeInTime) {
   EXPECT_EQ(world_.answers.size(), 1u) << "the answer stands";
 }
 
-TEST_F(PreparationTest, ALeaverConnectsToNobody) {
+TEST_F(PreparationTest, CompletesForLeaverWithoutConnections) {
   const TestMaps without(2, -1, {"b"}, {EndpointOf(*b_)});
   auto preparation = Begin(Prepare(without));
   ASSERT_TRUE(preparation.ok()) << preparation.status().message();
@@ -82,7 +82,7 @@ TEST_F(PreparationTest, ALeaverConnectsToNobody) {
 }
 
 // A rank that serves in the target immediately learns of the flip from its agent.
-TEST_F(PreparationTest, OnlyAJoinerWithoutRequestsFollowsTheOthers) {
+TEST_F(PreparationTest, FollowsOthersOnlyAsJoinerWithoutRequests) {
   tg_event event = Prepare(target_);
   event.joining = 1;
   EXPECT_FALSE(Begin(event)->joins()) << "attention is by data: requests are here at once";
@@ -92,7 +92,7 @@ TEST_F(PreparationTest, OnlyAJoinerWithoutRequestsFollowsTheOthers) {
   EXPECT_FALSE(Begin(begins)->joins());
 }
 
-TEST_F(PreparationTest, StepsPauseOnlyIfTheyAreTo) {
+TEST_F(PreparationTest, PausesStepsOnlyWhenRequested) {
   tg_event event = Prepare(target_);
   EXPECT_EQ(Begin(event)->paused_until(), Clock::time_point());
   event.pause_steps = 1;
@@ -132,7 +132,7 @@ class PreparationOfExperts : public PreparationTest {
   }
 };
 
-TEST_F(PreparationOfExperts, EachCopyHoldsEveryGranuleOnce) {
+TEST_F(PreparationOfExperts, RequiresEveryGranuleOncePerReplica) {
   EXPECT_EQ(RefusalOf({Piece(0, 4)}, 1), "");
   EXPECT_EQ(RefusalOf({Piece(0, 2), Piece(2, 2), Piece(0, 0), Piece(0, 4)}, 2), "");
   const std::string wrong = "layer 0 expert 0 copy 0 does not hold the 4 granules exactly once";

@@ -55,7 +55,7 @@ class TurnAfterADeath : public ::testing::Test {
   Turn turn_{{.patience = kBounds}, &world_, a_.get(), &inbox_, &nowhere_, &backend_, time_};
 };
 
-TEST_F(TurnAfterADeath, GivesTheStepUpAndTellsWhoIsMissed) {
+TEST_F(TurnAfterADeath, AbandonsStepAndReportsMissingRank) {
   EXPECT_TRUE(turn_.stopped());
   EXPECT_TRUE(world_.stopped());
   EXPECT_FALSE(world_.kept_word) << "no flip was under way";
@@ -68,7 +68,7 @@ TEST_F(TurnAfterADeath, GivesTheStepUpAndTellsWhoIsMissed) {
 }
 
 // A live rank connects again and sends heartbeats, and is reachable while it does.
-TEST_F(TurnAfterADeath, ReachesAPeerThatSendsHeartbeats) {
+TEST_F(TurnAfterADeath, ReachesPeerSendingHeartbeats) {
   OnceUntil([&] {
     b_->Progress(0);
     return world_.unreachable.empty();
@@ -89,7 +89,7 @@ TEST_F(TurnAfterADeath, ReachesAPeerThatSendsHeartbeats) {
 
 // Its sockets stay open, so only missing heartbeats reveal that it is unresponsive. No rank
 // computes, so the timeout is twice the minimum.
-TEST_F(TurnAfterADeath, HangsUpOnAPeerThatIsSilent) {
+TEST_F(TurnAfterADeath, DisconnectsUnresponsivePeer) {
   OnceUntil([&] {
     b_->Progress(0);
     return world_.unreachable.empty();
@@ -101,7 +101,7 @@ TEST_F(TurnAfterADeath, HangsUpOnAPeerThatIsSilent) {
   EXPECT_LE(silent, 3 * kBounds.least);
 }
 
-TEST_F(TurnAfterADeath, GoesOnAfterARepair) {
+TEST_F(TurnAfterADeath, ContinuesAfterRepair) {
   world_.events = {Prepare(alone_, true)};
   ASSERT_TRUE(turn_.Once().ok());
   EXPECT_EQ(world_.answers, std::vector<std::string>{""}) << "it has no peer to connect to";
@@ -116,7 +116,7 @@ TEST_F(TurnAfterADeath, GoesOnAfterARepair) {
   EXPECT_EQ(backend_.steps, 1u) << "alone";
 }
 
-TEST_F(TurnAfterADeath, AnAbortedRepairChangesNothing) {
+TEST_F(TurnAfterADeath, StaysStoppedWhenRepairAborts) {
   tg_event aborted = Prepare(alone_, true);
   aborted.kind = TG_EVENT_ABORT;
   world_.events = {Prepare(alone_, true), aborted};
@@ -127,7 +127,7 @@ TEST_F(TurnAfterADeath, AnAbortedRepairChangesNothing) {
 }
 
 // The agents flip only if every rank had its KV. This rank had not, so this is an error.
-TEST_F(TurnAfterADeath, EndsIfTheOthersFlippedToWhatItHasNoKvFor) {
+TEST_F(TurnAfterADeath, FailsWhenOthersFlippedWithoutItsKv) {
   world_.events = {Flipped(next_)};
   const Status status = turn_.Once();
   EXPECT_EQ(status.code(), Code::kInternal);

@@ -77,7 +77,7 @@ class TurnTest : public ::testing::Test {
 
 // Ranks that abandoned the flip are stopped and disconnect. A rank that continued to pull KV would
 // answer none of them and be taken for an unresponsive one.
-TEST_F(TurnTest, APullEndsWhenAPeerGivesTheFlipUp) {
+TEST_F(TurnTest, EndsPullWhenPeerAbandonsFlip) {
   std::promise<void> pulls;
   Status seen;
   backend_.bring = [&](Between& between) -> Result<uint64_t> {
@@ -102,7 +102,7 @@ TEST_F(TurnTest, APullEndsWhenAPeerGivesTheFlipUp) {
 }
 
 // During its pull, the others receive heartbeats.
-TEST_F(TurnTest, APullSendsHeartbeats) {
+TEST_F(TurnTest, SendsHeartbeatsDuringPull) {
   std::atomic<bool> heard{false};
   backend_.bring = [&](Between& between) -> Result<uint64_t> {
     const auto end = std::chrono::steady_clock::now() + kHang;
@@ -132,7 +132,7 @@ TEST_F(TurnTest, APullSendsHeartbeats) {
 }
 
 // The first manifests are not enough: all send whole ones, and flip.
-TEST_F(TurnTest, AsksForWholeManifestsWhereThePlanNeedsThem) {
+TEST_F(TurnTest, RequestsWholeManifestsWhenPlanNeedsThem) {
   backend_.takes_the_whole = true;
   backend_.bring = [](Between&) { return Result<uint64_t>(uint64_t{8}); };
   auto flips = Flips();
@@ -152,7 +152,7 @@ TEST_F(TurnTest, AsksForWholeManifestsWhereThePlanNeedsThem) {
 
 // All ranks have their KV, as far as this rank knows, and then a peer dies: some may have flipped.
 // The agents report the outcome.
-TEST_F(TurnTest, FollowsTheFlipThatItsLastStepWasFor) {
+TEST_F(TurnTest, FollowsFlipOfAgentsWhenPeerDiesInIt) {
   std::promise<void> brings;
   backend_.bring = [&](Between&) {
     brings.set_value();
@@ -174,7 +174,7 @@ TEST_F(TurnTest, FollowsTheFlipThatItsLastStepWasFor) {
 }
 
 // A pull that failed, and has ended: all learn of it and stay.
-TEST_F(TurnTest, APullThatFailedIsDeclined) {
+TEST_F(TurnTest, DeclinesFlipWhenPullFails) {
   backend_.bring = [](Between&) { return Result<uint64_t>(Status{Code::kEngine, "no source"}); };
   auto flips = Flips();
   ASSERT_NO_FATAL_FAILURE(FollowUntilThePull());

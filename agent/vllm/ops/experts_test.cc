@@ -120,7 +120,7 @@ void ExpectNear(const std::vector<float>& y, const Expected& expected, uint32_t 
 }
 
 // Sizes that are multiples of nothing, and rows for every way to process four together.
-TEST(Experts, EqualASlowReferenceInEveryFormatElementAndKernel) {
+TEST(Experts, MatchReferenceInEveryFormatElementAndKernel) {
   for (const Size& size :
        {Size{64, 8, 6, 5, 2}, Size{72, 5, 3, 7, 3}, Size{33, 1, 1, 2, 1}, Size{160, 48, 2, 3, 3}})
     for (uint32_t element : kElements)
@@ -139,7 +139,7 @@ TEST(Experts, EqualASlowReferenceInEveryFormatElementAndKernel) {
 }
 
 // This guarantee makes a request's tokens independent of other requests.
-TEST(Experts, ARowHasTheSameBitsInEveryBatchAndWithEveryNumberOfThreads) {
+TEST(Experts, ComputeSameBitsInAnyBatchAndThreadCount) {
   const Size size{200, 12, 5, 6, 2};
   for (uint32_t element : kElements)
     for (uint32_t format : kFormats)
@@ -163,7 +163,7 @@ TEST(Experts, ARowHasTheSameBitsInEveryBatchAndWithEveryNumberOfThreads) {
 }
 
 // As on the ranks of a world: their sums add up to the whole.
-TEST(Experts, PiecesOfTwoRanksAddUpToTheWhole) {
+TEST(Experts, SumPiecesOfTwoRanksToWhole) {
   const Size size{96, 8, 6, 8, 3};
   for (uint32_t format : kFormats) {
     Layer layer(size, TG_EXPERTS_F32, format, 4);
@@ -181,7 +181,7 @@ TEST(Experts, PiecesOfTwoRanksAddUpToTheWhole) {
   }
 }
 
-TEST(Experts, IdsWithoutAPieceAddNothing) {
+TEST(Experts, IgnoreIdsWithoutPiece) {
   const Size size{40, 4, 2, 3, 2};
   Layer layer(size, TG_EXPERTS_F32, TG_EXPERTS_GRANULE_MAJOR, 2);
   Rows rows(size, 5, 3);
@@ -192,7 +192,7 @@ TEST(Experts, IdsWithoutAPieceAddNothing) {
   ExpectNear(y, Slowly(layer, rows), TG_EXPERTS_F32);
 }
 
-TEST(Experts, WhatIsThereIsAddedTo) {
+TEST(Experts, AddToExistingOutput) {
   const Size size{32, 4, 2, 3, 2};
   Layer layer(size, TG_EXPERTS_F32, TG_EXPERTS_GRANULE_MAJOR, 2);
   const Rows rows(size, 2, 3);
@@ -207,7 +207,7 @@ TEST(Experts, WhatIsThereIsAddedTo) {
     EXPECT_NEAR(y[i], 2 * once[i], 1e-5 * std::abs(once[i]) + 1e-6);
 }
 
-TEST(Experts, BadArgumentsAreRefusedByName) {
+TEST(Experts, RejectInvalidArguments) {
   const Size size{32, 4, 2, 3, 2};
   Layer layer(size, TG_EXPERTS_BF16, TG_EXPERTS_ROW_MAJOR, 2);
   const Rows rows(size, 2, 3);
@@ -258,7 +258,7 @@ TEST(Experts, BadArgumentsAreRefusedByName) {
 }
 
 // Every row alone, for any number of rows and columns, with all kernels and threads.
-TEST(Linear, IsTheProductAndARowsBitsAreThoseItHasAlone) {
+TEST(Linear, ComputesProductWithSameBitsInAnyBatch) {
   constexpr uint32_t kPitchBeyond = 3;
   for (const uint32_t element : kElements) {
     for (const auto& [n, k] : {std::pair(1U, 1U), {37U, 40U}, {64U, 96U}, {130U, 257U}}) {
@@ -312,7 +312,7 @@ TEST(Linear, IsTheProductAndARowsBitsAreThoseItHasAlone) {
   }
 }
 
-TEST(Linear, WhatCannotBeIsRefusedByName) {
+TEST(Linear, RejectsInvalidArguments) {
   const Handle handle(tg_experts_open(1));
   const float one = 1;
   float y = 5;

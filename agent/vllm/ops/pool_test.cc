@@ -8,7 +8,7 @@
 namespace tangram::experts {
 namespace {
 
-TEST(Pool, DoesEveryItemOnceAndHasDoneThemWhenRunReturns) {
+TEST(Pool, RunsEveryItemOnceBeforeReturning) {
   for (uint32_t threads : {1U, 2U, 5U}) {
     Pool pool(threads);
     EXPECT_EQ(pool.threads(), threads);

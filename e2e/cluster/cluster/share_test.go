@@ -10,7 +10,7 @@ import (
 )
 
 // Equal files of an image become one file, in any snapshot; different ones (also by mode) stay separate.
-func TestNodesShareTheFilesOfAnImage(t *testing.T) {
+func TestNodesShareImageFiles(t *testing.T) {
 	dir := t.TempDir()
 	large := bytes.Repeat([]byte("weights."), worthSharing/8)
 	other := bytes.Replace(large, []byte("weights."), []byte("changes."), 1)

@@ -167,7 +167,7 @@ func TestNoCgroups(t *testing.T) {
 }
 
 // Kill must not affect a process that has a supervisor's former PID.
-func TestKillSparesOthers(t *testing.T) {
+func TestKillSparesReusedPID(t *testing.T) {
 	command := exec.CommandContext(t.Context(), "sleep", "3600")
 	require.NoError(t, command.Start())
 	require.Eventually(t, func() bool { // the kernel shows its arguments a moment after its start
@@ -214,7 +214,7 @@ func TestKill(t *testing.T) {
 
 // Kill returns when the whole namespace has ended, not when its PID 1 has begun to end. Earlier, `down` on a busy
 // machine removed control groups and sysctls that a kubelet then wrote again.
-func TestKillWaitsForAllOfTheNamespace(t *testing.T) {
+func TestKillWaitsForWholeNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root, as all of the cluster does")
 	}
@@ -302,9 +302,9 @@ func TestLock(t *testing.T) {
 	unlock()
 }
 
-// TestListsThatChangeWhileTheyAreRead adds and removes links continuously; a list is complete or read again. Earlier, a
+// TestLinks_WhenChangedDuringRead adds and removes links continuously; a list is complete or read again. Earlier, a
 // `down` at that moment failed half-way.
-func TestListsThatChangeWhileTheyAreRead(t *testing.T) {
+func TestLinks_WhenChangedDuringRead(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root, as all of the cluster does")
 	}

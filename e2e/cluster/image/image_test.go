@@ -34,7 +34,7 @@ func TestParseFile(t *testing.T) {
 // dynamic is a program of this machine, whose libraries ldd knows, too.
 const dynamic = "/bin/bash"
 
-func TestClosureIsWhatTheLinkerLoads(t *testing.T) {
+func TestClosureMatchesLinker(t *testing.T) {
 	linker, err := newLinker(t.Context())
 	require.NoError(t, err)
 	got, err := linker.closure([]string{dynamic, "/etc/passwd"})

@@ -24,7 +24,7 @@ func tree(t *testing.T) string {
 	return root
 }
 
-func TestFoldersComeWithLinksAndModesButWithoutWhatIsExcluded(t *testing.T) {
+func TestBuildCopiesFoldersExceptExcluded(t *testing.T) {
 	source := tree(t)
 	bash, err := os.ReadFile(dynamic)
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestFoldersComeWithLinksAndModesButWithoutWhatIsExcluded(t *testing.T) {
 	}
 }
 
-func TestLinksOutOfAFolderAreRefused(t *testing.T) {
+func TestLinksOutOfFolderAreRejected(t *testing.T) {
 	for _, to := range []string{"/etc/passwd", "../../etc/passwd"} {
 		source := tree(t)
 		require.NoError(t, os.Symlink(to, filepath.Join(source, "lib/out")))
@@ -73,7 +73,7 @@ func TestLinksOutOfAFolderAreRefused(t *testing.T) {
 
 // A library in a folder of the image is found there by its neighbors, and is not added again at its path on this
 // machine.
-func TestLibrariesOfTheImageComeOnce(t *testing.T) {
+func TestImageLibrariesAreAddedOnce(t *testing.T) {
 	linker, err := newLinker(t.Context())
 	require.NoError(t, err)
 	needed, err := linker.closure([]string{dynamic})

@@ -25,7 +25,7 @@ func answeredAt(sent time.Time, first, each time.Duration, n int) *load.Result {
 	return r
 }
 
-func TestWhatClientsFeltInAStretch(t *testing.T) {
+func TestClientLatenciesInInterval(t *testing.T) {
 	at := time.UnixMilli(1000)
 	results := []*load.Result{
 		answeredAt(at.Add(-time.Second), 100*time.Millisecond, 10*time.Millisecond, 2), // before
@@ -45,7 +45,7 @@ func TestWhatClientsFeltInAStretch(t *testing.T) {
 	require.Zero(t, feltIn("nobody", nil, at, at).TTFT99)
 }
 
-func TestArrivalsAreTheSameAgainAndAsManyAsSaid(t *testing.T) {
+func TestArrivalsAreDeterministicWithGivenMeans(t *testing.T) {
 	a, b := &arrivals{seed: 3, prompt: 100, answer: 30}, &arrivals{seed: 3, prompt: 100, answer: 30}
 	prompts, answers := 0, 0
 	for i := range 2000 {
@@ -60,7 +60,7 @@ func TestArrivalsAreTheSameAgainAndAsManyAsSaid(t *testing.T) {
 }
 
 // The world of the bursts applies mode and replicas, which its manifest must enable.
-func TestTheBurstsWorldActs(t *testing.T) {
+func TestBurstsManifestAppliesDecisions(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", manifests, "bursts", "30-bursts.yaml"))
 	require.NoError(t, err)
 	d := &v1alpha2.MoEDeployment{}
@@ -69,7 +69,7 @@ func TestTheBurstsWorldActs(t *testing.T) {
 }
 
 // A world that keeps all promises of the act; each change of it breaks one.
-func TestTheBurstsPromises(t *testing.T) {
+func TestBurstsPromises(t *testing.T) {
 	begun := time.Now().Add(-5 * time.Minute)
 	sound := func() (*bursts, []*load.Result) {
 		d := &v1alpha2.MoEDeployment{}

@@ -63,7 +63,7 @@ func names(calls []string) []string {
 	return all
 }
 
-func TestAClusterThatFailsIsTakenDown(t *testing.T) {
+func TestFailedClusterIsTakenDown(t *testing.T) {
 	o, calls := tools(t, "echo no overlayfs >&2; exit 1", "")
 	err := onCluster(t.Context(), o)
 	require.ErrorContains(t, err, "no overlayfs")
@@ -71,7 +71,7 @@ func TestAClusterThatFailsIsTakenDown(t *testing.T) {
 	require.Equal(t, []string{"tangram-cluster up", "tangram-cluster down"}, all[len(all)-2:])
 }
 
-func TestAWorldThatIsNeverReadyIsExplainedAndTakenDown(t *testing.T) {
+func TestUnreadyWorldIsDiagnosedAndTakenDown(t *testing.T) {
 	o, calls := tools(t, "true", `case "$*" in *wait*) echo timed out waiting >&2; exit 1;; esac`)
 	require.ErrorContains(t, onCluster(t.Context(), o), "timed out waiting")
 	all := names(calls())
@@ -86,7 +86,7 @@ func TestAWorldThatIsNeverReadyIsExplainedAndTakenDown(t *testing.T) {
 	require.Greater(t, diagnosed, 3, "%v", all)
 }
 
-func TestEnginesOfTheWorldGetTheMinimumOfAStep(t *testing.T) {
+func TestEnginesGetMinStepFlag(t *testing.T) {
 	o, _ := tools(t, "true", `case "$*" in *"apply -f -"*) cat > "$0.applied";; *wait*) exit 1;; esac`)
 	o.leastStep = 200 * time.Millisecond
 	require.Error(t, onCluster(t.Context(), o), "the world is never ready")
@@ -101,7 +101,7 @@ func TestEnginesOfTheWorldGetTheMinimumOfAStep(t *testing.T) {
 	require.Subset(t, world.Spec.Engine.Args, []string{"--min-step-ms", "200"})
 }
 
-func TestAnInterruptedDemoIsTakenDown(t *testing.T) {
+func TestInterruptedDemoIsTakenDown(t *testing.T) {
 	o, calls := tools(t, "exec sleep 3600", "")
 	ctx, interrupt := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -116,14 +116,14 @@ func TestAnInterruptedDemoIsTakenDown(t *testing.T) {
 	require.Equal(t, "tangram-cluster down", all[len(all)-1])
 }
 
-func TestKeepLeavesTheCluster(t *testing.T) {
+func TestKeepPreservesCluster(t *testing.T) {
 	o, calls := tools(t, "exit 1", "")
 	o.keep = true
 	require.Error(t, onCluster(t.Context(), o))
 	require.NotContains(t, names(calls()), "tangram-cluster down")
 }
 
-func TestImagesAreMadeOnce(t *testing.T) {
+func TestImagesAreBuiltOnce(t *testing.T) {
 	o, calls := tools(t, "exit 1", "")
 	// Files that the script does not write; the second run needs them.
 	for _, name := range []string{"agent", "engine", "operator", "gateway"} {

@@ -76,7 +76,7 @@ func TestAnswersAreComparedWithTransformers(t *testing.T) {
 	require.Equal(t, []string{"3 requests differ from transformers"}, bad.broken())
 }
 
-func TestEqualityThatMeansNothingIsABrokenPromise(t *testing.T) {
+func TestInconclusiveComparisonBreaksPromise(t *testing.T) {
 	for _, r := range []oracleReport{{LeastGap: .5}, {Requests: 1, LeastGap: leastGap}, {Requests: 1, LeastGap: math.NaN()}, {Requests: 1, LeastGap: math.Inf(1)}} {
 		require.Len(t, r.broken(), 1, "%v", r)
 	}
@@ -84,7 +84,7 @@ func TestEqualityThatMeansNothingIsABrokenPromise(t *testing.T) {
 }
 
 // The world of vLLM equals the demo's, except model and engine.
-func TestTheWorldOfVLLM(t *testing.T) {
+func TestVLLMWorldDiffersOnlyInModelAndEngine(t *testing.T) {
 	o := options{root: "../../..", vllm: true}
 	d, _, err := readManifest(o.manifest())
 	require.NoError(t, err)

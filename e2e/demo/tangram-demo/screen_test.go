@@ -14,7 +14,7 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-func TestScreenRedrawsBelowWhatStays(t *testing.T) {
+func TestScreenRedrawsBelowPermanentLines(t *testing.T) {
 	var out strings.Builder
 	s := &screen{tty: true, out: &out, cols: func() int { return 6 }}
 	s.show("one", "a line too long")
@@ -32,7 +32,7 @@ func TestScreenRedrawsBelowWhatStays(t *testing.T) {
 	require.Equal(t, "stays\n", out.String(), "no terminal, no control characters")
 }
 
-func TestDisplayTellsLoadLayoutAndTransition(t *testing.T) {
+func TestDisplayShowsLoadLayoutAndTransition(t *testing.T) {
 	d := newDisplay(&load.Counters{})
 	d.step, d.command = "2/4 EP -> TP", "kubectl patch"
 	lines, quiet := d.lines(d.started.Add(3 * time.Second))
@@ -55,7 +55,7 @@ func TestDisplayTellsLoadLayoutAndTransition(t *testing.T) {
 	require.NotEqual(t, same, degraded)
 }
 
-func TestBarHoldsItsWidth(t *testing.T) {
+func TestBarKeepsWidth(t *testing.T) {
 	for _, c := range []struct {
 		done, total int64
 		want        int
@@ -64,7 +64,7 @@ func TestBarHoldsItsWidth(t *testing.T) {
 	}
 }
 
-func TestRecordOfATransition(t *testing.T) {
+func TestTransitionRecord(t *testing.T) {
 	start := metav1.NewMicroTime(time.Unix(100, 500_000))
 	end := metav1.NewMicroTime(start.Add(2500 * time.Millisecond))
 	lt := &v1alpha2.LayoutTransition{
@@ -88,7 +88,7 @@ func TestRecordOfATransition(t *testing.T) {
 }
 
 // The demo's manifests match the API's types exactly.
-func TestManifestsAreOfTheAPI(t *testing.T) {
+func TestManifestsMatchAPI(t *testing.T) {
 	d, _, err := readManifest(filepath.Join("../../..", manifests, "20-moedeployment.yaml"))
 	require.NoError(t, err)
 	require.Equal(t, world, d.Name)

@@ -12,7 +12,7 @@ import (
 	"tangram.dev/e2e/load"
 )
 
-func TestFiguresOfARun(t *testing.T) {
+func TestRunFigures(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
 	result := func(sent int, tokens ...int) *load.Result {
 		r := &load.Result{Sent: at(sent)}
@@ -32,7 +32,7 @@ func TestFiguresOfARun(t *testing.T) {
 }
 
 // A calibration reproduces its own load, and uses nothing else.
-func TestACalibrationSaysItsOwnLoad(t *testing.T) {
+func TestCalibrationReproducesOwnLoad(t *testing.T) {
 	said := foretold{realFigures{TTFT: .1, TPOT: .05, TokensPerSecond: 40}, 1e6, 2}
 	runs := [2]realFigures{{TTFT: .2, TPOT: .06}, {TTFT: .22, TPOT: .06}}
 	record := &harness.Record{Seconds: harness.Seconds{Stage: .5, Flip: .1}}

@@ -85,7 +85,7 @@ func story(t *testing.T, expertBytes int) (*report, []*load.Result, []string) {
 	return r, results, asked
 }
 
-func TestStoryDoesWhatAUserDoesAndKeepsRecords(t *testing.T) {
+func TestStoryRunsUserCommandsAndKeepsRecords(t *testing.T) {
 	r, results, asked := story(t, 10)
 	require.Equal(t, []string{
 		"kubectl -n demo scale moedeployment/demo --replicas=6", "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
@@ -107,7 +107,7 @@ func TestStoryDoesWhatAUserDoesAndKeepsRecords(t *testing.T) {
 
 // Violations break a promise: bytes that the agents counted beyond the plan, also from the checkpoint; rejections and
 // replays without a kill; a conflicting token at any time.
-func TestWhatMayNotBeBreaksAPromise(t *testing.T) {
+func TestViolationsBreakPromises(t *testing.T) {
 	r, results, _ := story(t, 10)
 	died := time.Now()
 	r.Acts[0].at, r.Acts[0].whole = died, died.Add(time.Second)
@@ -153,7 +153,7 @@ func TestStory_WhenTooFewStreamsRun(t *testing.T) {
 }
 
 // The clients' view of ten seconds in which tokens stop for four: nothing is subtracted.
-func TestWhatClientsSee(t *testing.T) {
+func TestClientView_WhenTokensPause(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	at := func(seconds float64) time.Time { return begin.Add(time.Duration(seconds * float64(time.Second))) }
 	steady := &load.Result{Sent: at(0)}
@@ -182,7 +182,7 @@ func TestWhatClientsSee(t *testing.T) {
 	require.InDelta(t, 4, s.Gaps, .01, "who waits for a first token counts")
 }
 
-func TestMoreBytesThanTheBoundBreakAPromise(t *testing.T) {
+func TestBytesBeyondBoundBreakPromise(t *testing.T) {
 	r, results, _ := story(t, 11)
 	results[0].Err = http.ErrAbortHandler
 	other := *results[1]

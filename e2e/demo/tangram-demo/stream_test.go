@@ -35,7 +35,7 @@ func TestPlacementOfLayout_WhenExpertsAreSharded(t *testing.T) {
 	require.Nil(t, placementOf(nil))
 }
 
-func TestLongRequest_WhenNoTokenCame(t *testing.T) {
+func TestLongRequest_WhenNoTokenArrived(t *testing.T) {
 	r := longRequest(options{ranks: 4, pause: 3 * time.Second}, &load.Counters{})
 	require.Equal(t, 800, r.MaxTokens, "32 s at 40 ms")
 	require.Len(t, r.Prompt, 32)
@@ -44,7 +44,7 @@ func TestLongRequest_WhenNoTokenCame(t *testing.T) {
 }
 
 // Columns use standard terms and units.
-func TestTables_WhenARunHasAll(t *testing.T) {
+func TestTables_WhenReportIsComplete(t *testing.T) {
 	r := &report{Requests: 1251, Tokens: 26668, Compared: true, LongestGap: 1.364, Broken: []string{"2 requests lost"},
 		Transitions: []*transition{{Name: "EP -> TP", Streams: 8, LongestGap: .139, Silent: 1.2, Ratio: 14.1, Seen: seen{GapBefore: .1, GapAfter: .157}, Record: &harness.Record{ExpertBytes: 1178151680, ExpertBoundBytes: 78151680, Bytes: harness.Bytes{TCP: 78151680, KV: 46103040, KVAhead: 45588480}}}},
 		Heat:        &heat{Without: .638, Promised: 1, Measured: .9, Moves: 70, Bytes: 17203200, Why: "70 experts move"},

@@ -22,7 +22,7 @@ func seconds(t *testing.T) (at func(string) time.Time, p *pair) {
 	return at, &pair{name: "a switch", without: window{begin: at("08"), end: at("10")}, during: window{begin: at("10"), end: at("12")}, with: window{begin: at("10"), end: at("13")}}
 }
 
-func TestFlipsOfATransitionAreReadFromTheLogOfAnEngine(t *testing.T) {
+func TestFlipsAreReadFromEngineLog(t *testing.T) {
 	at, p := seconds(t)
 	log := filepath.Join(t.TempDir(), "engine.log")
 	require.NoError(t, os.WriteFile(log, []byte(`[2026-11-29 12:00:09.000] [engine] [info] flip committed epoch=2
@@ -42,7 +42,7 @@ func TestFlipsOfATransitionAreReadFromTheLogOfAnEngine(t *testing.T) {
 	require.ErrorContains(t, err, log)
 }
 
-func TestGapsOfATransitionCountFromItsCommand(t *testing.T) {
+func TestGapsCountFromTransitionCommand(t *testing.T) {
 	at, p := seconds(t)
 	stream := &load.Result{}
 	for _, second := range []string{"07", "09", "10.1", "11.1", "14"} {

@@ -35,7 +35,7 @@ class Copies : public ::testing::Test {
   uint64_t ready_ = 0;
 };
 
-TEST_F(Copies, AreTakenWhereTheyWereMade) {
+TEST_F(Copies, AreUsedInPlace) {
   const std::vector<kv::Strip> strips = Take(5, kBlock);
   ASSERT_EQ(strips.size(), 1u);
   EXPECT_EQ(store_.free(), kPages) << "whoever needs them gets them";
@@ -52,7 +52,7 @@ TEST_F(Copies, AreTakenWhereTheyWereMade) {
 }
 
 // Name and fill decide whether a copy matches the flip's block: any other is fetched again.
-TEST_F(Copies, OfAnotherBlockOrFillAreNotTaken) {
+TEST_F(Copies, AreNotUsedForAnotherBlockOrFill) {
   ASSERT_FALSE(Take(5, kBlock).empty());
   store_.Came(true);
   for (const auto& [block, tokens] : {std::pair(6u, kBlock), std::pair(5u, kBlock - 1)}) {
@@ -64,7 +64,7 @@ TEST_F(Copies, OfAnotherBlockOrFillAreNotTaken) {
   }
 }
 
-TEST_F(Copies, OfAFreedBlockAreNothing) {
+TEST_F(Copies, AreDroppedWhenBlockIsFreed) {
   ASSERT_FALSE(Take(5, kBlock).empty());
   store_.Drop(0, 5);  // while its copy is in progress
   EXPECT_EQ(store_.ahead(), kLayers) << "somebody still writes there";
@@ -77,7 +77,7 @@ TEST_F(Copies, OfAFreedBlockAreNothing) {
   EXPECT_TRUE(store_.Audit().ok());
 }
 
-TEST_F(Copies, ThatFailedAreNothing) {
+TEST_F(Copies, AreDroppedWhenFailed) {
   ASSERT_FALSE(Take(5, kBlock).empty());
   store_.Came(false);
   EXPECT_EQ(store_.ahead(), 0u);
@@ -85,7 +85,7 @@ TEST_F(Copies, ThatFailedAreNothing) {
   EXPECT_EQ(ready_, 0u);
 }
 
-TEST_F(Copies, GoWhenABlockWantsTheirPages) {
+TEST_F(Copies, AreEvictedWhenBlockNeedsPages) {
   for (uint32_t block = 0; block < kPages / kLayers; ++block) {
     ASSERT_FALSE(Take(block, kBlock).empty());
   }
@@ -102,7 +102,7 @@ TEST_F(Copies, GoWhenABlockWantsTheirPages) {
 
 // A flip without room for uncopied blocks takes the pages of copies that it does not use, and keeps
 // the copies that it uses.
-TEST_F(Copies, MakeRoomForTheFlip) {
+TEST_F(Copies, AreEvictedForFlipWhenUnused) {
   for (uint32_t block = 0; block < kPages / kLayers; ++block) {
     ASSERT_FALSE(Take(block, kBlock).empty());
   }
@@ -123,7 +123,7 @@ TEST_F(Copies, MakeRoomForTheFlip) {
 }
 
 // One block of two new homes on a rank becomes two blocks: one of them is copied again.
-TEST_F(Copies, ServeOneBlockEach) {
+TEST_F(Copies, AreUsedForOneBlockEach) {
   ASSERT_FALSE(Take(5, kBlock).empty());
   store_.Came(true);
   kv::RankPlan plan;
@@ -138,7 +138,7 @@ TEST_F(Copies, ServeOneBlockEach) {
 }
 
 // A store that replaces one with pages being written allocates none of these pages.
-TEST_F(Copies, ThatAreBeingWrittenOutliveTheirStore) {
+TEST_F(Copies, KeepPagesInNextStoreWhileBeingWritten) {
   const std::vector<kv::Strip> strips = Take(5, kBlock);
   PageStore next(kPages);
   ASSERT_TRUE(next.TakeOver(store_).ok());

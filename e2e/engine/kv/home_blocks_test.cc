@@ -75,7 +75,7 @@ class Slow {
 };
 
 // operator/internal/gateway/prefixes_test.go has the same numbers.
-TEST(HomeBlocks, HashesAreThoseOfGateways) {
+TEST(HomeBlocks, MatchesHashesOfGateway) {
   const Tokens tokens{1, 2, 3, 4, 5, 6, 7, 0xffffffff};
   using Two = std::pair<uint64_t, uint64_t>;
   const auto chain = [&](const std::string& salt) {
@@ -87,7 +87,7 @@ TEST(HomeBlocks, HashesAreThoseOfGateways) {
 }
 
 // Blocks cached under one salt, and their continuations, are not found under another salt.
-TEST(HomeBlocks, SaltsAreApart) {
+TEST(HomeBlocks, SeparatesSalts) {
   HomeBlocks blocks;
   const Tokens a{1, 2}, b{3, 4};
   std::vector<uint32_t> mine, theirs;
@@ -232,7 +232,7 @@ class HomeBlocksWalk : public ::testing::TestWithParam<uint32_t> {
   uint64_t clock_ = 0;
 };
 
-TEST_P(HomeBlocksWalk, IsWhatASlowOneIs) {
+TEST_P(HomeBlocksWalk, MatchesSlowReference) {
   for (uint32_t round = 0; round < 200; ++round) {
     switch (Draw(6)) {
       case 0:
@@ -268,7 +268,7 @@ TEST_P(HomeBlocksWalk, IsWhatASlowOneIs) {
 }
 
 // As in a flip: the chains migrate to a home that has blocks already, some with the same tokens.
-TEST_P(HomeBlocksWalk, ChainsAreAdoptedWithWhatIsThere) {
+TEST_P(HomeBlocksWalk, MergesAdoptedChainsWithExistingBlocks) {
   for (uint32_t i = 0; i < 40; ++i) {
     Come();
     while (holders_[0].computed < holders_[0].blocks.size()) Compute(holders_[0]);
@@ -306,7 +306,7 @@ TEST_P(HomeBlocksWalk, ChainsAreAdoptedWithWhatIsThere) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, HomeBlocksWalk, ::testing::Range(0u, 12u));
 
-TEST(HomeBlocksTest, WhatIsUsedAgainIsNotEvicted) {
+TEST(HomeBlocksTest, DoesNotEvictReusedBlock) {
   HomeBlocks blocks;
   const Tokens tokens = {1, 2};
   const uint32_t block = blocks.Allocate();
@@ -321,7 +321,7 @@ TEST(HomeBlocksTest, WhatIsUsedAgainIsNotEvicted) {
   EXPECT_TRUE(blocks.TakeFreed().empty());
 }
 
-TEST(HomeBlocksTest, WithoutACacheTheLastReferenceFrees) {
+TEST(HomeBlocksTest, FreesAtLastReferenceWithoutCache) {
   HomeBlocks blocks(0, false);
   const uint32_t block = blocks.Allocate();
   const Tokens tokens = {1, 2};

@@ -30,7 +30,7 @@ class KvMemoryTest : public ::testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(Platforms, KvMemoryTest, ::testing::ValuesIn(testing::Platforms()));
 
-TEST_P(KvMemoryTest, WhatAStepWroteIsInTheRegionAfterIt) {
+TEST_P(KvMemoryTest, WritesResultsOfStepToRegion) {
   memory_.Put(7 * kPage, Filled(7));
   memory_.Put(8 * kPage, Filled(8));
   ASSERT_TRUE(Bring(7, 2).ok());
@@ -44,7 +44,7 @@ TEST_P(KvMemoryTest, WhatAStepWroteIsInTheRegionAfterIt) {
   EXPECT_EQ(memory_.Get(7 * kPage, kPage), Filled(7));
 }
 
-TEST_P(KvMemoryTest, WhatOthersPutThereIsSeenOnceItIsForgotten) {
+TEST_P(KvMemoryTest, SeesExternalWritesAfterForget) {
   ASSERT_TRUE(Bring(3, 1).ok());
   memory_.Put(3 * kPage, Filled(30));
   kv_.Forget();
@@ -52,7 +52,7 @@ TEST_P(KvMemoryTest, WhatOthersPutThereIsSeenOnceItIsForgotten) {
   EXPECT_EQ(At(3), 30);
 }
 
-TEST_P(KvMemoryTest, CopiesWithinTheRegionAreSeenWithoutForgetting) {
+TEST_P(KvMemoryTest, SeesCopiesWithinRegionWithoutForget) {
   memory_.Put(1 * kPage, Filled(1));
   ASSERT_TRUE(Bring(4, 2).ok());
   const std::vector<KvMemory::Move> moves{{4 * kPage + 500, kPage, 1000}};  // across two pages
@@ -64,7 +64,7 @@ TEST_P(KvMemoryTest, CopiesWithinTheRegionAreSeenWithoutForgetting) {
   EXPECT_EQ(static_cast<int>(Page(5)[500]), 0);
 }
 
-TEST_P(KvMemoryTest, AStepThatWasGivenUpLeavesTheRegionAlone) {
+TEST_P(KvMemoryTest, LeavesRegionUnchangedWhenStepIsAbandoned) {
   if (GetParam() == "host") {
     EXPECT_EQ(kv_.base(), memory_.address()) << "in place: what was written is there at once";
     return;
@@ -79,7 +79,7 @@ TEST_P(KvMemoryTest, AStepThatWasGivenUpLeavesTheRegionAlone) {
 }
 
 #ifdef TANGRAM_FAKE_CUDA
-TEST(KvMemory, PagesSideBySideAreOneCopyAndThoseThatAreThereNone) {
+TEST(KvMemory, MergesAdjacentPagesAndSkipsCurrentOnes) {
   using device::testing::FakeCuda;
   DeviceMemory memory("cuda");
   KvMemory kv(memory.device(), memory.address(), 100 * kPage, kPage);

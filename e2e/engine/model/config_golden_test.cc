@@ -7,7 +7,7 @@
 namespace tangram::model {
 namespace {
 
-TEST(GoldenConfig, FactsAndRefusalsAreThoseOfTheOtherReaders) {
+TEST(GoldenConfig, MatchesFactsAndErrorsOfOtherReaders) {
   size_t taken = 0, refused = 0;
   for (const auto& c : tangram::testing::ReadConfigCases(TANGRAM_GOLDEN_DIR)) {
     SCOPED_TRACE(c.name);

@@ -92,7 +92,7 @@ TEST(Config, ReadsLatentsGroupsAndYarn) {
   EXPECT_EQ(lite->router.groups, 1u) << "n_group says nothing to the method";
 }
 
-TEST(Config, RefusesWhatItDoesNotCompute) {
+TEST(Config, RejectsUnsupportedConfig) {
   for (const auto& [text, message] : std::vector<std::pair<std::string, std::string>>{
            {"not json", "not a JSON object"},
            {With(kQwen3, "qwen3_moe", "mixtral"),
@@ -113,7 +113,7 @@ TEST(Config, RefusesWhatItDoesNotCompute) {
   }
 }
 
-TEST(Config, RefusesLatentsAndRoutersThatItDoesNotCompute) {
+TEST(Config, RejectsUnsupportedLatentsAndRouters) {
   for (const auto& [from, to, message] : std::vector<std::array<std::string, 3>>{
            {"\"kv_lora_rank\": 32,", "", "kv_lora_rank is missing"},
            {"\"qk_rope_head_dim\": 8", "\"qk_rope_head_dim\": 7", "7 is odd"},
@@ -141,7 +141,7 @@ TEST(Config, RefusesLatentsAndRoutersThatItDoesNotCompute) {
                 "norm_topk_prob is not computed");
 }
 
-TEST(Config, ExpertsThatAreMoreThanThreeMatricesAreRefused) {
+TEST(Config, RejectsExpertsOtherThanThreeMatrices) {
   constexpr uint64_t kBf16 = 3 * 16 * 64 * 2, kFp8 = 3 * 256 * 144;
   EXPECT_TRUE(CheckExperts({2, 16, 64, kBf16, 0}).ok());
   EXPECT_TRUE(CheckExperts({1, 16, 64, 2 * kBf16, 0}).ok());

@@ -100,7 +100,7 @@ TEST(Kernels, Bf16EqualsTheSameValuesInFp32) {
   EXPECT_EQ(a, b);
 }
 
-TEST(Kernels, Fp8CodesAreThoseOfE4M3) {
+TEST(Kernels, DecodesFp8AsE4M3) {
   std::vector<uint8_t> codes(256);
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
   const float one = 1;
@@ -118,7 +118,7 @@ TEST(Kernels, Fp8CodesAreThoseOfE4M3) {
 }
 
 // In any part of a matrix, each number is scaled by its block of the whole matrix.
-TEST(Kernels, PartsOfAnFp8MatrixEqualThoseOfTheMatrixInFp32) {
+TEST(Kernels, PartsOfFp8MatrixMatchFp32) {
   constexpr uint32_t kRows = 300, kCols = 150, kBlocks = 2;
   std::mt19937 random(8);
   std::vector<uint8_t> codes(kRows * kCols);
@@ -172,7 +172,7 @@ TEST(Fixed, RoundsToEvenAndAddsInAnyOrder) {
   EXPECT_EQ(x[0], 2.5f);
 }
 
-TEST(Fixed, OverflowIsAnErrorNeverAWrap) {
+TEST(Fixed, ReportsOverflowInsteadOfWrapping) {
   for (float bad : {kFixedLimit, -kFixedLimit, INFINITY, -INFINITY, NAN}) {
     std::vector<int64_t> acc(3);
     const Status s = AccumulateFixed(std::vector<float>{1, bad, 1}, acc, "expert output");
@@ -188,7 +188,7 @@ TEST(Fixed, OverflowIsAnErrorNeverAWrap) {
   EXPECT_TRUE(AddFixed(std::vector<int64_t>{5}, acc).ok());
 }
 
-TEST(Sampler, GreedyTakesTheLowestOfEquals) {
+TEST(Sampler, GreedyPicksLowestTokenOnTie) {
   EXPECT_EQ(Sample(std::vector<float>{1, 3, 3, 2}, {}, 7), 1u);
 }
 

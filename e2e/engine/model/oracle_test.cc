@@ -126,7 +126,7 @@ std::vector<std::byte> RowMajorOf(const ExpertRun& run, uint32_t hidden) {
   return out;
 }
 
-TEST_P(Bits, SlabsThatAreRowMajorChangeNothing) {
+TEST_P(Bits, RowMajorSlabsChangeNothing) {
   const auto model = Model::Bind(checkpoint_->config(), checkpoint_->dense());
   ASSERT_TRUE(model.ok()) << model.status().message();
   const uint32_t hidden = checkpoint_->config().hidden, granules = checkpoint_->granules();
@@ -215,7 +215,7 @@ TEST(Oracle, StopTokenEndsGeneration) {
 // Folders with equivalent configurations in different forms.
 class Variants : public testing::TestWithParam<const char*> {};
 
-TEST_P(Variants, GiveTheLogitsOfTheCheckpoint) {
+TEST_P(Variants, MatchLogitsOfCheckpoint) {
   namespace fs = std::filesystem;
   using nlohmann::json;
   const auto base = TestCheckpoint(GetParam());

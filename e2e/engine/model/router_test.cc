@@ -25,7 +25,7 @@ Chosen Choose(const Router& router, std::vector<float> logits, uint32_t top_k,
 
 using Experts = std::vector<uint32_t>;
 
-TEST(Router, SoftmaxPicksTheBestAndTheLowestOfEquals) {
+TEST(Router, SoftmaxPicksBestAndLowestIndexOnTie) {
   const Chosen all = Choose({}, {1, 3, 2, 3, 0}, 3);
   EXPECT_EQ(all.experts, (Experts{1, 3, 2}));
   EXPECT_NEAR(all.weights[0], std::exp(3) / (std::exp(1) + 2 * std::exp(3) + std::exp(2) + 1),
@@ -38,7 +38,7 @@ TEST(Router, SoftmaxPicksTheBestAndTheLowestOfEquals) {
 }
 
 // The best expert of all decides for its group; no expert of another group is chosen, however good.
-TEST(Router, OnlyTheBestGroupsAreChosenFrom) {
+TEST(Router, ChoosesOnlyFromBestGroups) {
   Router router;
   router.groups = 3;
   router.groups_kept = 1;
@@ -53,7 +53,7 @@ TEST(Router, OnlyTheBestGroupsAreChosenFrom) {
   EXPECT_EQ(Choose(router, logits, 3).experts, (Experts{2, 3, 5}));
 }
 
-TEST(Router, ABiasChoosesButDoesNotWeigh) {
+TEST(Router, BiasAffectsChoiceButNotWeights) {
   Router router;
   router.sigmoid = router.bias = router.normalise = true;
   const std::vector<float> logits = {2, 0, -2, 1};
@@ -65,7 +65,7 @@ TEST(Router, ABiasChoosesButDoesNotWeigh) {
 }
 
 // A group whose scores are all negative with their bias is ordered by these scores.
-TEST(Router, NegativeScoresAreOrderedLikeOthers) {
+TEST(Router, OrdersGroupsWithNegativeScores) {
   Router router;
   router.sigmoid = router.bias = true;
   router.groups = 2;

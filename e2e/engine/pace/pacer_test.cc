@@ -49,7 +49,7 @@ PaceOptions Options() {
 }
 
 // One expert in a layer: with g = 1 only one rank holds it, so the attention's ranks count.
-TEST(PacerTest, LayersOfAWalkCountForTheirShare) {
+TEST(PacerTest, WeighsLayersOfMixedLayoutByShare) {
   World world;
   world.Layer({0}, {{0}, {1}});
   world.Layer({0, 1}, {{0, 1}});
@@ -65,7 +65,7 @@ TEST(PacerTest, LayersOfAWalkCountForTheirShare) {
   EXPECT_EQ(pacer.Of(*layout, {{}, {}}, 1, 1, 1, kNoon).count(), 0) << "nothing to do";
 }
 
-TEST(PacerTest, WhatTheTableLacksIsRefusedUnlessItMustBe) {
+TEST(PacerTest, RejectsShapeMissingFromTableUnlessForced) {
   World world;
   world.Layer({0, 1}, {{0}, {1}});
   PaceOptions options = Options();
@@ -86,7 +86,7 @@ TEST(PacerTest, WhatTheTableLacksIsRefusedUnlessItMustBe) {
 }
 
 // A survivor holds two shares of each expert after a death.
-TEST(PacerTest, AfterARepairTheRanksThatThereAreShareTheExperts) {
+TEST(PacerTest, SharesExpertsAmongSurvivorsAfterRepair) {
   World world;
   world.Layer({0, 1, 0}, {{0, 1}});
   const Pacer pacer(Options());
@@ -96,7 +96,7 @@ TEST(PacerTest, AfterARepairTheRanksThatThereAreShareTheExperts) {
   EXPECT_EQ(layout->parts.front().shape, (PaceShape{2, 2, 2}));
 }
 
-TEST(PacerTest, DilationNoiseAndTheLongest) {
+TEST(PacerTest, AppliesDilationNoiseAndMaximum) {
   World world;
   world.Layer({0, 1}, {{0, 1}});
   PaceOptions options = Options();
@@ -122,7 +122,7 @@ TEST(PacerTest, DilationNoiseAndTheLongest) {
   EXPECT_EQ(Milliseconds(Pacer(options).Of(*layout, kOne, 1, 2, 3, kNoon)), 20);
 }
 
-TEST(PacerTest, DriftComesBack) {
+TEST(PacerTest, DriftIsPeriodic) {
   World world;
   world.Layer({0, 1}, {{0, 1}});
   PaceOptions options = Options();

@@ -20,7 +20,7 @@ const json& Golden() {
   return golden;
 }
 
-TEST(PaceTableTest, SecondsAreThoseOfTheGoTwin) {
+TEST(PaceTableTest, MatchesSecondsOfGoTwin) {
   ASSERT_TRUE(Golden().is_object());
   const Result<PaceTable> table = PaceTable::Parse(Golden()["table"].dump());
   ASSERT_TRUE(table.ok()) << table.status().message();
@@ -48,7 +48,7 @@ TEST(PaceTableTest, SecondsAreThoseOfTheGoTwin) {
   EXPECT_GT(beyond, 20u);
 }
 
-TEST(PaceTableTest, WhatIsNoTableIsToldWhere) {
+TEST(PaceTableTest, RejectsInvalidTableWithLocation) {
   const json good = Golden()["table"];
   const auto wrong = [&](auto change) {
     json table = good;
@@ -76,7 +76,7 @@ TEST(PaceTableTest, WhatIsNoTableIsToldWhere) {
   has(PaceTable::Open("/nowhere").status().message(), "cannot read \"/nowhere\"");
 }
 
-TEST(PaceTableTest, TheNearestIsOfAsManyRanks) {
+TEST(PaceTableTest, FindsNearestShapeWithSameRankCount) {
   const Result<PaceTable> table = PaceTable::Parse(Golden()["table"].dump());
   ASSERT_TRUE(table.ok());
   PaceShape is;

@@ -140,7 +140,7 @@ class IdleRoomWalk : public ::testing::TestWithParam<uint32_t> {};
 
 // Random chats in random worlds with few pages. With a cache every request is admitted as without
 // one, up to the steps that the homes' reports take, and no rank lacks a page.
-TEST_P(IdleRoomWalk, NeverRefusesWhatIsAdmittedWithoutIt) {
+TEST_P(IdleRoomWalk, AdmitsSameRequestsAsWithoutCache) {
   std::mt19937 random(GetParam());
   const auto draw = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   const uint32_t ranks = 1 + draw(3);
@@ -179,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, IdleRoomWalk, ::testing::Range(0u, 60u));
 // A mode switch of many layers is a chain of flips, and after a flip no home knows the others'
 // figures for one step. If homes took turns by the number of the step, a home whose turn always
 // fell on such a step would wait for the end of the chain.
-TEST(IdleRoomTest, AllHomesLetRequestsInBetweenTwoFlips) {
+TEST(IdleRoomTest, AdmitsRequestsOfAllHomesBetweenFlips) {
   Homes homes(6, true, 600, true);
   for (uint32_t h = 0; h < 6; ++h) homes.Submit(h, {h, 1, 2}, 60);
   homes.KeepAll();
@@ -191,7 +191,7 @@ TEST(IdleRoomTest, AllHomesLetRequestsInBetweenTwoFlips) {
 }
 
 // The home with the idle blocks is not the home that needs the room.
-TEST(IdleRoomTest, AnotherHomesRequestGetsTheRoom) {
+TEST(IdleRoomTest, EvictsIdleBlocksForRequestOfAnotherHome) {
   Homes homes(2, true, 20, true);  // 1 page a block at each rank
   for (uint32_t n = 0; n < 5; ++n) {
     homes.Submit(0, std::vector<uint32_t>(13, n), 3);
@@ -207,7 +207,7 @@ TEST(IdleRoomTest, AnotherHomesRequestGetsTheRoom) {
 }
 
 // Idle blocks that a request reuses are reserved from then on: they do not count twice.
-TEST(IdleRoomTest, WhatIsFoundCounts) {
+TEST(IdleRoomTest, CountsReusedIdleBlocksOnce) {
   Homes homes(1, false, 80, true);  // 30 blocks without the headroom
   homes.Submit(0, std::vector<uint32_t>(41, 1), 3);
   ASSERT_NO_FATAL_FAILURE(homes.Run());
@@ -221,7 +221,7 @@ TEST(IdleRoomTest, WhatIsFoundCounts) {
 }
 
 // A home that needs only its own room does not wait for other homes.
-TEST(IdleRoomTest, ItsOwnGoesAtOnce) {
+TEST(IdleRoomTest, EvictsOwnIdleBlocksImmediately) {
   Homes homes(1, false, 54, true);  // 27 blocks
   for (uint32_t n = 0; n < 5; ++n) {
     homes.Submit(0, std::vector<uint32_t>(17, n), 3);
@@ -235,7 +235,7 @@ TEST(IdleRoomTest, ItsOwnGoesAtOnce) {
 }
 
 // A block that is used again is no longer idle, whatever its age.
-TEST(IdleRoomTest, WhatIsUsedStays) {
+TEST(IdleRoomTest, DoesNotEvictBlocksInUse) {
   Homes homes(1, false, 54, true);
   for (uint32_t n = 0; n < 4; ++n) {
     homes.Submit(0, std::vector<uint32_t>(17, n), 3);
@@ -251,7 +251,7 @@ TEST(IdleRoomTest, WhatIsUsedStays) {
 
 // The least recently used blocks are evicted first, and an ended request leaves blocks for the next
 // one.
-TEST(IdleRoomTest, TheLeastRecentlyUsedGoFirst) {
+TEST(IdleRoomTest, EvictsLeastRecentlyUsedFirst) {
   Homes homes(1, false, 54, true);  // 20 blocks without the headroom
   const auto ask = [&](uint32_t kind) {
     const uint64_t before = homes.reused();

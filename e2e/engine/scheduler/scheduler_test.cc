@@ -77,7 +77,7 @@ TEST(SchedulerTest, DecodesComeFirstAndPrefillFillsTheBudget) {
   EXPECT_FALSE(chunks[1].Samples());
 }
 
-TEST(SchedulerTest, AnAnswerThatBeganElsewhereEndsWhereItWouldHave) {
+TEST(SchedulerTest, EndsContinuedAnswerAtOriginalLimit) {
   Fixture f;
   v1::Submit submit;
   submit.set_request("a");
@@ -97,7 +97,7 @@ TEST(SchedulerTest, AnAnswerThatBeganElsewhereEndsWhereItWouldHave) {
   EXPECT_EQ(f.scheduler.running(), 0u);
 }
 
-TEST(SchedulerTest, ABatchThatWasNotComputedIsGivenAgain) {
+TEST(SchedulerTest, ReturnsUncomputedBatchAgain) {
   Fixture f;
   ASSERT_FALSE(f.Submit("a", {1, 2, 3, 4, 5}, 5));
   const auto first = f.scheduler.Next();
@@ -108,7 +108,7 @@ TEST(SchedulerTest, ABatchThatWasNotComputedIsGivenAgain) {
   EXPECT_EQ(again[0].sequence->blocks, blocks);
 }
 
-TEST(SchedulerTest, WorstCaseIsReservedAndTheQueueIsFifo) {
+TEST(SchedulerTest, ReservesWorstCaseInFifoOrder) {
   Fixture f;                             // 80 pages, 60 for admission, 2 a block: 30 blocks
   ASSERT_FALSE(f.Submit("a", {1}, 79));  // 20 blocks
   ASSERT_FALSE(f.Submit("b", {2}, 79));  // 20: waits
@@ -149,7 +149,7 @@ TEST(SchedulerTest, LiveRequestsShareFullBlocksOfTheirPrefix) {
 }
 
 // Neither while both run nor after one ended, and gateways receive different hashes.
-TEST(SchedulerTest, SaltsAreApart) {
+TEST(SchedulerTest, SeparatesSalts) {
   Fixture f;
   const std::vector<uint32_t> prompt{1, 2, 3, 4, 5, 6, 7, 8};
   ASSERT_FALSE(f.Submit("a", prompt, 2, "mine"));
@@ -179,7 +179,7 @@ void Exchange(Fixture* f) {
   f->scheduler.SetFigures(f->figures);
 }
 
-TEST(SchedulerTest, OfHomesThatShareRanksTheOldestHeadsGoAsFarAsThereIsRoom) {
+TEST(SchedulerTest, AdmitsOldestHeadsOfHomesSharingRanks) {
   Fixture f(2, true);  // 60 pages for admission, 1 a block at each rank
   ASSERT_FALSE(f.Submit("a", {1}, 79));
   EXPECT_TRUE(f.scheduler.Next().empty()) << "the other home has not heard of it";
@@ -202,7 +202,7 @@ TEST(SchedulerTest, OfHomesThatShareRanksTheOldestHeadsGoAsFarAsThereIsRoom) {
   EXPECT_EQ(f.scheduler.Next().size(), 1u) << "a younger one waits";
 }
 
-TEST(SchedulerTest, AHeadThatNeedsMoreThanTheOthersHeardOfWaits) {
+TEST(SchedulerTest, HoldsHeadUntilOthersReceiveItsNeed) {
   Fixture f(2, true);
   ASSERT_FALSE(f.Submit("a", {1}, 3));
   Exchange(&f);
@@ -213,7 +213,7 @@ TEST(SchedulerTest, AHeadThatNeedsMoreThanTheOthersHeardOfWaits) {
   EXPECT_EQ(f.scheduler.Next().size(), 1u);
 }
 
-TEST(SchedulerTest, RefusesWhatCanNeverRunAndWhatIsTooMuch) {
+TEST(SchedulerTest, RejectsImpossibleAndExcessRequests) {
   Fixture f(1, false, Fixture::Limits(), 20);  // 15 pages: 7 blocks
   const auto code = [](const std::optional<v1::Refused>& refused) {
     return refused ? refused->code() : v1::Refused::CODE_UNSPECIFIED;
@@ -236,7 +236,7 @@ HeldMap Alone(uint32_t layers, uint32_t heads) {
       std::vector<kv::LayerGroups>(layers, {kv::Group{{0}, {0, heads}}}), {heads, heads, 4, 64}, 1};
 }
 
-TEST(PageStoreTest, PagesAreOwnedOnceAndComeBack) {
+TEST(PageStoreTest, AllocatesPagesOnceAndFreesThem) {
   const HeldMap held = Alone(3, 2);  // 6 pages a block
   PageStore store(10);
   ASSERT_TRUE(store.Ensure(0, 1, held, 0).ok());
@@ -252,7 +252,7 @@ TEST(PageStoreTest, PagesAreOwnedOnceAndComeBack) {
   EXPECT_TRUE(store.Find(0, 1).empty());
 }
 
-TEST(PageStoreTest, LayersLieSideBySideWherePagesAreFree) {
+TEST(PageStoreTest, PlacesLayersAdjacentlyWhenPagesAllow) {
   const HeldMap held = Alone(4, 1);
   PageStore store(12);
   for (uint32_t block = 0; block < 3; ++block) {
@@ -274,7 +274,7 @@ TEST(PageStoreTest, LayersLieSideBySideWherePagesAreFree) {
 }
 
 // The second and third of four layers change ranks; a strip of all four stays in place.
-TEST(PageStoreTest, WhatAManifestDoesNotListStays) {
+TEST(PageStoreTest, KeepsUnlistedLayersInPlace) {
   const HeldMap held = Alone(4, 1);
   PageStore store(12);
   const auto had = store.Ensure(0, 3, held, 0);
@@ -304,7 +304,7 @@ TEST(PageStoreTest, WhatAManifestDoesNotListStays) {
       << "a layer that is listed and comes from nowhere";
 }
 
-TEST(PageStoreTest, APlanThatLeavesAHoleOrFillsTwiceIsFound) {
+TEST(PageStoreTest, RejectsPlanWithGapOrDuplicate) {
   const HeldMap held = Alone(1, 2);
   PageStore store(6);
   ASSERT_TRUE(store.Ensure(0, 0, held, 0).ok());

@@ -54,7 +54,7 @@ class Latents : public ::testing::TestWithParam<const char*> {
 };
 
 // While a request runs, each rank that has one of its heads has a page for every layer and block.
-TEST_P(Latents, EveryRankOfAGroupKeepsThemWhole) {
+TEST_P(Latents, AreStoredWholeOnEveryRankOfGroup) {
   Flip(Of(3, 3, 3), "tensor");
   Submit(1, 1, 300);
   ASSERT_TRUE(world_->sink.WaitTokens("r0", 30)) << world_->Failure();
@@ -98,7 +98,7 @@ TEST_P(LatentTour, ResizesAndSwitchesChangeNoBit) {
   ExpectAllFree(*world_);
 }
 
-TEST_P(Latents, SurvivorsOfATensorWorldGoOn) {
+TEST_P(Latents, AreRightAfterDeathInTensorWorld) {
   Flip(Of(3, 3, 3), "tensor");
   Submit(6, 2, 60);  // none on the rank that dies
   ASSERT_TRUE(world_->sink.WaitTokens("r5", 5)) << world_->Failure();

@@ -16,7 +16,7 @@ Result<Announced> Sent(std::vector<BatchItem> items) {
   return Announced::Decode(announced.Encode(), kBlock);
 }
 
-TEST(AnnouncedStep, PositionsLieInBlocks) {
+TEST(AnnouncedStep, RejectsPositionsOutsideBlocks) {
   const Result<Announced> sound = Sent({{5, 27, {3, 4}}, {0, 0, {}}, {31, 1, {0, kMax}}});
   ASSERT_TRUE(sound.ok()) << sound.status().message();
   EXPECT_EQ(sound->batch.items[2].blocks, (std::vector<uint32_t>{0, kMax}));
@@ -27,13 +27,13 @@ TEST(AnnouncedStep, PositionsLieInBlocks) {
   EXPECT_FALSE(Sent({{kMax, kMax, {1}}}).ok());
 }
 
-TEST(AnnouncedStep, RowsAreCountedWithoutWrapping) {
+TEST(AnnouncedStep, CountsRowsWithoutWrapping) {
   const std::vector<uint32_t> blocks(kMostRows / kBlock + 1);
   EXPECT_TRUE(Sent({{0, kMostRows - 1, blocks}, {0, 1, blocks}}).ok());
   EXPECT_FALSE(Sent({{0, kMostRows, blocks}, {0, 1, blocks}}).ok());
 }
 
-TEST(AnnouncedStep, TellsWhatIsFilledAheadOfAFlip) {
+TEST(AnnouncedStep, ReportsBlocksFilledAheadOfFlip) {
   Announced told;
   told.filled = {7, {1, 2}, {3, 0}, {{0, 1, 1, 0, 3, 40, 1}, {2, 9, 0, 2, 2, kMax - 5, 5}}};
   const auto heard = Announced::Decode(told.Encode(), kBlock);

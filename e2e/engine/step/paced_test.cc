@@ -85,7 +85,7 @@ bool Begin(const TestWorld& world) {
   });
 }
 
-TEST(PacedWorldRealTime, StepsLastAsTheTableSays) {
+TEST(PacedWorldRealTime, StepDurationsMatchTable) {
   TestWorld world(&TestCheckpoint(), {.members = 2, .engine = Paced(25)});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 2, 1, 1)).ok()) << world.Failure();
   const Clock::time_point begun = Clock::now();
@@ -110,7 +110,7 @@ TEST(PacedWorldRealTime, StepsLastAsTheTableSays) {
 }
 
 // Work that takes longer than its paced step is reported.
-TEST(PacedWorldTest, OverrunsAreCounted) {
+TEST(PacedWorldTest, CountsOverruns) {
   TestWorld world(&TestCheckpoint(), {.members = 2, .engine = Paced(1e-4)});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 2, 1, 1)).ok()) << world.Failure();
   world.Submit(0, MakeRequest("r", 30));
@@ -124,7 +124,7 @@ TEST(PacedWorldTest, OverrunsAreCounted) {
   EXPECT_EQ(other.overruns, other.steps);
 }
 
-TEST(PacedWorldTest, APermitDoesNotWaitForTheStep) {
+TEST(PacedWorldTest, PermitDoesNotWaitForStep) {
   TestWorld world(&TestCheckpoint(), {.members = 2, .engine = PacedForEver()});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 2, 1, 1)).ok()) << world.Failure();
   world.Submit(0, MakeRequest("r", 400));
@@ -138,7 +138,7 @@ TEST(PacedWorldTest, APermitDoesNotWaitForTheStep) {
       << "its permit, the others', the end";
 }
 
-TEST(PacedWorldTest, AFenceDoesNotWaitForTheStep) {
+TEST(PacedWorldTest, FenceDoesNotWaitForStep) {
   TestWorld world(&TestCheckpoint(), {.members = 2, .engine = PacedForEver()});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 2, 1, 1)).ok()) << world.Failure();
   world.Submit(0, MakeRequest("r0", 400));
@@ -153,7 +153,7 @@ TEST(PacedWorldTest, AFenceDoesNotWaitForTheStep) {
       << "a step that was given up is none";
 }
 
-TEST(PacedWorldTest, ADeathIsSeenWithinTheStep) {
+TEST(PacedWorldTest, DetectsDeathDuringStep) {
   TestWorld world(&TestCheckpoint(), {.members = 3, .engine = PacedForEver()});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 1, 1)).ok()) << world.Failure();
   world.Submit(0, MakeRequest("r", 400));
@@ -163,7 +163,7 @@ TEST(PacedWorldTest, ADeathIsSeenWithinTheStep) {
 }
 
 // After a repair, steps have the pace of the new layout, and the bits equal the oracle's.
-TEST(PacedWorldTest, SurvivorsGoOnAtTheirPace) {
+TEST(PacedWorldTest, SurvivorsUsePaceOfNewLayout) {
   Engine::Options options;
   options.reference.pace.table = FixedTable({{{3, 1, 1}, 100}, {{2, 1, 1}, 10}});
   TestWorld world(&TestCheckpoint(), {.members = 3, .engine = options});
@@ -188,7 +188,7 @@ TEST(PacedWorldTest, SurvivorsGoOnAtTheirPace) {
 }
 
 // All ranks compute the same skew from each rank's count of executed experts.
-TEST(PacedWorldTest, TheImbalanceOfTheExpertsIsMeasured) {
+TEST(PacedWorldTest, MeasuresExpertImbalance) {
   Engine::Options options = Paced(1);
   options.reference.pace.imbalance = true;
   TestWorld world(&TestCheckpoint(), {.members = 2, .engine = options});
@@ -206,7 +206,7 @@ TEST(PacedWorldTest, TheImbalanceOfTheExpertsIsMeasured) {
 }
 
 // A layout that is not in the table is rejected before anything changes; a repair is not.
-TEST(PacedWorldTest, ALayoutWithoutAPaceIsRefused) {
+TEST(PacedWorldTest, RejectsLayoutMissingFromTable) {
   TestWorld world(&TestCheckpoint(), {.members = 3, .engine = Paced(5)});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 1, 1)).ok()) << world.Failure();
   const Status refused = world.net.Flip(Uniform(world.names, 3, 3, 3, 3));

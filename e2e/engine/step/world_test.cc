@@ -46,7 +46,7 @@ struct Case {
 };
 class LayoutTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(LayoutTest, TokensAndLogitsAreTheOracles) {
+TEST_P(LayoutTest, MatchesTokensAndLogitsOfOracle) {
   const Case& c = GetParam();
   TestWorld world(&TestCheckpoint(), {.members = c.ranks});
   ASSERT_EQ(world.Failure(), "");
@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LayoutTest,
                                            Case{"AttentionSplitExpertsNot", 4, 1, 4}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(WorldTest, LayersOfAllKindsAndRedundantExpertsTogether) {
+TEST(WorldTest, MatchesOracleWithMixedLayersAndRedundantExperts) {
   TestWorld world(&TestCheckpoint(), {.members = 4});
   LayoutSpec spec = Uniform(world.names, 3, 4, 1, 1);
   spec.layers[0] = {GroupsOfSize(4, 1), true, GroupsOfSize(4, 4)};
@@ -94,7 +94,7 @@ TEST(WorldTest, LayersOfAllKindsAndRedundantExpertsTogether) {
 
 // Of two replicas of an expert, a rank with a replica serves its own rows. The rank without one
 // alternates between both, in every layer, whatever other requests come in between.
-TEST(WorldTest, CopiesServeTheirOwnRankAndOthersInTurn) {
+TEST(WorldTest, ReplicasServeOwnRankAndAlternateForOthers) {
   constexpr size_t kRanks = 3;
   TestWorld world(&TestCheckpoint(), {.members = kRanks});
   LayoutSpec spec = Uniform(world.names, 3, kRanks, 1, 1);
@@ -142,7 +142,7 @@ TEST(WorldTest, CopiesServeTheirOwnRankAndOthersInTurn) {
   EXPECT_GT(shared, 100u);
 }
 
-TEST(WorldTest, ATourOfFlipsChangesNoBit) {
+TEST(WorldTest, SequenceOfFlipsChangesNoBit) {
   TestWorld world(&TestCheckpoint(), {.members = 6, .kv_bytes = 4 << 20});
   const auto four = world.Names(4);
   ASSERT_TRUE(world.net.Flip(Uniform(four, 3, 4, 1, 1)).ok());
@@ -186,7 +186,7 @@ TEST(WorldTest, ATourOfFlipsChangesNoBit) {
 }
 
 // Experts move, attention stays: no rank gathers KV manifests, plans a migration or fetches KV.
-TEST(WorldTest, AFlipThatLeavesAttentionAloneLeavesKvAlone) {
+TEST(WorldTest, FlipKeepsKvInPlaceWhenAttentionIsUnchanged) {
   TestWorld world(&TestCheckpoint(), {.members = 4, .kv_bytes = 4 << 20});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 4, 1, 2)).ok());
   std::vector<v1::Submit> submits;
@@ -215,7 +215,7 @@ TEST(WorldTest, AFlipThatLeavesAttentionAloneLeavesKvAlone) {
   }
 }
 
-TEST(WorldTest, CancelFreesKvInEveryRankOfTheGroup) {
+TEST(WorldTest, CancelFreesKvOnEveryRankOfGroup) {
   TestWorld world(&TestCheckpoint(), {.members = 3});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 3, 3)).ok());
   const v1::Submit longest = MakeRequest(1, 30, 400);
@@ -234,7 +234,7 @@ TEST(WorldTest, CancelFreesKvInEveryRankOfTheGroup) {
   testing::ExpectNothingHeld(world);
 }
 
-TEST(WorldTest, AFlipThatKvDoesNotAllowIsDeclinedUntilItDoes) {
+TEST(WorldTest, DeclinesFlipUntilKvFits) {
   // 3 layers * 2 KV heads * 2 KiB a block: 12 KiB; 40 blocks a rank, 30 of them for admission.
   TestWorld world(&TestCheckpoint(), {.members = 2, .kv_bytes = 40 * 12 * 1024});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 2, 1, 1)).ok());
@@ -255,7 +255,7 @@ TEST(WorldTest, AFlipThatKvDoesNotAllowIsDeclinedUntilItDoes) {
   EXPECT_EQ(world.ranks[0]->engine->turn().declined(), world.ranks[1]->engine->turn().declined());
 }
 
-TEST(WorldTest, RefusalsNameTheReason) {
+TEST(WorldTest, RejectionsNameReason) {
   Engine::Options options;
   options.reference.limits.max_model_len = 256;
   TestWorld world(&TestCheckpoint(), {.members = 2, .engine = options});
@@ -337,7 +337,7 @@ TEST(WorldTest, TelemetryAddsUp) {
 
 // A fence removed it while it hung: it detects that by itself, emits no more, and ends the others'
 // wait for it.
-TEST(WorldTest, AnEngineThatItsAgentStopsGivesTheStepUp) {
+TEST(WorldTest, AbandonsStepWhenAgentStopsEngine) {
   TestWorld world(&TestCheckpoint(), {.members = 3});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 1, 1)).ok());
   for (uint32_t n = 0; n < 3; ++n) world.Submit(n, MakeRequest(n, 4, 400));
@@ -356,7 +356,7 @@ struct Death {
 };
 class RepairTest : public ::testing::TestWithParam<Death> {};
 
-TEST_P(RepairTest, SurvivorsGoOnAndTokensAreTheOracles) {
+TEST_P(RepairTest, SurvivorsMatchTokensOfOracle) {
   const Death& c = GetParam();
   TestWorld world(&TestCheckpoint(), {.members = c.ranks});
   ASSERT_EQ(world.Failure(), "");

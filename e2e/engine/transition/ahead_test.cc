@@ -95,7 +95,7 @@ class AheadTest : public ::testing::Test {
   std::vector<v1::Submit> submits_;
 };
 
-TEST_F(AheadTest, OfLongContextsTheFlipMovesNoMoreThanTwoPercent) {
+TEST_F(AheadTest, FlipMovesAtMostTwoPercentOfLongContexts) {
   ASSERT_NO_FATAL_FAILURE(Begin(24 << 20));
   for (uint32_t n = 0; n < kRanks; ++n) Submit(n, 1040 + 5 * n, 160);
   for (const v1::Submit& submit : submits_) {
@@ -116,7 +116,7 @@ TEST_F(AheadTest, OfLongContextsTheFlipMovesNoMoreThanTwoPercent) {
 
 // Two of four ranks stop being homes. Their requests' targets are promised while they run, so that
 // all but partly filled blocks are copied before the flip. Idle prefixes migrate, too.
-TEST_F(AheadTest, RequestsOfHomesThatLeaveGoAhead) {
+TEST_F(AheadTest, CopiesRequestsOfLeavingHomesAhead) {
   ASSERT_NO_FATAL_FAILURE(Begin(48 << 20));
   submits_.push_back(MakeRequest(90, 200, 4));
   world_->Submit(3, submits_.back());
@@ -140,7 +140,7 @@ TEST_F(AheadTest, RequestsOfHomesThatLeaveGoAhead) {
 
 // Two ranks, 6 layers, of which the last two change: a rank does not report a KV head that it holds
 // in other layers only. If a rank leaves, homes change, and all is reported.
-TEST(AheadNews, IsOfTheLayersThatChange) {
+TEST(AheadNews, ReportsOnlyLayersToChange) {
   const kv::Shape shape{
       .query_heads = 4, .kv_heads = 2, .block_tokens = 16, .head_token_bytes = 64};
   const kv::LayerGroups alone{{{0}, {0, 4}}, {{1}, {0, 4}}}, shared{{{0, 1}, {0, 2, 4}}};
@@ -201,7 +201,7 @@ TEST_P(AheadWalk, ChangesNoBit) {
 INSTANTIATE_TEST_SUITE_P(Seeds, AheadWalk, ::testing::Range(0u, 12u));
 
 // While an attempt stays staged, requests that need every page arrive and get the pages.
-TEST_F(AheadTest, CopiesMakeRoom) {
+TEST_F(AheadTest, EvictsCopiesWhenRequestsNeedPages) {
   ASSERT_NO_FATAL_FAILURE(Begin(40 * kBlockBytes));
   for (uint32_t n = 0; n < kRanks; ++n) Submit(n, 200, 90);
   for (uint32_t n = 0; n < kRanks; ++n) {
@@ -222,7 +222,7 @@ TEST_F(AheadTest, CopiesMakeRoom) {
 
 // Strategy Fast: no rank computes a step from the attempt's begin to its end, copies continue, and
 // nothing is left for the flip.
-TEST_F(AheadTest, AnAttemptThatPausesStepsHasNoneComputed) {
+TEST_F(AheadTest, ComputesNoStepWhileAttemptPausesSteps) {
   ASSERT_NO_FATAL_FAILURE(Begin(24 << 20));
   for (uint32_t n = 0; n < kRanks; ++n) Submit(n, 300, 400);
   for (const v1::Submit& submit : submits_) {
@@ -258,7 +258,7 @@ TEST_F(AheadTest, AnAttemptThatPausesStepsHasNoneComputed) {
 }
 
 // No driver continues the attempt: the world keeps serving.
-TEST_F(AheadTest, StepsPauseForAWhileOnly) {
+TEST_F(AheadTest, ResumesStepsAfterMaximumPause) {
   ASSERT_NO_FATAL_FAILURE(Begin(24 << 20, std::chrono::seconds(20), std::chrono::milliseconds(50)));
   for (uint32_t n = 0; n < kRanks; ++n) Submit(n, 20, 100);
   world_->net.SetPause(true);
@@ -272,7 +272,7 @@ TEST_F(AheadTest, StepsPauseForAWhileOnly) {
 }
 
 // An attempt that must wait for requests to end does not stop these requests.
-TEST_F(AheadTest, AFlipThatKvDoesNotAllowPausesNoMore) {
+TEST_F(AheadTest, ResumesStepsWhenKvDoesNotFit) {
   ASSERT_NO_FATAL_FAILURE(
       Begin(40 * kBlockBytes, std::chrono::milliseconds(0), std::chrono::hours(1)));
   for (uint32_t n = 0; n < kRanks; ++n) Submit(n, 300, 150);
@@ -291,7 +291,7 @@ TEST_F(AheadTest, AFlipThatKvDoesNotAllowPausesNoMore) {
   ASSERT_NO_FATAL_FAILURE(ExpectNothingHappened());
 }
 
-TEST_F(AheadTest, AnAbortGivesAllBackAndTheNextAttemptBeginsAnew) {
+TEST_F(AheadTest, AbortFreesCopiesAndNextAttemptStartsFresh) {
   ASSERT_NO_FATAL_FAILURE(Begin(4 << 20));
   for (uint32_t n = 0; n < kRanks; ++n) Submit(n, 100, 150);
   for (uint32_t n = 0; n < kRanks; ++n) {
@@ -304,7 +304,7 @@ TEST_F(AheadTest, AnAbortGivesAllBackAndTheNextAttemptBeginsAnew) {
   EXPECT_GT(Carried().ahead, Carried().used) << "what was copied for the first attempt is lost";
 }
 
-TEST_F(AheadTest, SurvivorsOfADeathWhileCopiesAreUnderWayGoOn) {
+TEST_F(AheadTest, SurvivorsContinueAfterDeathDuringCopies) {
   ASSERT_NO_FATAL_FAILURE(Begin(4 << 20));
   world_->net.SetStaging({.looks = 5, .fails = 0});
   // No requests on the rank that dies.

@@ -113,7 +113,7 @@ class CacheTest : public ::testing::Test {
 
 // Requests end, and only then others with the same beginning start: in the same layout, after a
 // switch, and after the switch back. KV migrates in the flip, or ahead of it.
-TEST_F(CacheTest, IsKeptFromExpertToTensorAndBack) {
+TEST_F(CacheTest, SurvivesSwitchFromExpertToTensorAndBack) {
   for (const int ahead_ms : {-1, 20000}) {
     kv_ahead_ = std::chrono::milliseconds(ahead_ms);
     ASSERT_NO_FATAL_FAILURE(Begin(4));
@@ -137,7 +137,7 @@ TEST_F(CacheTest, IsKeptFromExpertToTensorAndBack) {
 }
 
 // Live requests share a part of the idle blocks, and are in the middle of their answers.
-TEST_F(CacheTest, IsTrueBesideRequestsThatMove) {
+TEST_F(CacheTest, StaysCorrectWhileRequestsMigrate) {
   ASSERT_NO_FATAL_FAILURE(Begin(4));
   for (uint32_t home = 0; home < 4; ++home) {
     Submit(home, home, 40, 4);
@@ -160,7 +160,7 @@ TEST_F(CacheTest, IsTrueBesideRequestsThatMove) {
 }
 
 // The idle blocks of a leaving home migrate to a staying one, once.
-TEST_F(CacheTest, AHomeThatLeavesHandsItOver) {
+TEST_F(CacheTest, MigratesFromLeavingHome) {
   ASSERT_NO_FATAL_FAILURE(Begin(3));
   for (uint32_t home = 0; home < 3; ++home) Submit(home, home);
   ASSERT_NO_FATAL_FAILURE(WaitAll());
@@ -172,7 +172,7 @@ TEST_F(CacheTest, AHomeThatLeavesHandsItOver) {
 }
 
 // Cached blocks belong to their salt in the next layout, too.
-TEST_F(CacheTest, SaltsStayApartThroughFlips) {
+TEST_F(CacheTest, SeparatesSaltsThroughFlips) {
   ASSERT_NO_FATAL_FAILURE(Begin(2));
   salt_ = "mine";
   for (uint32_t home = 0; home < 2; ++home) Submit(home, home);
@@ -191,7 +191,7 @@ TEST_F(CacheTest, SaltsStayApartThroughFlips) {
 }
 
 // A chat cached at two homes becomes one when the homes become one.
-TEST_F(CacheTest, TheSameTokensOfTwoHomesBecomeOne) {
+TEST_F(CacheTest, MergesEqualTokensOfTwoHomes) {
   ASSERT_NO_FATAL_FAILURE(Begin(2));
   Submit(0, 7, 1);
   Submit(1, 7, 1);
@@ -206,7 +206,7 @@ TEST_F(CacheTest, TheSameTokensOfTwoHomesBecomeOne) {
 
 // Every page is in use or idle, and both homes become one: blocks without room are dropped, the
 // last used ones migrate, and the flip is not declined.
-TEST_F(CacheTest, WhatHasNoRoomIsLeftAndNoFlipIsDeclined) {
+TEST_F(CacheTest, DropsBlocksWithoutRoomInsteadOfDecliningFlip) {
   ASSERT_NO_FATAL_FAILURE(Begin(2, 40 * kBlockBytes));
   for (uint32_t i = 0; i < 24; ++i) {
     Submit(i % 2, i, 20, 8);
@@ -223,7 +223,7 @@ TEST_F(CacheTest, WhatHasNoRoomIsLeftAndNoFlipIsDeclined) {
 }
 
 // KV that migrates to a rank full of idle pages gets their room, at the first attempt.
-TEST_F(CacheTest, IdlePagesAreRoomForWhatMoves) {
+TEST_F(CacheTest, EvictsIdlePagesForMigratingKv) {
   ASSERT_NO_FATAL_FAILURE(Fill());
   ASSERT_NO_FATAL_FAILURE(Flip(Uniform(world_->names, kLayers, 1, 1, 1)));
   EXPECT_LT(world_->sink.Stream(submits_.back().request()).size(), 100u);
@@ -233,7 +233,7 @@ TEST_F(CacheTest, IdlePagesAreRoomForWhatMoves) {
 
 // The pages are allocated to migrating KV, and the fetch fails repeatedly while steps continue in
 // the old layout: the pages' previous content is no longer found.
-TEST_F(CacheTest, WhatAFlipTookThatIsDeclinedIsNotFound) {
+TEST_F(CacheTest, DoesNotFindBlocksEvictedByDeclinedFlip) {
   ASSERT_NO_FATAL_FAILURE(Fill());
   world_->net.SetStaging({.flips_fail = 30});
   std::thread flip([&] {
@@ -253,7 +253,7 @@ TEST_F(CacheTest, WhatAFlipTookThatIsDeclinedIsNotFound) {
 
 // Survivors with unshared KV keep their idle blocks; a survivor that shares heads loses all of
 // them.
-TEST_F(CacheTest, AfterADeathWhatIsFoundIsTrue) {
+TEST_F(CacheTest, FindsOnlyValidBlocksAfterDeath) {
   for (const uint32_t t : {1u, 3u}) {
     ASSERT_NO_FATAL_FAILURE(Begin(3));
     ASSERT_NO_FATAL_FAILURE(Flip(Uniform(world_->names, kLayers, 3, 1, t)));

@@ -30,7 +30,7 @@ RankManifest Sound() {
   return out;
 }
 
-TEST(Manifest, ComesAsItWent) {
+TEST(Manifest, RoundTrip) {
   RankManifest uneven = Sound();
   uneven.promised = {1};
   EXPECT_FALSE(DecodeManifest(EncodeManifest(uneven), 2).ok()) << "a promise for each, or none";
@@ -54,7 +54,7 @@ TEST(Manifest, ComesAsItWent) {
 }
 
 // The scheduler relies on the tokens at computed positions, and on the blocks of a prompt.
-TEST(Manifest, RequestsAreSuchAsASchedulerHas) {
+TEST(Manifest, RejectsRequestsInvalidForScheduler) {
   const std::map<std::string, std::function<void(Sequence&, Sequence&)>> damages = {
       {"KV of a position without a token", [](Sequence& runs, Sequence&) { runs.computed = 3; }},
       {"a token of the prompt is missing",

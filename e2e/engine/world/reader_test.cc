@@ -15,7 +15,7 @@ class ReaderTest : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Platforms, ReaderTest, ::testing::ValuesIn(testing::Platforms()));
 
-TEST_P(ReaderTest, EachRangeIsReadWhereverItLies) {
+TEST_P(ReaderTest, ReadsEachRangeFromAnyDevice) {
   DeviceMemory memory(GetParam());
   memory.Put(100, {std::byte(1), std::byte(2), std::byte(3)});
   memory.Put(5000, {std::byte(9)});
@@ -33,7 +33,7 @@ TEST_P(ReaderTest, EachRangeIsReadWhereverItLies) {
   EXPECT_EQ(nothing->front(), nullptr) << "what is not there yet is for the caller to refuse";
 }
 
-TEST_P(ReaderTest, WhatIsForgottenIsReadAnew) {
+TEST_P(ReaderTest, ReadsAgainAfterForget) {
   DeviceMemory memory(GetParam());
   const std::vector<Reader::Range> range{{memory.address(), 2}};
   memory.Put(0, {std::byte(1), std::byte(1)});
@@ -46,7 +46,7 @@ TEST_P(ReaderTest, WhatIsForgottenIsReadAnew) {
   EXPECT_EQ(std::memcmp(again->front(), "\x02\x02", 2), 0);
 }
 
-TEST(Reader, MemoryThatTheCpuReachesIsReadInPlace) {
+TEST(Reader, ReadsCpuAccessibleMemoryInPlace) {
   DeviceMemory memory("host");
   Reader reader(memory.device());
   const auto read = reader.Read(std::vector<Reader::Range>{{memory.address() + 64, 64}});
@@ -56,7 +56,7 @@ TEST(Reader, MemoryThatTheCpuReachesIsReadInPlace) {
 }
 
 #ifdef TANGRAM_FAKE_CUDA
-TEST(Reader, MemoryOfAGpuIsCopiedOnceByOneBatch) {
+TEST(Reader, CopiesGpuMemoryOnceInOneBatch) {
   using device::testing::FakeCuda;
   DeviceMemory memory("cuda");
   Reader reader(memory.device());

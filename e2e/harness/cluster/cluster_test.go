@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestImagesAreCurrentOnlyForTheSameInputs(t *testing.T) {
+func TestImagesAreCurrent_WhenInputsMatch(t *testing.T) {
 	dir := t.TempDir()
 	program, archive := filepath.Join(dir, "p"), filepath.Join(dir, "p.tar")
 	require.NoError(t, os.WriteFile(program, []byte("one"), 0o600))
@@ -42,7 +42,7 @@ func TestCheckpointsBecomeReadable(t *testing.T) {
 	require.ErrorContains(t, readable(filepath.Join(dir, "none")), "written by `make model`")
 }
 
-func TestProgramsAreHeardAndTheirEndIsInTheError(t *testing.T) {
+func TestProgramOutputIsReportedAndInError(t *testing.T) {
 	var said []string
 	o := Options{Root: t.TempDir(), Say: func(f string, args ...any) { said = append(said, fmt.Sprintf(f, args...)) }}
 	require.NoError(t, o.run(t.Context(), "/bin/sh", "-c", "echo a; echo; printf b; echo c"))
@@ -52,7 +52,7 @@ func TestProgramsAreHeardAndTheirEndIsInTheError(t *testing.T) {
 	require.ErrorContains(t, err, "the disk is full")
 }
 
-func TestWhatIsNoContainerIsNotKilled(t *testing.T) {
+func TestKillForkedRejectsUnknownContainer(t *testing.T) {
 	for id, why := range map[string]string{"": "is not the id of one", "containerd://": "is not the id of one", "containerd://0123": "has no process here"} {
 		killed, err := KillForked("no-such-pod", id)
 		require.ErrorContains(t, err, why, id)

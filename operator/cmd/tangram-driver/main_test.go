@@ -78,7 +78,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 // A keeper continues after all errors, and a signal ends it with success.
-func TestKeepUntilItIsToldToEnd(t *testing.T) {
+func TestRunContinuesUntilSIGTERM(t *testing.T) {
 	dir := t.TempDir()
 	certs := filepath.Join(dir, "certs")
 	code, _, errs := call("certificates", "--dir", certs, "--world", "w", "driver")

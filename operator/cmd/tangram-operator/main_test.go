@@ -240,7 +240,7 @@ func customMetricsAreServed(t *testing.T) {
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 }
 
-func TestItSaysWhatIsWrong(t *testing.T) {
+func TestServeRejectsInvalidSettings(t *testing.T) {
 	_, err := newLog("loud")
 	require.ErrorContains(t, err, "--log-level")
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))

@@ -84,7 +84,7 @@ func TestBalance_WhenNodesDoNotDivideRanks(t *testing.T) {
 }
 
 // Leading layers without load look like dense ones.
-func TestBalance_WhenLayersInFrontAreIdle(t *testing.T) {
+func TestBalance_WhenLeadingLayersAreIdle(t *testing.T) {
 	const dense = `{"logical_count":[[0,0,0,0],[0,0,0,0],[3,1,1,1],[0,0,0,0],[1,1,1,1]]}`
 	code, _, errs := call(dense, "balance", "--load", "-", "--ranks", "2")
 	require.Zero(t, code, errs)
@@ -101,7 +101,7 @@ func TestBalance_WhenLayersInFrontAreIdle(t *testing.T) {
 }
 
 // vLLM's map is read as is. Files of other formats are recognized and rejected.
-func TestBalance_WhenFilesAreForeign(t *testing.T) {
+func TestBalance_WhenFilesAreOfOtherTools(t *testing.T) {
 	flat := placementFile(t, [][]int{{0, 1, 2, 3, 0, 1}, {3, 2, 1, 0, 3, 2}})
 	nested := placementFile(t, [][][]int{{{0, 1, 2}, {3, 0, 1}}, {{3, 2, 1}, {0, 3, 2}}})
 	want := balanceOf(t, small, "--ranks", "2", "--redundant-experts", "2", "--old", nested)

@@ -31,7 +31,7 @@ func exampleLoad(t *testing.T) []byte {
 	return bytes.ReplaceAll(text.Bytes(), []byte("],["), []byte("],\n["))
 }
 
-func TestTheExampleLoadIsAsMade(t *testing.T) {
+func TestExampleLoadIsUpToDate(t *testing.T) {
 	path := filepath.Join(docs, "placement", "loads.json")
 	want := exampleLoad(t)
 	if *update {
@@ -86,7 +86,7 @@ func TestGoldenOutputs(t *testing.T) {
 }
 
 // Pictures equal the output of the commands that the pages name.
-func TestPicturesAreAsMade(t *testing.T) {
+func TestPicturesAreUpToDate(t *testing.T) {
 	for _, c := range []struct{ page, picture, command string }{
 		{"policy.md", "policy/bursts.svg",
 			"tangram simulate --model Qwen3-30B-A3B --rates 200x5,100x60,200x20,30x150,200x5 --prompt 1024 --answer 512 --truth trtllm --policy ExpertParallel,TensorParallel,calibrated --svg "},

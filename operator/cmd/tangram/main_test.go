@@ -169,7 +169,7 @@ func TestBadInput(t *testing.T) {
 }
 
 // A plan from the hybrid in the status to the one in the spec.
-func TestAPlanBetweenHybrids(t *testing.T) {
+func TestPlan_WhenBothLayoutsAreHybrid(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(`
 apiVersion: serving.tangram.dev/v1alpha2
@@ -193,14 +193,14 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("the disk is full") }
 
-func TestWhatCannotBeWritten(t *testing.T) {
+func TestBalance_WhenOutputCannotBeWritten(t *testing.T) {
 	var errs bytes.Buffer
 	require.Equal(t, 1, run([]string{"balance", "--load", "-", "--ranks", "2"}, strings.NewReader(small), full{}, &errs))
 	require.Contains(t, errs.String(), "the disk is full")
 }
 
 // A written placement is the active one of the next run: no expert moves, and a plan from it has no bytes.
-func TestThePlacementComesBack(t *testing.T) {
+func TestPlacementFileRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "placement.json")
 	loads := `{"logical_count":[` + strings.Repeat("[9,4,1,1,1,1,1,2],", 31) + "[9,4,1,1,1,1,1,2]]}"
 	code, out, errs := call(loads, "balance", "--load", "-", "--ranks", "2", "--redundant-experts", "2", "--placement-file", path, "-o", "json")
@@ -227,7 +227,7 @@ func TestThePlacementComesBack(t *testing.T) {
 }
 
 // In mode Auto the mode is the operator's decision.
-func TestADeploymentInModeAutoIsPlanned(t *testing.T) {
+func TestPlan_WhenOperatorChoosesMode(t *testing.T) {
 	const auto = "apiVersion: serving.tangram.dev/v1alpha2\nkind: MoEDeployment\nspec: {replicas: 4, parallelism: {mode: Auto}, ranksPerPod: 1, tuning: {spareBanks: 3, granuleRows: 96}}\n"
 	plan := func(document string) string {
 		code, out, errs := call(document, "plan", "-f", "-", "--geometry", "Qwen3-30B-A3B", "--lines", "1")
@@ -242,7 +242,7 @@ func TestADeploymentInModeAutoIsPlanned(t *testing.T) {
 }
 
 // A MoEDeployment with its status, as kubectl prints it, describes both worlds.
-func TestADeploymentSaysBothWorlds(t *testing.T) {
+func TestPlan_WhenStatusDescribesActiveWorld(t *testing.T) {
 	text := `{"apiVersion":"serving.tangram.dev/v1alpha2","kind":"MoEDeployment","metadata":{"name":"d"},
 		"spec":{"replicas":1,"ranksPerPod":4,"parallelism":{"mode":"TensorParallel"}},"status":{"ranks":2,"mode":"ExpertParallel","replicas":2,"readyReplicas":2,"epoch":3}}`
 	code, out, errs := call(text, "plan", "--geometry", "Mixtral-8x7B", "-f", "-")

@@ -143,7 +143,7 @@ func TestPlan_WhenFileIsAnExample(t *testing.T) {
 }
 
 // No flag is ignored silently.
-func TestPlan_WhenFlagsAreIdle(t *testing.T) {
+func TestPlan_WhenFlagsHaveNoEffect(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
 		{"--ranks 2 --from-mode TensorParallel", "--from-mode TensorParallel has no effect without an active layout: set --from-ranks, or -f with a status"},
 		{"--ranks 2 --name x", "found --name without --filename: set --filename or remove --name"},

@@ -11,7 +11,7 @@ import (
 )
 
 // JSON keys have one style in all commands.
-func TestJSON_WhenKeysHaveOneStyle(t *testing.T) {
+func TestJSONKeysAreCamelCase(t *testing.T) {
 	camel := regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
 	for _, c := range []struct{ in, args string }{
 		{"", "plan --geometry Mixtral-8x7B --from-ranks 2 --ranks 3"},
@@ -62,7 +62,7 @@ func TestVersion(t *testing.T) {
 }
 
 // Columns of a table have different heads, and no cell has Go's brackets.
-func TestTable_WhenHeadsDiffer(t *testing.T) {
+func TestTableHeadsAreUnique(t *testing.T) {
 	for args, start := range map[string]string{
 		"plan --geometry Mixtral-8x7B --from-ranks 2 --ranks 3":                               "rank ",
 		"simulate --rates 5x5 --policy TensorParallel --ttft 1":                               "policy ",
@@ -115,7 +115,7 @@ func TestSimulate_WhenOverloaded(t *testing.T) {
 }
 
 // Command-line errors are reported before a trace is read.
-func TestSimulate_WhenFlagsAreWrongNothingIsRead(t *testing.T) {
+func TestSimulateRejectsFlagsBeforeReadingTrace(t *testing.T) {
 	for want, flags := range map[string]string{
 		"--policy is \"expert\"": "--policy expert",
 		"--ranks is 0":           "--ranks 0",

@@ -43,7 +43,7 @@ func TestRecommend(t *testing.T) {
 	require.Less(t, got.Offers[0].Attained, .95)
 }
 
-func TestRecommendSaysWhy(t *testing.T) {
+func TestRecommendExplainsFailures(t *testing.T) {
 	for want, flags := range map[string][]string{
 		"no configuration with up to 2 ranks keeps TTFT 0.001 s": {"--rates", "5x5", "--ttft", "0.001", "--ranks", "2"},
 		"an SLO needs a TTFT or a TPOT":                          {"--rates", "5x5", "--ttft", "0", "--tpot", "0"},

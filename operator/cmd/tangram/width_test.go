@@ -77,7 +77,7 @@ func TestBadWidths(t *testing.T) {
 
 // After a burst that no width could serve in time, the width shrinks once. With few requests it was once retried
 // repeatedly (10 and 9 changes): the burst was replayed with the context of the requests that happened to decode.
-func TestAWidthThatLostABurstDoesNotSwing(t *testing.T) {
+func TestWidthDoesNotOscillateAfterLostBurst(t *testing.T) {
 	for _, c := range []struct{ truth, burst string }{{"sglang", "40x60"}, {"trtllm", "40x90"}} {
 		code, out, errs := call("", "simulate", "--model", "Qwen3-30B-A3B", "--ranks", "4", "--rank-gb", "48", "--truth", c.truth, "--policy", "width", "--min-ranks", "3", "--max-ranks", "8",
 			"--ttft", "2", "--tpot", "0.1", "--pod-seconds", "60", "--rates", "300x8,"+c.burst+",3300x8", "--prompt", "1536", "--answer", "192")

@@ -130,7 +130,7 @@ func TestRefusalIsDecoded(t *testing.T) {
 }
 
 // An agent sends its status every second. An unresponsive agent closes no stream, so the stream ends by a timeout.
-func TestAStreamOnWhichNothingComesEnds(t *testing.T) {
+func TestWatchTimesOut_WhenAgentUnresponsive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := listen(t, &agent{hangs: true}, "agent/p0")
 		began := time.Now()
@@ -159,7 +159,7 @@ func TestOtherErrorsAreNoRefusals(t *testing.T) {
 	require.Equal(t, tangramv1.Refusal_CODE_UNSPECIFIED, RefusalCode(errors.New("x")))
 }
 
-func TestBrokenLineIsTriedAgain(t *testing.T) {
+func TestBrokenConnectionIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{err: func(call int64) error {
 			if call < 3 {
@@ -174,7 +174,7 @@ func TestBrokenLineIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestOnlyAgentsAreBelieved(t *testing.T) {
+func TestClientRejectsCertificateOfOtherRole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{err: always(nil)}
 		c := listen(t, a, "engine/p0")
@@ -184,7 +184,7 @@ func TestOnlyAgentsAreBelieved(t *testing.T) {
 	})
 }
 
-func TestResolveAndReleaseSayAllTheyAreGiven(t *testing.T) {
+func TestResolveAndReleaseSendAllFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{err: always(nil)}
 		c := listen(t, a, "agent/p0")
@@ -197,7 +197,7 @@ func TestResolveAndReleaseSayAllTheyAreGiven(t *testing.T) {
 }
 
 // A caller of Status needs to know immediately that an agent is dead. Other calls are retried for a while.
-func TestStatusIsNotTriedAgain(t *testing.T) {
+func TestStatusIsNotRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{err: always(status.Error(codes.Unavailable, "not yet"))}
 		_, err := listen(t, a, "agent/p0").Status(t.Context(), "w")

@@ -24,7 +24,7 @@ func told(hash string, versions map[string]uint64) *tangramv1.StatusResponse {
 	return s
 }
 
-// without omits known data from a status, like an agent (agent/transition: WhatTheCallerKnowsIsNotToldAgain).
+// without omits known data from a status, like an agent (agent/transition: OmitsKnownLayoutAndInventoriesFromStatus).
 func without(s *tangramv1.StatusResponse, q *tangramv1.StatusRequest) *tangramv1.StatusResponse {
 	s = proto.Clone(s).(*tangramv1.StatusResponse)
 	if string(s.LayoutHash) == string(q.KnownLayout) {
@@ -38,7 +38,7 @@ func without(s *tangramv1.StatusResponse, q *tangramv1.StatusRequest) *tangramv1
 	return s
 }
 
-func TestAStatusIsWholeWhateverWasLeftOut(t *testing.T) {
+func TestKnownCompletesStatus(t *testing.T) {
 	var now *known
 	for i, all := range []*tangramv1.StatusResponse{
 		told("", nil),
@@ -65,8 +65,8 @@ func TestAStatusIsWholeWhateverWasLeftOut(t *testing.T) {
 	}
 }
 
-// TestCallsThatOvertakeEachOther sends two calls with the same request; the agent changes between its two answers.
-func TestCallsThatOvertakeEachOther(t *testing.T) {
+// TestKnown_WhenRepliesAreReordered sends two calls with the same request; the agent changes between its two answers.
+func TestKnown_WhenRepliesAreReordered(t *testing.T) {
 	var none *known
 	before, after := told("x", map[string]uint64{"a": 1}), told("y", map[string]uint64{"a": 2})
 	first, err := none.complete(proto.Clone(before).(*tangramv1.StatusResponse))
@@ -80,7 +80,7 @@ func TestCallsThatOvertakeEachOther(t *testing.T) {
 	require.True(t, proto.Equal(after, quick))
 }
 
-func TestWhatIsLeftOutAndNotKnownIsAnError(t *testing.T) {
+func TestKnown_WhenOmittedDataIsUnknown(t *testing.T) {
 	known, err := (*known)(nil).complete(told("x", map[string]uint64{"a": 1}))
 	require.NoError(t, err)
 	for _, test := range []struct {

@@ -14,7 +14,7 @@ import (
 
 // The layout that 32 agents of a world report is kept once, and only while it is referenced. A layout that does not
 // match its hash is not shared.
-func TestAgentsOfAWorldShareALayout(t *testing.T) {
+func TestAgentsShareOneLayoutCopy(t *testing.T) {
 	all := told("x", nil)
 	hash, err := layout.Hash(all.Layout)
 	require.NoError(t, err)

@@ -117,7 +117,7 @@ func (x *town) execute(counts map[string]Counts, tokens []uint64) {
 
 var hot = []uint64{400, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 400}
 
-func TestARebalanceAndWhatItBrought(t *testing.T) {
+func TestRebalanceDeliversPredictedBalance(t *testing.T) {
 	x := newTown(t, 4)
 	s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
 	require.Equal(t, "No layout is active.", x.window(s, 1).Why)
@@ -149,7 +149,7 @@ func TestARebalanceAndWhatItBrought(t *testing.T) {
 }
 
 // The load changes right after the move: the next promise counts for less.
-func TestBrokenPromisesCost(t *testing.T) {
+func TestWrongPredictionLowersTrust(t *testing.T) {
 	x := newTown(t, 4)
 	s := Settings{Every: time.Minute, MinGain: .02}
 	x.flip(layout.Shape{Mode: layout.Expert})
@@ -169,7 +169,7 @@ func TestBrokenPromisesCost(t *testing.T) {
 	require.InDelta(t, 1, x.book.trust, 1e-9, "nothing is held against it for ever: "+r.Why)
 }
 
-func TestMovesThatCostMoreThanTheyBringStay(t *testing.T) {
+func TestRebalance_WhenMovesDoNotPayOff(t *testing.T) {
 	x := newTown(t, 4)
 	s := Settings{Every: time.Minute, PayBack: time.Minute, Redundant: 4}
 	x.flip(layout.Shape{Mode: layout.Expert})
@@ -185,7 +185,7 @@ func TestMovesThatCostMoreThanTheyBringStay(t *testing.T) {
 
 // Ranks with unequal numbers of tokens use their own copies for them. The promise and the balance without the move
 // account for it.
-func TestPromisesGoByWhatEachRankBrings(t *testing.T) {
+func TestPrediction_WhenRanksRouteUnequalTokens(t *testing.T) {
 	tokens := []uint64{2400, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 2400}
 	s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
 	promised := func(brings ...uint64) (decided *Report, x *town) {
@@ -218,7 +218,7 @@ func TestPromisesGoByWhatEachRankBrings(t *testing.T) {
 }
 
 // In a hybrid, only the layers with whole experts are measured, placed and promised for.
-func TestARebalanceOfAHybrid(t *testing.T) {
+func TestRebalance_WhenLayoutIsHybrid(t *testing.T) {
 	x := newTown(t, 4)
 	s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
 	shape, err := layout.Ranges{{First: 0, Last: 0, ExpertGroup: 2, AttentionGroup: 4}}.On(x.view, 4)
@@ -256,7 +256,7 @@ func TestARebalanceOfAHybrid(t *testing.T) {
 	require.False(t, after.Last.Kept)
 }
 
-func TestWhatCannotBe(t *testing.T) {
+func TestRebalance_WhenNotPossible(t *testing.T) {
 	x := newTown(t, 2)
 	s := Settings{Every: time.Minute, Redundant: 8}
 	x.flip(layout.Shape{Mode: layout.Tensor})
@@ -295,7 +295,7 @@ func TestWhatCannotBe(t *testing.T) {
 
 // Measured is the balancedness of the executed tokens. An engine that uses only one copy of each expert does not get
 // the value of evenly used copies.
-func TestMeasuredIsWhatRanksExecuted(t *testing.T) {
+func TestMeasuredBalanceUsesExecutedTokens(t *testing.T) {
 	for _, firstOnly := range []bool{false, true} {
 		x := newTown(t, 4)
 		s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
@@ -318,7 +318,7 @@ func TestMeasuredIsWhatRanksExecuted(t *testing.T) {
 	}
 }
 
-func TestAnEngineThatDoesNotSayWhatItExecuted(t *testing.T) {
+func TestRebalance_WhenExecutedTokensUnreported(t *testing.T) {
 	x := newTown(t, 2)
 	x.flip(layout.Shape{Mode: layout.Expert})
 	s := Settings{Every: time.Minute}

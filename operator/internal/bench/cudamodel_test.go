@@ -29,7 +29,7 @@ func modeSwitch(t *testing.T, model string, from, to layout.Mode) (*geometry.Vie
 	return v, now, result.Plan
 }
 
-func TestMovesOfAPlanAreItsBytes(t *testing.T) {
+func TestPlanMovesMatchPlannedBytes(t *testing.T) {
 	for _, model := range []string{"Qwen3-235B-A22B", "DeepSeek-V3/R1/V3.1"} {
 		for _, way := range [][2]layout.Mode{{layout.Expert, layout.Tensor}, {layout.Tensor, layout.Expert}} {
 			v, now, plan := modeSwitch(t, model, way[0], way[1])
@@ -56,7 +56,7 @@ func TestMovesOfAPlanAreItsBytes(t *testing.T) {
 	}
 }
 
-func TestMovesRefuseASourceThatHasNotTheGranules(t *testing.T) {
+func TestPlanMovesRejectSourceWithoutGranules(t *testing.T) {
 	v, now, plan := modeSwitch(t, "Qwen3-235B-A22B", layout.Expert, layout.Tensor)
 	fetches := plan.Flips[0].Parts[0].Fetches
 	held := fetches.Source[0]
@@ -68,7 +68,7 @@ func TestMovesRefuseASourceThatHasNotTheGranules(t *testing.T) {
 	require.ErrorContains(t, err, "a fetch from the checkpoint")
 }
 
-func TestSectionsAreAllOfAGranule(t *testing.T) {
+func TestRowMajorSectionsCoverGranule(t *testing.T) {
 	views, err := publicViews()
 	require.NoError(t, err)
 	known := 0
@@ -91,7 +91,7 @@ func TestSectionsAreAllOfAGranule(t *testing.T) {
 	}
 }
 
-func TestTrafficOfAMoveThatIsTwiceThereCountsTwice(t *testing.T) {
+func TestTrafficCountsRepeatedMoves(t *testing.T) {
 	v, _, plan := modeSwitch(t, "Qwen3-235B-A22B", layout.Expert, layout.Tensor)
 	kind := moveKind{2, 0, 12, 3, 2}
 	moved := &planMoves{count: map[moveKind]uint64{kind: 2}, links: make([][]uint64, modelRanks)}
@@ -109,7 +109,7 @@ func TestTrafficOfAMoveThatIsTwiceThereCountsTwice(t *testing.T) {
 	require.InDelta(t, 0.5, describe(v, plan, moved, map[moveKind]moveTraffic{kind: found})["full_sectors"], 1e-9, "of what kernels copy, if they copy")
 }
 
-func TestTheToolsErrorsAreTold(t *testing.T) {
+func TestCountTrafficReportsToolErrors(t *testing.T) {
 	v, _, _ := modeSwitch(t, "Qwen3-235B-A22B", layout.Expert, layout.Tensor)
 	tool := filepath.Join(t.TempDir(), "tool")
 	for body, want := range map[string]string{"echo worse >&2; exit 1": "worse", "echo []": "0 answers to 1 moves", "echo x": "invalid character"} {

@@ -38,7 +38,7 @@ func TestEplbWorkload(t *testing.T) {
 }
 
 // Timing does not influence plans: FlashLB-like uses its past, and repeated calls must not change it.
-func TestTimingChangesNoPlan(t *testing.T) {
+func TestTimingDoesNotChangePlans(t *testing.T) {
 	defer alone()()
 	w := eplbWorkload{"small", 3, 64, 16, 5, 4, 1, .9, true}
 	windows, err := w.windows(5)
@@ -55,7 +55,7 @@ func TestTimingChangesNoPlan(t *testing.T) {
 }
 
 // Works alternate, and every round but the first is reported.
-func TestAlternating_WhenWorksTakeTurns(t *testing.T) {
+func TestAlternatingRunsWorksInTurn(t *testing.T) {
 	defer alone()()
 	var order []string
 	work := func(name string) func() error {
@@ -70,7 +70,7 @@ func TestAlternating_WhenWorksTakeTurns(t *testing.T) {
 }
 
 // The clock resolves less than a millisecond of work, and does not count waiting.
-func TestRealTime_TheThreadsClockTells(t *testing.T) {
+func TestRealTime_ThreadClockCountsCPUTimeOnly(t *testing.T) {
 	defer alone()()
 	for range 20 {
 		begin, wall := threadMillis(), time.Now()
@@ -87,7 +87,7 @@ func TestRealTime_TheThreadsClockTells(t *testing.T) {
 }
 
 // A date always gives the same seeds and another date gives others; the fixed seeds are always included.
-func TestSeedsOfADate(t *testing.T) {
+func TestSeedsDependOnDate(t *testing.T) {
 	a := seedsOf("2026-11-22", 20)
 	require.Len(t, a, 20+len(eplbFixed))
 	require.Equal(t, a, seedsOf("2026-11-22", 20))
@@ -99,7 +99,7 @@ func TestSeedsOfADate(t *testing.T) {
 }
 
 // Medians and worst values, and the seeds that miss a goal by themselves.
-func TestFiguresOfSeeds(t *testing.T) {
+func TestSeedStatistics(t *testing.T) {
 	f := &eplbSeeds{}
 	score := func(millis, peak, floor float64, moved int) *eplbScore {
 		return &eplbScore{millis: []float64{millis}, peak: peak, mean: .9, floor: floor, moved: moved, slots: 100, seeds: 1}
@@ -116,7 +116,7 @@ func TestFiguresOfSeeds(t *testing.T) {
 	require.Equal(t, []uint64{9}, f.missed())
 }
 
-func TestCountRoundsSeesClashes(t *testing.T) {
+func TestCountRoundsRejectsConflictingMoves(t *testing.T) {
 	moves := []migration.Move{{To: 0, Source: 1, Round: 0}, {To: 2, Source: 1, Round: 0}}
 	_, _, err := countRounds(moves, 3)
 	require.ErrorContains(t, err, "rank 1 has two moves in round 0")

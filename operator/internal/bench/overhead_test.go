@@ -10,7 +10,7 @@ import (
 
 // Three layers of Qwen3-235B by hand. In mode TensorParallel, 4 KV heads on 8 ranks are stored twice. A spare bank has
 // the size of a rank's experts of one layer. A flip changes one layer.
-func TestWhatReadinessToSwitchCosts(t *testing.T) {
+func TestModeSwitchMemoryOverhead(t *testing.T) {
 	views, err := publicViews()
 	require.NoError(t, err)
 	whole, err := find(views, publishedModel)

@@ -9,7 +9,7 @@ import (
 
 // From any state of a walk, in pools with no byte to spare, the moved bytes equal the bound. One fetch less would be
 // detected.
-func TestAWalkMovesTheBound(t *testing.T) {
+func TestResizeWalkMovesMinimumBytes(t *testing.T) {
 	views, err := publicViews()
 	require.NoError(t, err)
 	v, err := firstLayers(views[0], 3)

@@ -11,7 +11,7 @@ import (
 
 // The lower bound is below both modes alone, the threshold and the policy, with KV for all sequences and with little.
 // It is close where one mode is always the better one.
-func TestNoScheduleOfABatchIsShorter(t *testing.T) {
+func TestMakespanLowerBoundHoldsForAllPolicies(t *testing.T) {
 	for _, gb := range []float64{90, 1000} {
 		for seed := range uint64(3) {
 			o := simcli.Defaults()

@@ -48,7 +48,7 @@ func sourcesOf(dice *rand.Rand, tokens []float64, parts [][]float64) [][]float64
 // On the loads of predict, whose placements assume even use of replicas: the effect of preferring local replicas on the
 // balance of the next window. Ranks route equal numbers of tokens, unequal ones, or have their own topics: each rank's
 // share of an expert then varies by a log-normal factor.
-func TestWhatLocalReplicasFirstCostInBalance(t *testing.T) {
+func TestLocalReplicasFirstKeepsBalance(t *testing.T) {
 	const windows, seeds = 2, 2
 	for _, d := range drifts {
 		for _, from := range []struct {

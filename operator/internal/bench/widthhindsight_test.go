@@ -10,7 +10,7 @@ import (
 
 // Two minutes: any width suffices in the first, only three ranks in the second. A share of 1 needs three there and one
 // before; a share of half needs one throughout.
-func TestHindsightTakesTheFewestRanks(t *testing.T) {
+func TestHindsightUsesFewestRanks(t *testing.T) {
 	run := func(second bool) []simulator.Answer {
 		return []simulator.Answer{{Arrival: 1, Within: true}, {Arrival: 70, Within: second}}
 	}

@@ -80,7 +80,7 @@ func inMode(mode api.Mode) func(*api.MoEDeployment) bool {
 }
 
 // In mode Auto, few requests lead to TensorParallel and many to ExpertParallel. The reason is reported.
-func TestAWorldChoosesItsMode(t *testing.T) {
+func TestAutoModeFollowsLoad(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
 	d.Spec.Parallelism = auto(api.ActionApply)
@@ -125,7 +125,7 @@ func TestPolicies_WhenSpecNamesNoAction(t *testing.T) {
 }
 
 // A dry run, the default of the spec, reports the decision and does nothing.
-func TestADryRunOnlyTells(t *testing.T) {
+func TestAutoModeDryRunOnlyRecommends(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
 	d.Spec.Parallelism = auto("")
@@ -162,7 +162,7 @@ func TestKernelProfile_WhenUnknown(t *testing.T) {
 }
 
 // A dry run records a repeated decision once, and the world is not called optimal while the decision is not followed.
-func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
+func TestDryRun_WhenDecisionRepeats(t *testing.T) {
 	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1}}
 	d.Spec.Parallelism = auto(api.ActionRecommend)
 	options := adviserOptions(d)

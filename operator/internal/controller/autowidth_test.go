@@ -80,7 +80,7 @@ func scalingIs(status metav1.ConditionStatus, reason string) func(*api.MoEDeploy
 }
 
 // An overloaded world scales up; spec.replicas stays, and status, condition and event give the reason.
-func TestAutoscalingScalesAWorld(t *testing.T) {
+func TestAutoscalingScalesOverloadedWorld(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
 	d := b.ready("w")
@@ -118,7 +118,7 @@ func TestAutoscalingScalesAWorld(t *testing.T) {
 }
 
 // Another autoscaler of the world is named, and the policy decides nothing while it exists.
-func TestAnHPAAndAutoscalingDoNotBothDecide(t *testing.T) {
+func TestAutoscaling_WhenHPAExists(t *testing.T) {
 	b := newBed(t)
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: "other"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 9,
 		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: api.GroupVersion.String(), Kind: "MoEDeployment", Name: "w"}}}
@@ -135,7 +135,7 @@ func TestAnHPAAndAutoscalingDoNotBothDecide(t *testing.T) {
 }
 
 // A dry run of the number of ranks only reports.
-func TestADryRunOfTheWidthOnlyTells(t *testing.T) {
+func TestAutoscalingDryRunOnlyRecommends(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionRecommend)))
 	d := b.ready("w")
@@ -150,7 +150,7 @@ func TestADryRunOfTheWidthOnlyTells(t *testing.T) {
 }
 
 // An SLO that no number of ranks meets even without load is reported, and the number stays.
-func TestAnSLOOutOfReachIsToldOf(t *testing.T) {
+func TestAutoscaling_WhenSLOOutOfReach(t *testing.T) {
 	b := newBed(t)
 	d := b.scaled(api.ActionApply)
 	d.Spec.Autoscaling.SLO.TPOTMilliseconds = ptr.To[int32](1)
@@ -160,7 +160,7 @@ func TestAnSLOOutOfReachIsToldOf(t *testing.T) {
 	require.Equal(t, int32(2), d.Status.DesiredReplicas)
 }
 
-func TestBoundsOfTheWidthAreChecked(t *testing.T) {
+func TestAutoscalingSpecIsValidated(t *testing.T) {
 	b := newBed(t)
 	for words, spoil := range map[string]func(*api.MoEDeploymentSpec){
 		"minReplicas is above maxReplicas":   func(s *api.MoEDeploymentSpec) { s.MinReplicas = ptr.To[int32](5) },
@@ -178,7 +178,7 @@ func TestBoundsOfTheWidthAreChecked(t *testing.T) {
 }
 
 // The condition's reason follows from the cause, not from the text.
-func TestTheConditionOfTheWidthIsItsCause(t *testing.T) {
+func TestScalingActiveReasonFollowsCause(t *testing.T) {
 	d := &api.MoEDeployment{}
 	d.Spec.Replicas, d.Spec.RanksPerPod = 2, 1
 	d.Spec.MinReplicas, d.Spec.MaxReplicas = ptr.To[int32](2), ptr.To[int32](4)

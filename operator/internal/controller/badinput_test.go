@@ -56,7 +56,7 @@ func (c *crooked) set(spoil func(*tangramv1.TelemetryReport, int) error) {
 
 // Implausible or missing reports cause no switch, although the load would be a reason. The condition gives the cause
 // and the layout stays. With valid reports the world switches.
-func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
+func TestAutoMode_WhenReportsImplausibleOrMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(r *tangramv1.TelemetryReport, n int) error
 		words string
@@ -119,7 +119,7 @@ func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
 }
 
 // A cost model that contradicts the latency of clients decides nothing. Minutes of readings are passed at once.
-func TestAModelThatContradictsIsToldOf(t *testing.T) {
+func TestAutoscaling_WhenCostModelContradictsLatency(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
 	d := b.ready("w")
@@ -145,7 +145,7 @@ func TestAModelThatContradictsIsToldOf(t *testing.T) {
 }
 
 // On a full cluster the world uses the pods that could be scheduled, and the policy abandons the larger number.
-func TestAsWideAsPodsOfTheClusterAllow(t *testing.T) {
+func TestAutoscaling_WhenClusterIsFull(t *testing.T) {
 	b := newBed(t)
 	b.let(fate{unschedulable: "0/2 nodes are available: 2 Insufficient memory."}, "w-3")
 	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))

@@ -40,7 +40,7 @@ func TestScaleUpAndDown(t *testing.T) {
 }
 
 // Standby pods are in no layout, autoscalers do not count them, they join immediately, and leaving pods refill them.
-func TestPodsStandBy(t *testing.T) {
+func TestStandbyPodsJoinImmediately(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
 	d.Spec.StandbyReplicas = 1
@@ -75,7 +75,7 @@ func TestPodsStandBy(t *testing.T) {
 	standing("none any more", 1, 0, "w-0")
 }
 
-func TestVictimsOfAScaleDown(t *testing.T) {
+func TestScaleDownPrefersCheapAndCordonedPods(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 4)
 	cheap := b.pod("w-1")
@@ -95,7 +95,7 @@ func TestVictimsOfAScaleDown(t *testing.T) {
 	require.Equal(t, []string{"w-3"}, b.podNames("w"), "those on the cordoned node left")
 }
 
-func TestSwitchOfMode(t *testing.T) {
+func TestModeSwitch(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 3)
 	b.change(`{"spec":{"parallelism":{"mode":"TensorParallel"}}}`)
@@ -112,7 +112,7 @@ func TestSwitchOfMode(t *testing.T) {
 }
 
 // After a change of the spec during a transition, the running flip ends and the rest is planned again.
-func TestSpecChangeInFlight(t *testing.T) {
+func TestSpecChange_WhenTransitionInProgress(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
 	require.NoError(t, b.c.Create(t.Context(), d))
@@ -149,7 +149,7 @@ func TestSpecChangeInFlight(t *testing.T) {
 	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonReconciled), "a change of mind is no failure")
 }
 
-func TestFailedPrepareServesOnAndIsTriedAgain(t *testing.T) {
+func TestTransition_WhenPrepareFails(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	b.agent("w-1").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "needs 7340032 bytes, has 5242880"})
@@ -176,7 +176,7 @@ func TestFailedPrepareServesOnAndIsTriedAgain(t *testing.T) {
 }
 
 // A failure is forgotten once the change is withdrawn.
-func TestTakingBackAChangeThatFails(t *testing.T) {
+func TestTransition_WhenFailedChangeReverted(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_BAD_PLAN, Message: "no such expert"})
@@ -188,7 +188,7 @@ func TestTakingBackAChangeThatFails(t *testing.T) {
 	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonReconciled))
 }
 
-func TestNotEnoughMemoryForTheFirstLayout(t *testing.T) {
+func TestFirstLayout_WhenMemoryIsShort(t *testing.T) {
 	b := newBed(t)
 	b.world("w").SetMemory(64 << 10)
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))

@@ -40,7 +40,7 @@ func fileIn(t *testing.T, config *corev1.ConfigMap) map[string]any {
 
 // An agent may restart in place with an old image, which rejects the keys of a newer file. So a pod's file never
 // changes. A file is removed with the last pod that refers to it.
-func TestAgentConfig_WhenWantedConfigChanges(t *testing.T) {
+func TestAgentConfig_WhenDesiredConfigChanges(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
 	old := b.configOf("w-0")

@@ -101,7 +101,7 @@ func TestCreate(t *testing.T) {
 }
 
 // The world's objects have an owner reference: the API server removes them with the MoEDeployment.
-func TestObjectsOfAWorld(t *testing.T) {
+func TestWorldObjects(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 2)
 	for name, o := range map[string]client.Object{"w": &corev1.ServiceAccount{}, b.configOf("w-0").Name: &corev1.ConfigMap{}, "w-world": &corev1.ConfigMap{},
@@ -139,7 +139,7 @@ func TestObjectsOfAWorld(t *testing.T) {
 }
 
 // A rollout, a drain or the loss of a node leaves a gateway that answers, and time for streams to end.
-func TestGatewaysComeAndGoOneByOne(t *testing.T) {
+func TestGatewaysAreReplacedOneByOne(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
 	d.Spec.Gateway.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](100)
@@ -175,7 +175,7 @@ func TestGatewaysComeAndGoOneByOne(t *testing.T) {
 }
 
 // With an HPA, the operator keeps the HPA's number of gateways until the HPA is deleted. It reverts other writes.
-func TestAnAutoscalerOwnsTheNumberOfGateways(t *testing.T) {
+func TestGatewayReplicas_WhenHPAExists(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 1)))
 	b.ready("w")
@@ -256,7 +256,7 @@ func TestHugePages(t *testing.T) {
 
 // Every container requests CPU by default: without a request it would get almost none on a busy node, and streams go
 // through gateways. Values in the spec are kept.
-func TestContainersAskForProcessors(t *testing.T) {
+func TestContainersRequestCPU(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
 	d.Spec.Template.Spec.Containers = []api.ContainerTemplate{{Name: containerEngine, Resources: api.Resources{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}}}}
@@ -317,7 +317,7 @@ func TestStrategyFast(t *testing.T) {
 }
 
 // A spec that the API server rejects does not affect the existing world.
-func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
+func TestRejectedSpecDoesNotAffectWorld(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	for patch, words := range map[string]string{
@@ -337,7 +337,7 @@ func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
 }
 
 // The API server rejects a spec that overrides the operator's settings of an engine, with the field and the reason.
-func TestEngineKeepsWhatTheOperatorGivesIt(t *testing.T) {
+func TestEngineSpecRejectsProtectedSettings(t *testing.T) {
 	b := newBed(t)
 	given := b.r.engineContainer(b.deployment("w", 1), 0)
 	for _, arg := range given.Args {

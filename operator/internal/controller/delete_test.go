@@ -37,7 +37,7 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-func TestDeleteInTheMiddleOfATransition(t *testing.T) {
+func TestDelete_WhenTransitionInProgress(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
 	require.NoError(t, b.c.Create(t.Context(), d))
@@ -51,7 +51,7 @@ func TestDeleteInTheMiddleOfATransition(t *testing.T) {
 	require.Nil(t, b.world("w").Layout(), "no agent is left")
 }
 
-func TestDeleteWithAgentsThatDoNotAnswer(t *testing.T) {
+func TestDelete_WhenAgentsUnresponsive(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
 	b.agent("w-0").Deaf(true)
@@ -60,7 +60,7 @@ func TestDeleteWithAgentsThatDoNotAnswer(t *testing.T) {
 }
 
 // A world that never served, and one whose object name has another owner.
-func TestDeleteBeforeItServed(t *testing.T) {
+func TestDelete_WhenWorldNeverServed(t *testing.T) {
 	b := newBed(t)
 	b.let(fate{unschedulable: "no room"}, "w-0", "w-1")
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
@@ -76,7 +76,7 @@ func TestDeleteBeforeItServed(t *testing.T) {
 }
 
 // A new operator continues from the agents' state and does not disturb serving.
-func TestRestartOfAnIdleOperator(t *testing.T) {
+func TestOperatorRestart_WhenIdle(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 3)
 	uids := b.ranks("w")
@@ -95,7 +95,7 @@ func TestRestartOfAnIdleOperator(t *testing.T) {
 	require.Equal(t, uids[0].Labels[api.MemberLabel], "true")
 }
 
-func TestRestartInTheMiddleOfATransition(t *testing.T) {
+func TestOperatorRestart_WhenTransitionInProgress(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
 	require.NoError(t, b.c.Create(t.Context(), d))
@@ -122,7 +122,7 @@ func TestRestartInTheMiddleOfATransition(t *testing.T) {
 }
 
 // A killed operator leaves its LayoutTransition open and the agents in the middle of it.
-func TestSuccessorOfAKilledOperator(t *testing.T) {
+func TestOperatorRestart_WhenKilledInTransition(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 2)
 	b.stop()
@@ -149,7 +149,7 @@ func TestSuccessorOfAKilledOperator(t *testing.T) {
 
 // A deleted namespace deletes its pods and waits for them before it deletes other objects. The pods do not use their
 // grace periods, because the world has ended.
-func TestNamespaceThatIsDeleted(t *testing.T) {
+func TestNamespaceDeletion(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
 	b.mayHarm = true

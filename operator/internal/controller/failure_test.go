@@ -14,7 +14,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-func TestUnschedulablePodsChangeNothing(t *testing.T) {
+func TestScaleUp_WhenPodsUnschedulable(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	words := "0/2 nodes are available: 2 Insufficient memory. preemption: 0/2 nodes are available"
@@ -37,14 +37,14 @@ func TestUnschedulablePodsChangeNothing(t *testing.T) {
 	require.EqualValues(t, 4, b.ready("w").Status.Ranks)
 }
 
-func TestMissingClaim(t *testing.T) {
+func TestMissingVolumeClaimIsReported(t *testing.T) {
 	b := newBed(t)
 	b.let(fate{unschedulable: `persistentvolumeclaim "models" not found`}, "w-0")
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 1)))
 	b.degraded("w", api.ReasonPodsUnschedulable, `persistentvolumeclaim "models" not found`, "w-0")
 }
 
-func TestImageThatDoesNotStart(t *testing.T) {
+func TestImageStartFailureIsReported(t *testing.T) {
 	b := newBed(t)
 	b.let(fate{waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull", Message: `Container image "engine:test" is not present with pull policy of Never`}}, "w-0", "w-1")
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
@@ -59,7 +59,7 @@ func TestImageThatDoesNotStart(t *testing.T) {
 
 // A container ends before its pod joins, as an agent does without a model. The pod stays for a while for inspection,
 // then a new one is tried.
-func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
+func TestPod_WhenContainerExitsBeforeJoin(t *testing.T) {
 	b := keeping(t)
 	before := b.serve("w", 1)
 	b.let(fate{detached: true}, "w-1")
@@ -79,7 +79,7 @@ func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
 }
 
 // A condition shows only the last line of an agent's log of JSON lines.
-func TestLastWordsOfAContainerAreOneLine(t *testing.T) {
+func TestContainerProblemShowsLastLogLine(t *testing.T) {
 	b := keeping(t)
 	b.serve("w", 1)
 	b.let(fate{detached: true}, "w-1")
@@ -117,7 +117,7 @@ func TestClip(t *testing.T) {
 	require.Len(t, lastWords(strings.Repeat("x", 1<<20)), longestWords)
 }
 
-func TestEnginesThatDoNotAttachAreWaitedFor(t *testing.T) {
+func TestScaleUpWaitsForEngineToAttach(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 1)
 	b.let(fate{detached: true}, "w-1")
@@ -154,7 +154,7 @@ func TestPodDeletedByHand(t *testing.T) {
 	require.False(t, b.gone(&corev1.Secret{}, "w-3-tls"))
 }
 
-func TestLastPodDeletedByHandWaitsForItsReplacement(t *testing.T) {
+func TestDeletedLastPodWaitsForReplacement(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
 	b.serve("w", 1)
@@ -170,7 +170,7 @@ func TestLastPodDeletedByHandWaitsForItsReplacement(t *testing.T) {
 	require.Greater(t, d.Status.Epoch, int64(1))
 }
 
-func TestAgentThatDoesNotAnswer(t *testing.T) {
+func TestUnresponsiveAgentsAreNotRemoved(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	b.agent("w-1").Deaf(true)
@@ -206,7 +206,7 @@ func TestAgentThatDoesNotAnswer(t *testing.T) {
 	require.Equal(t, before.Status.Members, d.Status.Members)
 }
 
-func TestAdoptionRefused(t *testing.T) {
+func TestForeignObjectIsNotAdopted(t *testing.T) {
 	for name, o := range map[string]client.Object{
 		"w-1":       &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: restrictedPod(), Containers: []corev1.Container{{Name: "c", Image: "i", SecurityContext: restricted()}}}},
 		"w-ca":      &corev1.Secret{Data: map[string][]byte{"mine": []byte("1")}},
@@ -235,7 +235,7 @@ func TestAdoptionRefused(t *testing.T) {
 	}
 }
 
-func TestTwoWorldsOfOneName(t *testing.T) {
+func TestWorldsWithSameNameAreIsolated(t *testing.T) {
 	one := newBed(t)
 	two := another(t)
 	one.serve("w", 2)
@@ -257,7 +257,7 @@ func TestTwoWorldsOfOneName(t *testing.T) {
 	one.ready("w")
 }
 
-func TestWithoutAGatewayNothingIsAvailable(t *testing.T) {
+func TestAvailable_WhenNoGatewayReady(t *testing.T) {
 	b := newBed(t)
 	b.gatewaysDown.Store(true)
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))

@@ -12,7 +12,7 @@ import (
 )
 
 // Ten seconds before, the transition itself, and ten after. Without readings from before, that part is empty.
-func TestWhatClientsFeltOfATransition(t *testing.T) {
+func TestClientImpactOfTransition(t *testing.T) {
 	start := time.Now()
 	end := start.Add(2 * time.Second)
 	spans := map[[2]time.Time]*telemetry.Window{

@@ -11,7 +11,7 @@ import (
 )
 
 // A flapping session is one event, in however many readings it appears, and another event when it starts again.
-func TestASessionThatFlapsIsOneEvent(t *testing.T) {
+func TestFlappingSessionIsOneEvent(t *testing.T) {
 	one, two := telemetry.Session{Gateway: "g", Member: "a"}, telemetry.Session{Gateway: "g", Member: "b"}
 	f := flaps{}
 	took := func(s ...telemetry.Session) []telemetry.Session { return f.took(&telemetry.Sample{Flapping: s}) }

@@ -115,7 +115,7 @@ func ownersOf(t *testing.T, d *api.MoEDeployment) map[string][]string {
 
 // An autoscaler owns the number of ranks, the policy the active mode, and a GitOps tool the committed fields. Whatever
 // they do, and after a death, applying again changes nothing and overwrites no field of another manager.
-func TestGitOpsAutoscalerAndPolicyKeepToTheirFields(t *testing.T) {
+func TestGitOpsAutoscalerAndPolicyOwnSeparateFields(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
 	committed, first := b.committed(), b.committed()
@@ -172,7 +172,7 @@ func TestGitOpsAutoscalerAndPolicyKeepToTheirFields(t *testing.T) {
 }
 
 // A manifest without spec.replicas keeps the number, however it is applied and whichever client set it.
-func TestReplicasThatAreLeftOutStay(t *testing.T) {
+func TestReplicas_WhenOmittedFromManifest(t *testing.T) {
 	tests := map[string]func(*bed, *unstructured.Unstructured){
 		"server-side apply": func(b *bed, without *unstructured.Unstructured) { b.sync(without) },
 		"kubectl apply":     func(b *bed, _ *unstructured.Unstructured) { b.change(`{"spec":{"replicas":null}}`) }, // what it sends if the manifest before had them

@@ -21,7 +21,7 @@ func (b *bed) gpuTemplate(d *api.MoEDeployment) (*resourcev1.ResourceClaimTempla
 }
 
 // With dynamic resource allocation, agent and engine share the GPU of one claim; its memory is not the host's.
-func TestAgentAndEngineShareTheClaimOfOneGPU(t *testing.T) {
+func TestAgentAndEngineShareGPUClaim(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
 	d.Spec.Accelerator.Type = api.AcceleratorNVIDIA
@@ -70,7 +70,7 @@ func TestAgentAndEngineShareTheClaimOfOneGPU(t *testing.T) {
 }
 
 // A device plugin has no claims: the agent requests the device, and the engine uses the devices of the node.
-func TestADevicePluginGivesTheGPUToTheAgent(t *testing.T) {
+func TestDevicePluginAssignsGPUToAgent(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
 	d.Spec.Accelerator = api.Accelerator{Type: api.AcceleratorNVIDIA, ResourceName: "nvidia.com/gpu"}
@@ -89,7 +89,7 @@ func TestADevicePluginGivesTheGPUToTheAgent(t *testing.T) {
 }
 
 // A world on the host has none of it.
-func TestAWorldOnTheHostHasNoGPU(t *testing.T) {
+func TestHostWorldHasNoGPU(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
 	_, err := b.gpuTemplate(d)
@@ -102,7 +102,7 @@ func TestAWorldOnTheHostHasNoGPU(t *testing.T) {
 }
 
 // A communication library chooses its ports: ranks of a world may use all ports if plain text is allowed, never else.
-func TestALibraryBetweenGPUsMayListenAnywhereWhereTextIsPlain(t *testing.T) {
+func TestRankPolicy_WhenGPUWorldUnencrypted(t *testing.T) {
 	r := &Reconciler{OwnNamespace: "tangram-system"}
 	for _, c := range []struct {
 		backend    api.AcceleratorType

@@ -40,7 +40,7 @@ func TestSuspend(t *testing.T) {
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
 }
 
-func TestSuspendInTheMiddleOfATransition(t *testing.T) {
+func TestSuspend_WhenTransitionInProgress(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
 	b.world("w").HoldStage(true)
@@ -117,7 +117,7 @@ func TestAbort(t *testing.T) {
 }
 
 // A LayoutTransition that a dead operator left open does not run: its abort does not end another one.
-func TestAbortOfOneThatDoesNotRunEndsNoOther(t *testing.T) {
+func TestAbort_WhenNamedTransitionNotRunning(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
 	b.world("w").HoldStage(true)

@@ -99,14 +99,14 @@ func TestModeHybrid(t *testing.T) {
 }
 
 // A world of one pod is in any layout of its spec, as it is in any mode.
-func TestModeHybridOfOneRank(t *testing.T) {
+func TestModeHybrid_WhenOneRank(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.hybridly(1, spread(0, 1, 0, 0))))
 	require.Equal(t, api.ModeHybrid, b.ready("w").Status.Mode)
 }
 
 // If the layout does not fit ranks or model, nothing moves, no pod changes, and the condition says what would fit.
-func TestALayoutThatDoesNotFit(t *testing.T) {
+func TestModeHybrid_WhenLayoutDoesNotFit(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
 	require.NoError(t, b.c.Create(t.Context(), b.hybridly(4, spread(0, 1, 2, 4))))
@@ -147,7 +147,7 @@ func TestALayoutThatDoesNotFit(t *testing.T) {
 }
 
 // A layout that fits no number of ranks creates no pod. The first agents show whether one fits the model.
-func TestAFirstLayoutThatDoesNotFit(t *testing.T) {
+func TestModeHybrid_WhenFirstLayoutDoesNotFit(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.hybridly(3, spread(0, 1, 2, 1))))
 	b.degraded("w", api.ReasonLayoutDoesNotFit, "layers 0 to 1: expert groups of 2 do not divide 3 ranks")
@@ -160,7 +160,7 @@ func TestAFirstLayoutThatDoesNotFit(t *testing.T) {
 }
 
 // Engines that keep the heads of a request on one rank support no attention groups.
-func TestALayoutThatTheEngineDoesNotCompute(t *testing.T) {
+func TestModeHybrid_WhenEngineCannotComputeLayout(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
 	for _, p := range b.ranks("w") {
@@ -173,7 +173,7 @@ func TestALayoutThatTheEngineDoesNotCompute(t *testing.T) {
 }
 
 // A pod deleted by a user leaves at once, whatever groups remain possible; its replacement restores the layout.
-func TestAPodLeavesAHybridInAHurry(t *testing.T) {
+func TestModeHybrid_WhenPodDeleted(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true // by this test
 	require.NoError(t, b.c.Create(t.Context(), b.hybridly(4, spread(0, 0, 2, 4))))
@@ -191,7 +191,7 @@ func TestAPodLeavesAHybridInAHurry(t *testing.T) {
 }
 
 // In mode Hybrid, experts follow the load in layers with whole experts. The layout stays and the world is ready.
-func TestExpertsOfAHybridFollowTheLoad(t *testing.T) {
+func TestModeHybridRebalancesExperts(t *testing.T) {
 	b := newBed(t)
 	b.world("w").Route(b.world("w").Skew())
 	d := b.hybridly(2, spread(1, 1, 2, 2))

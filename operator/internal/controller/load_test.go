@@ -79,7 +79,7 @@ func (b *bed) gatewayRuns(d *api.MoEDeployment, at net.Addr) {
 }
 
 // The status shows the gateways' reports, and says so when none arrive.
-func TestStatusTellsOfTheLoad(t *testing.T) {
+func TestStatusReportsLoad(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
 	require.Nil(t, d.Status.Load, "there is no gateway to ask")
@@ -153,7 +153,7 @@ func (b *bed) anotherOperatorKnows(d *api.MoEDeployment) {
 	require.Empty(b.t, other.asked.by)
 }
 
-func TestLoadOfASample(t *testing.T) {
+func TestLoadStatus(t *testing.T) {
 	answers := telemetry.Latencies{}
 	for range 100 {
 		answers.Note(telemetry.Bound(0), telemetry.Bound(-24)*9, 10)

@@ -11,7 +11,7 @@ import (
 )
 
 // The status shows the agents' memory and the transports of bytes; equal values appear once.
-func TestMemoryOfTheAgents(t *testing.T) {
+func TestStatusReportsAgentMemory(t *testing.T) {
 	on := func(gpu string, moved *tangramv1.BytesByTransport) *tangramv1.StatusResponse {
 		return &tangramv1.StatusResponse{Moved: moved, MemoryInfo: &tangramv1.MemoryInfo{Platform: "cuda", Pages: "36 MiB", Device: gpu, Capability: "9.0", Driver: "13.0"}}
 	}

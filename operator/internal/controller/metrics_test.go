@@ -43,7 +43,7 @@ func (e *exported) MustRegister(all ...prometheus.Collector) {
 }
 
 // A metric's name has one meaning across components, and the names in the docs and the chart's alerts are exported.
-func TestMetricsHaveOneMeaningPerName(t *testing.T) {
+func TestMetricNamesAreUniqueAndDocumented(t *testing.T) {
 	var operator, gateways exported
 	NewMetrics(&operator)
 	pool := gateway.NewPool(gateway.Options{World: "w", Log: slog.New(slog.DiscardHandler), Metrics: gateway.NewMetrics(&gateways, "m")})
@@ -89,7 +89,7 @@ func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 }
 
 // Outcomes that have not occurred are exported as 0: Prometheus sees no increase where a series begins.
-func TestOutcomesAreCountedFromNone(t *testing.T) {
+func TestOutcomeCountersStartAtZero(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "w"}}

@@ -29,7 +29,7 @@ func (b *bed) label(labels map[string]any) {
 const podSecurity = "pod-security.kubernetes.io/enforce"
 
 // The agents' file names only a non-default slab format, so that older agents can read it too.
-func TestSlabFormatIsTheAgents(t *testing.T) {
+func TestAgentConfigOmitsDefaultSlabFormat(t *testing.T) {
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
 	for format, want := range map[api.SlabFormat]any{"": nil, api.GranuleMajor: nil, api.RowMajor: "row-major"} {
@@ -43,7 +43,7 @@ func TestSlabFormatIsTheAgents(t *testing.T) {
 }
 
 // Only the agents of this world get the node's folder, and the init container has only the root rights that it needs.
-func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
+func TestNodeMemoryIsMountedOnlyByAgents(t *testing.T) {
 	r := &Reconciler{NodeFolder: DefaultNodeFolder}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns", UID: "0a1b"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
@@ -95,7 +95,7 @@ func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
 }
 
 // Without the namespace's label no object of the world is created. With it, Pod Security still applies.
-func TestNodeMemoryTakesTheNamespacesLabel(t *testing.T) {
+func TestNodeMemoryRequiresNamespaceLabel(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
 	d.Spec.Network.NodeMemorySharing = api.NodeMemorySharingEnabled
@@ -135,7 +135,7 @@ func TestNodeMemoryTakesTheNamespacesLabel(t *testing.T) {
 }
 
 // Without the label a serving world continues: it is repaired and may shrink, but gets no pod until the label is back.
-func TestNodeMemoryThatIsAllowedNoMore(t *testing.T) {
+func TestNodeMemory_WhenNamespaceLabelRemoved(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
 	b.label(map[string]any{podSecurity: "privileged", api.NodeMemorySharingLabel: api.NodeMemorySharingAllowed})

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func TestPausesAfterConflictsGrow(t *testing.T) {
+func TestConflictBackOffGrows(t *testing.T) {
 	var p pauses
 	a, b := types.NamespacedName{Name: "a"}, types.NamespacedName{Name: "b"}
 	require.Equal(t, 20*time.Millisecond, p.next(a))

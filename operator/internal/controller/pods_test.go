@@ -20,7 +20,7 @@ import (
 )
 
 // An old pod is deleted after another pod took its name: the new one keeps its Secret.
-func TestAPodThatCameSinceKeepsItsSecret(t *testing.T) {
+func TestDeletePodKeepsSecretOfNewerPod(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
 	s := b.secret("w-0-tls")
@@ -30,7 +30,7 @@ func TestAPodThatCameSinceKeepsItsSecret(t *testing.T) {
 }
 
 // A pod is ready if all of its ranks are in the layout.
-func TestAPodOfWhichARankIsLeftOutIsNotReady(t *testing.T) {
+func TestReadyReplicas_WhenRankOutsideLayout(t *testing.T) {
 	pod := func(uid string) corev1.Pod {
 		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w-" + uid, UID: types.UID(uid)}}
 	}
@@ -43,7 +43,7 @@ func TestAPodOfWhichARankIsLeftOutIsNotReady(t *testing.T) {
 }
 
 // Standby pods count among those that cannot start.
-func TestProblemsAreCountedAgainstAllPods(t *testing.T) {
+func TestPodProblemsCountStandbyPods(t *testing.T) {
 	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Replicas: 4, StandbyReplicas: 1}}
 	var problems []problem
 	for i := range 5 {
@@ -53,7 +53,7 @@ func TestProblemsAreCountedAgainstAllPods(t *testing.T) {
 }
 
 // Claims of the spec are kept in addition to the GPU's, and all the agent's containers on GPUs use one image.
-func TestAWorldOnGPUsKeepsItsOwnClaims(t *testing.T) {
+func TestGPUPodKeepsClaimsOfSpec(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
 	d.Spec.Accelerator = api.Accelerator{Type: api.AcceleratorNVIDIA, DeviceClassName: "gpu.nvidia.com"}
@@ -68,7 +68,7 @@ func TestAWorldOnGPUsKeepsItsOwnClaims(t *testing.T) {
 }
 
 // The members in the status of the largest world fit into one object, even with the longest names.
-func TestTheLargestWorldFitsIntoItsObject(t *testing.T) {
+func TestStatusOfLargestWorldFitsInObject(t *testing.T) {
 	b := newBed(t)
 	b.stop() // no other writer
 	name := "w" + strings.Repeat("x", 39)

@@ -58,7 +58,7 @@ func listening(t *testing.T, text string) []int32 {
 
 // The ports in policies, in containers and in the processes' configuration are the same, and only clients that need a
 // port may connect to it.
-func TestPoliciesOpenThePortsThatPodsListenOn(t *testing.T) {
+func TestNetworkPoliciesMatchListeningPorts(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
 	d.Spec.RanksPerPod = 3

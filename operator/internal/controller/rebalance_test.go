@@ -12,7 +12,7 @@ import (
 	api "tangram.dev/api/v1alpha2"
 )
 
-func TestExpertsFollowTheLoad(t *testing.T) {
+func TestRebalanceFollowsLoad(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	require.Nil(t, before.Status.Rebalance)
@@ -61,7 +61,7 @@ func TestExpertsFollowTheLoad(t *testing.T) {
 }
 
 // A failure is reported, and the world continues to serve.
-func TestARebalanceThatFails(t *testing.T) {
+func TestRebalance_WhenItFails(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
 	b.world("w").Route(b.world("w").Skew())
@@ -81,7 +81,7 @@ func TestARebalanceThatFails(t *testing.T) {
 	require.Equal(t, 1, b.count(api.ReasonRebalanceFailed))
 }
 
-func TestNoMemoryForRedundantExperts(t *testing.T) {
+func TestRebalance_WhenRedundantExpertsDoNotFit(t *testing.T) {
 	b := newBed(t)
 	b.world("w").SetMemory(70000) // enough for a rank of two, but not for one more expert per layer
 	b.serve("w", 2)
@@ -101,7 +101,7 @@ func TestNoMemoryForRedundantExperts(t *testing.T) {
 }
 
 // spec.suspend also prevents rebalances, and the status shows the proposal.
-func TestSuspendedRebalance(t *testing.T) {
+func TestRebalance_WhenSuspended(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	b.world("w").Route(b.world("w").Skew())

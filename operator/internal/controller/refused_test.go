@@ -25,7 +25,7 @@ func (b *bed) quota(what corev1.ResourceName, most string) *corev1.ResourceQuota
 }
 
 // The API server's rejection is reported in its own words, also on a new object, and the operator tries again.
-func TestRefusedObjectsAreVisible(t *testing.T) {
+func TestRejectedObjectsAreReported(t *testing.T) {
 	for name, test := range map[string]struct {
 		hinder func(*bed) client.Object
 		words  []string
@@ -58,7 +58,7 @@ func TestRefusedObjectsAreVisible(t *testing.T) {
 	}
 }
 
-func TestRefusedTolerationIsVisible(t *testing.T) {
+func TestRejectedTolerationIsReported(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 1)
 	b.change(`{"spec":{"replicas":2,"template":{"spec":{"tolerations":[{"key":"gpu","operator":"Exists","value":"yes"}]}}}}`)

@@ -91,8 +91,8 @@ func trust(t *testing.T, client, server *tls.Config) {
 
 // Authority and certificates are replaced again and again, and all processes always trust each other, even those that
 // load Secrets as late as allowed. No pod is replaced and the layout stays. Expiry needs the real clock; the order of
-// steps is tested without it by TestNeighbouringStepsOfAReplacementTrustEachOther of package pki.
-func TestRealTime_CertificatesAreReplacedWhileTheWorldServes(t *testing.T) {
+// steps is tested without it by TestRotation_WhenProcessIsOneStepBehind of package pki.
+func TestRealTime_CertificateRenewalKeepsServing(t *testing.T) {
 	t.Parallel()
 	validity := pki.Validity{Authority: 45 * time.Second, Certificate: 27 * time.Second}
 	load := 3 * time.Second
@@ -160,7 +160,7 @@ func anIssuer(t *testing.T, authority bool) map[string][]byte {
 }
 
 // The authority may come from another system; when it is renewed there, the world follows.
-func TestAnIssuerOfTheUser(t *testing.T) {
+func TestCertificates_WhenUserProvidesIssuer(t *testing.T) {
 	t.Parallel()
 	b := bedOf(t, interceptor.Funcs{}, Certificates{Load: time.Second})
 	d := b.deployment("w", 1)
@@ -205,7 +205,7 @@ func TestAnIssuerOfTheUser(t *testing.T) {
 }
 
 // A Secret with invalid content is filled again, and the world reports nothing.
-func TestASpoiledCertificateIsReplaced(t *testing.T) {
+func TestInvalidCertificateIsReplaced(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 1)
 	s := b.secret("w-gateway-tls")

@@ -41,7 +41,7 @@ func (b *bed) repaired(width int32, epoch int64) *api.MoEDeployment {
 }
 
 // Survivors immediately serve in a layout of their own; then the number of ranks returns. No survivor's pod is touched.
-func TestMemberThatDies(t *testing.T) {
+func TestRepair_WhenMemberDies(t *testing.T) {
 	for name, die := range map[string]func(*bed){
 		"container ends": func(b *bed) { b.crash("w-1", "engine-0", 139, "segmentation fault") },
 		"pod is gone":    func(b *bed) { b.die("w-1") },
@@ -81,7 +81,7 @@ func TestMemberThatDies(t *testing.T) {
 	}
 }
 
-func TestTwoMembersThatDieAtOnce(t *testing.T) {
+func TestRepair_WhenTwoMembersDie(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
 	before := b.serve("w", 4)
@@ -94,7 +94,7 @@ func TestTwoMembersThatDieAtOnce(t *testing.T) {
 	require.Zero(t, b.count(api.EventWorldRestarted))
 }
 
-func TestAllMembersThatDie(t *testing.T) {
+func TestRepair_WhenAllMembersDie(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
 	b.serve("w", 2)
@@ -111,7 +111,7 @@ func TestAllMembersThatDie(t *testing.T) {
 }
 
 // An engine that dies alone restarts in its pod and finds its weights: nothing moves and no member is replaced.
-func TestEngineThatDiesAlone(t *testing.T) {
+func TestRepair_WhenOnlyEngineDies(t *testing.T) {
 	b := keeping(t)
 	before := b.serve("w", 3)
 	uids := b.uids()
@@ -126,7 +126,7 @@ func TestEngineThatDiesAlone(t *testing.T) {
 }
 
 // An engine that stays away too long is removed; its rank joins again as a new member in the same pod.
-func TestEngineThatComesBackLate(t *testing.T) {
+func TestRepair_WhenEngineReattachesLate(t *testing.T) {
 	b := keeping(t)
 	before := b.serve("w", 3)
 	uids := b.uids()
@@ -144,7 +144,7 @@ func TestEngineThatComesBackLate(t *testing.T) {
 
 // A partitioned pod is removed although its containers run. When it is back, its reports do not count, it is released,
 // and joins again.
-func TestZombieThatComesBack(t *testing.T) {
+func TestRepair_WhenPartitionedPodReturns(t *testing.T) {
 	b := keeping(t)
 	before := b.serve("w", 3)
 	uids := b.uids()
@@ -165,7 +165,7 @@ func TestZombieThatComesBack(t *testing.T) {
 	require.Contains(t, zombie.Calls(), "release")
 }
 
-func TestRepairThatFailsThenWorks(t *testing.T) {
+func TestRepairIsRetriedAfterFailure(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
 	before := b.serve("w", 3)
@@ -183,7 +183,7 @@ func TestRepairThatFailsThenWorks(t *testing.T) {
 
 // A new operator continues a repair that another one left half done. Before the permit it may abort the repair; after
 // the permit it proceeds as after a killed operator.
-func TestOperatorThatEndsInTheMiddleOfARepair(t *testing.T) {
+func TestRepair_WhenOperatorRestarts(t *testing.T) {
 	for phase, hold := range map[tangramv1.Phase]func(*bed, bool){
 		tangramv1.Phase_PHASE_STAGING:   func(b *bed, yes bool) { b.world("w").HoldStage(yes) },
 		tangramv1.Phase_PHASE_PERMITTED: func(b *bed, yes bool) { b.world("w").HoldGate(yes) },
@@ -205,7 +205,7 @@ func TestOperatorThatEndsInTheMiddleOfARepair(t *testing.T) {
 }
 
 // A member dies in a transition: its attempt is aborted, the survivors are repaired, and the transition is retried.
-func TestMemberThatDiesInTheMiddleOfATransition(t *testing.T) {
+func TestTransition_WhenMemberDies(t *testing.T) {
 	b := newBed(t)
 	b.mayHarm = true
 	b.serve("w", 3)
@@ -235,7 +235,7 @@ func TestContainersRestartInPlace(t *testing.T) {
 	}
 }
 
-func TestTensorNeedsTheCheckpoint(t *testing.T) {
+func TestTensorParallelRequiresReadableCheckpoint(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 3)
 	b.agent("w-1").BreakCheckpoint("model-2.safetensors: Input/output error")
@@ -265,7 +265,7 @@ func TestRepairReady(t *testing.T) {
 	})
 }
 
-func TestASingleRankHasNoSurvivor(t *testing.T) {
+func TestRepairReady_WhenSingleRank(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 1)
 	d := b.until("w", "one rank", func(d *api.MoEDeployment) bool {

@@ -28,7 +28,7 @@ func (b *bed) fabric(d *api.MoEDeployment) (agents bool, engines []bool) {
 }
 
 // One field of the spec turns off encryption for agents and engines, and a condition and an event report it.
-func TestAnInsecureFabricIsForAllAndIsTold(t *testing.T) {
+func TestEncryption_WhenDisabledInSpec(t *testing.T) {
 	b := newBed(t)
 	closed, open := b.deployment("w", 1), b.deployment("open", 1)
 	open.Spec.RanksPerPod, open.Spec.Network.Encryption = 2, api.EncryptionNone
@@ -49,7 +49,7 @@ func TestAnInsecureFabricIsForAllAndIsTold(t *testing.T) {
 }
 
 // The Secrets that each container of the world's pods can read, and the paths that it can write.
-func TestPodsHoldNoMoreThanTheyNeed(t *testing.T) {
+func TestPodsHaveLeastPrivilege(t *testing.T) {
 	r := &Reconciler{}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
@@ -105,7 +105,7 @@ func TestPodsHoldNoMoreThanTheyNeed(t *testing.T) {
 }
 
 // A pod or a Service may have only IPv6 addresses.
-func TestAddressesMayBeOfIPv6(t *testing.T) {
+func TestIPv6OnlyAddresses(t *testing.T) {
 	r := &Reconciler{}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
@@ -131,7 +131,7 @@ func TestAddressesMayBeOfIPv6(t *testing.T) {
 }
 
 // The image of spec.engine runs only in engine containers, with the settings of every engine and minutes to start.
-func TestAnEngineOfItsOwnImageHasTimeToStart(t *testing.T) {
+func TestEngineContainers_WhenSpecHasImage(t *testing.T) {
 	r := &Reconciler{Images: Images{Agent: "agent:1", Engine: "engine:1"}}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
 		Engine: api.Engine{Image: "vllm:2", Args: []string{"--max-batch-tokens", "64"}},

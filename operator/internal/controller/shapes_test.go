@@ -27,7 +27,7 @@ func groupsOf(experts, attention intstr.IntOrString) api.Groups {
 }
 
 // A shape of a policy survives a round trip through the status. Hybrids of the spec that equal a mode are modes.
-func TestShapesInAStatus(t *testing.T) {
+func TestShapesRoundTripThroughStatus(t *testing.T) {
 	all := intstr.FromString(api.AllRanks)
 	d := choosing(&api.MoEDeployment{}, groupsOf(all, intstr.FromInt32(1)), groupsOf(intstr.FromInt32(2), intstr.FromInt32(4)), groupsOf(all, all), groupsOf(intstr.FromInt32(1), intstr.FromInt32(1)))
 	d.Spec.Replicas, d.Spec.RanksPerPod = 8, 1
@@ -61,7 +61,7 @@ func TestShapesInAStatus(t *testing.T) {
 }
 
 // A decision on mode and replicas is one entry in the status, and both parts are applied.
-func TestADecisionOnModeAndWidth(t *testing.T) {
+func TestDecisionOnModeAndReplicas(t *testing.T) {
 	b := &api.MoEDeployment{}
 	b.Spec.Replicas, b.Spec.RanksPerPod, b.Spec.MinReplicas, b.Spec.MaxReplicas = 4, 1, ptr.To[int32](2), ptr.To[int32](8)
 	said := decisions.Decision{Switch: true, To: kernels.Expert(6), Why: decisions.Reason{Text: "More ranks are needed."},
@@ -83,7 +83,7 @@ func TestADecisionOnModeAndWidth(t *testing.T) {
 }
 
 // Mode Auto follows a previous operator's hybrid. If its groups do not divide the ranks, the mode is ExpertParallel.
-func TestAutoFollowsAHybrid(t *testing.T) {
+func TestAuto_WhenPreviousLayoutIsHybrid(t *testing.T) {
 	b := newBed(t)
 	two := intstr.FromInt32(2)
 	require.NoError(t, b.c.Create(t.Context(), choosing(b.deployment("w", 4), groupsOf(two, intstr.FromInt32(1)))))

@@ -25,7 +25,7 @@ func (b *bed) warn(p *corev1.Pod, reason, message string) {
 }
 
 // Only a kubelet event reports a volume that cannot be mounted. The condition shows its text until the pod starts.
-func TestAVolumeThatCannotBeMountedIsTold(t *testing.T) {
+func TestVolumeMountFailureIsReported(t *testing.T) {
 	b := newBed(t)
 	b.let(fate{hold: true}, "w-1")
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
@@ -44,7 +44,7 @@ func TestAVolumeThatCannotBeMountedIsTold(t *testing.T) {
 }
 
 // The deleted Secret of an existing pod is created again.
-func TestASecretThatWasDeletedIsMadeAgain(t *testing.T) {
+func TestDeletedSecretIsRecreated(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
 	b.let(fate{hold: true}, "w-2")
@@ -66,7 +66,7 @@ func TestASecretThatWasDeletedIsMadeAgain(t *testing.T) {
 }
 
 // The same for the agents' configuration.
-func TestAConfigMapThatWasDeletedIsMadeAgain(t *testing.T) {
+func TestDeletedConfigMapIsRecreated(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
 	config, err := agentConfig(d)
@@ -94,7 +94,7 @@ func (b *bed) gatewayPending(d *api.MoEDeployment, words string) *corev1.Pod {
 }
 
 // A gateway that cannot be scheduled, or whose pod is rejected, is reported with the original message.
-func TestAGatewayThatCannotStartIsTold(t *testing.T) {
+func TestGatewayStartFailureIsReported(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 2)
 	b.gatewaysDown.Store(true)
@@ -122,7 +122,7 @@ func TestAGatewayThatCannotStartIsTold(t *testing.T) {
 }
 
 // Removed or changed labels are restored before a member counts as dead: the world serves, scales and can be deleted.
-func TestLabelsChangedByHandArePutBack(t *testing.T) {
+func TestChangedPodLabelsAreRestored(t *testing.T) {
 	for name, change := range map[string]string{
 		"all":       `{"metadata":{"labels":null}}`,
 		"world":     `{"metadata":{"labels":{"` + api.WorldLabel + `":"another"}}}`,
@@ -159,7 +159,7 @@ func TestLabelsChangedByHandArePutBack(t *testing.T) {
 }
 
 // The same for Secrets: one without its labels would not be renewed.
-func TestLabelsOfSecretsArePutBack(t *testing.T) {
+func TestChangedSecretLabelsAreRestored(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 1)
 	for _, name := range []string{"w-0-tls", "w-gateway-tls", "w-ca"} {

@@ -31,7 +31,7 @@ func (b *bed) applied(uid types.UID) int {
 }
 
 // A MoEDeployment that disappears without its finalizer, unseen, leaves no state in the operator.
-func TestMoEDeploymentThatIsGoneLeavesNothing(t *testing.T) {
+func TestMoEDeployment_WhenRemovedWithoutFinalizer(t *testing.T) {
 	var gone atomic.Bool
 	b := newBedWith(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 		_, is := o.(*api.MoEDeployment)
@@ -56,7 +56,7 @@ func TestMoEDeploymentThatIsGoneLeavesNothing(t *testing.T) {
 }
 
 // Deletion also removes the remembered applies of a world.
-func TestDeleteForgetsWhatWasApplied(t *testing.T) {
+func TestDeleteForgetsAppliedObjects(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 1)
 	require.Positive(t, b.applied(d.UID))
@@ -65,7 +65,7 @@ func TestDeleteForgetsWhatWasApplied(t *testing.T) {
 }
 
 // A finalizer that another client adds at the same time is kept.
-func TestFinalizerOfSomebodyElseIsKept(t *testing.T) {
+func TestForeignFinalizerIsKept(t *testing.T) {
 	var once sync.Once
 	var direct client.Client
 	b := newBedWith(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
@@ -84,7 +84,7 @@ func TestFinalizerOfSomebodyElseIsKept(t *testing.T) {
 }
 
 // While all workers wait for the API server, a broken world is still repaired.
-func TestRepairBeginsWhileWorkersWait(t *testing.T) {
+func TestRepairBegins_WhenWorkersBlocked(t *testing.T) {
 	var waiting atomic.Int32
 	release := make(chan struct{})
 	b := newBedWith(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
@@ -111,7 +111,7 @@ func TestRepairBeginsWhileWorkersWait(t *testing.T) {
 }
 
 // No notification is dropped, however many worlds notify while no worker takes them; each world is queued once.
-func TestNoNewsOfAWorldIsLost(t *testing.T) {
+func TestWorldNotificationsAreNotDropped(t *testing.T) {
 	all := func() queue {
 		return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	}
@@ -128,7 +128,7 @@ func TestNoNewsOfAWorldIsLost(t *testing.T) {
 }
 
 // A reconcile reads only the objects of its world, not those of the whole namespace.
-func TestObjectsOfAWorldAreListedByTheIndex(t *testing.T) {
+func TestReconcileListsObjectsByIndex(t *testing.T) {
 	var lists, scans sync.Map // by kind
 	b := newBedWith(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 		lists.Store(fmt.Sprintf("%T", list), true)

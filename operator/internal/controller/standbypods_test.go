@@ -16,7 +16,7 @@ import (
 )
 
 // Ready counts the pods of the layout and all other ready pods; Standby counts only those with the standby label.
-func TestPodsThatStandByAreToldOf(t *testing.T) {
+func TestStatusCountsStandbyPods(t *testing.T) {
 	const serving, standing, starting, leaving, spare = "00000000-0000-4000-8000-00000000000a", "00000000-0000-4000-8000-00000000000b", "00000000-0000-4000-8000-00000000000c",
 		"00000000-0000-4000-8000-00000000000d", "00000000-0000-4000-8000-00000000000e"
 	pod := func(uid string, standby bool) corev1.Pod {

@@ -129,7 +129,7 @@ func TestRefuse_WhenFailuresRepeat(t *testing.T) {
 }
 
 // Which parts of a decision on mode and replicas are withdrawn.
-func TestTakeBack_WhenWidthIsDecided(t *testing.T) {
+func TestTakeBack_WhenReplicasWereDecided(t *testing.T) {
 	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 2, RanksPerPod: 1,
 		MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](8), Autoscaling: &api.Autoscaling{Action: api.ActionApply}}}
 	begin := func() *scene {
@@ -156,7 +156,7 @@ func TestTakeBack_WhenWidthIsDecided(t *testing.T) {
 }
 
 // A failed number of replicas is withdrawn like a mode; otherwise the policy could not decide anything else.
-func TestAuto_WhenDecidedWidthFails(t *testing.T) {
+func TestAuto_WhenDecidedReplicasFail(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.c.Create(t.Context(), b.scaled(api.ActionApply)))
 	d := b.ready("w")
@@ -206,7 +206,7 @@ func TestAuto_WhenMemoryIsShort(t *testing.T) {
 }
 
 // If the write of a decision conflicts with another write of the status, the next reconcile repeats it.
-func TestAuto_WhenDecisionMeetsAConflict(t *testing.T) {
+func TestAuto_WhenDecisionWriteConflicts(t *testing.T) {
 	var refused atomic.Int32
 	b := newBedWith(t, interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
 		if data, err := p.Data(o); err == nil && strings.Contains(string(data), `"decisions"`) && refused.Add(1) <= 3 {
@@ -222,7 +222,7 @@ func TestAuto_WhenDecisionMeetsAConflict(t *testing.T) {
 }
 
 // A TensorParallel world that changes to mode Auto stays so, even if a new operator has not seen the layout yet.
-func TestAuto_WhenLayoutIsNotKnownYet(t *testing.T) {
+func TestAuto_WhenLayoutUnknown(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
 	d.Spec.Parallelism.Mode = api.ModeTensor
@@ -240,7 +240,7 @@ func TestAuto_WhenLayoutIsNotKnownYet(t *testing.T) {
 }
 
 // During a transition, mode Auto starts in the mode of its target.
-func TestBeginsIn_WhenTransitionIsUnderWay(t *testing.T) {
+func TestBeginsIn_WhenTransitionInProgress(t *testing.T) {
 	x := shapes{d: &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 4, RanksPerPod: 1}}}
 	s := &scene{}
 	s.seen.Layout = layoutIn(t, layout.Hybrid, 4, false) // the layers differ
@@ -252,7 +252,7 @@ func TestBeginsIn_WhenTransitionIsUnderWay(t *testing.T) {
 	require.Equal(t, kernels.Tensor(4), begins)
 }
 
-func TestAttentionByDataIsModeTensor(t *testing.T) {
+func TestDataParallelAttentionIsModeTensor(t *testing.T) {
 	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Parallelism: api.Parallelism{Mode: api.ModeAuto}, Replicas: 4, RanksPerPod: 1}}
 	byData, split := layoutIn(t, layout.Tensor, 4, true), layoutIn(t, layout.Tensor, 4, false)
 	require.Equal(t, kernels.TensorByData(4), shapeOf(byData))
@@ -272,7 +272,7 @@ func TestAttentionByDataIsModeTensor(t *testing.T) {
 }
 
 // A world of such engines switches to TensorParallel and back, and its prices are for that layout.
-func TestAuto_WhenAttentionStaysByData(t *testing.T) {
+func TestAuto_WhenAttentionIsDataParallel(t *testing.T) {
 	b := newBed(t)
 	d := b.choosesMode()
 	for _, p := range b.ranks("w") {

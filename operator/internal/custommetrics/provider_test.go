@@ -59,7 +59,7 @@ func loads() (worlds, time.Time) {
 	return worlds{of("busy"): busy, of("idle"): idle, of("silent"): errors.New("telemetry: no report was read for 12.0 s, more than 10")}, at
 }
 
-func TestFigures(t *testing.T) {
+func TestMetricValues(t *testing.T) {
 	all, at := loads()
 	p := &Provider{all}
 	want := map[string][2]float64{ // busy, idle
@@ -100,7 +100,7 @@ func TestFigures(t *testing.T) {
 }
 
 // An unknown latency is reported as unknown; otherwise an autoscaler would act on it.
-func TestALatencyIsNotKnownWhileAllWait(t *testing.T) {
+func TestLatency_WhenNoRequestCompleted(t *testing.T) {
 	all, at := loads()
 	all[of("idle")] = readings.Reading{At: at, Sample: &telemetry.Sample{Gauges: telemetry.Gauges{Waiting: 3}}, Window: &telemetry.Window{Seconds: 60, Answers: telemetry.Latencies{}}}
 	p := &Provider{all}
@@ -111,7 +111,7 @@ func TestALatencyIsNotKnownWhileAllWait(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeAskedFor(t *testing.T) {
+func TestGetMetricRejectsInvalidQueries(t *testing.T) {
 	all, _ := loads()
 	p := &Provider{all}
 	for _, x := range []struct {

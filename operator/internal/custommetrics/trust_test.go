@@ -61,7 +61,7 @@ func requireTrusted(t *testing.T, bundle []byte, of *Trust) {
 }
 
 // While a shared authority is replaced, the API server trusts the certificates of both operators.
-func TestTheAuthorityIsReplacedWhileItIsUsed(t *testing.T) {
+func TestTrustReplacesAuthorityInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, service("metrics"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "s"}})
 		validity := pki.Validity{Authority: 3 * time.Second, Certificate: time.Hour}
@@ -82,7 +82,7 @@ func TestTheAuthorityIsReplacedWhileItIsUsed(t *testing.T) {
 	})
 }
 
-func TestWhatIsInTheWayOfTrust(t *testing.T) {
+func TestTrust_WhenObjectsAreMissingOrForeign(t *testing.T) {
 	empty := func() *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "s"}}
 	}

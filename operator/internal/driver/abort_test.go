@@ -45,7 +45,7 @@ func TestAbort(t *testing.T) {
 }
 
 // An abort after the permit of the last flip comes too late: the Apply succeeds.
-func TestAbortOfTheLastFlip(t *testing.T) {
+func TestAbort_WhenLastFlipPermitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		d.Abort = &Abort{}
@@ -61,7 +61,7 @@ func TestAbortOfTheLastFlip(t *testing.T) {
 }
 
 // No permit follows Ask.
-func TestNoPermitAfterAsk(t *testing.T) {
+func TestAbortRequestPreventsPermit(t *testing.T) {
 	a := &Abort{}
 	a.Ask()
 	require.ErrorIs(t, a.permit(func() error { t.Error("the permit was written"); return nil }), ErrAborted)

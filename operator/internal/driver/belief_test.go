@@ -16,7 +16,7 @@ import (
 
 // An agent is believed if one of its ranks has a layout that is not older than the record, and that no fence and no end
 // of a world has voided.
-func TestWhoIsBelieved(t *testing.T) {
+func TestMembershipTrustsAgent(t *testing.T) {
 	fence := func(from, epoch uint64, survivors ...string) *Fence {
 		return &Fence{FromEpoch: from, Epoch: epoch, Survivors: survivors, Lost: []Lost{{Member: "x"}}}
 	}
@@ -63,7 +63,7 @@ func TestWhoIsBelieved(t *testing.T) {
 }
 
 // Ranks that left with a flip report the layout of that flip.
-func TestWhoLeftByAFlip(t *testing.T) {
+func TestMembershipDetectsLeaver(t *testing.T) {
 	left := func() *tangramv1.StatusResponse {
 		return in(out(says(layoutOf(6, "b"), "a")), 9, 6, tangramv1.Phase_PHASE_FLIPPED)
 	}
@@ -103,7 +103,7 @@ func TestWhoLeftByAFlip(t *testing.T) {
 }
 
 // A fence belongs to the epoch that it was decided from and to the epoch of its outcome.
-func TestWhatAFenceIsOf(t *testing.T) {
+func TestFenceAppliesToItsEpochs(t *testing.T) {
 	f := &Fence{FromEpoch: 4, Epoch: 5, Outcome: "forward", Lost: []Lost{{Member: "x"}}}
 	require.True(t, f.of(4) && f.of(5) && f.forward() && f.lost("x"))
 	require.False(t, f.of(3) || f.of(6) || f.lost("y"))
@@ -113,7 +113,7 @@ func TestWhatAFenceIsOf(t *testing.T) {
 }
 
 // The membership record only moves forward. It keeps a limited number of members of ended worlds, newest first.
-func TestTheRecordOfMembers(t *testing.T) {
+func TestMembershipRecord(t *testing.T) {
 	s, err := store.OpenFile(filepath.Join(t.TempDir(), "store.json"))
 	require.NoError(t, err)
 	d := &Driver{World: "w", Store: s, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
@@ -186,7 +186,7 @@ func TestTheRecordOfMembers(t *testing.T) {
 }
 
 // A record that cannot be parsed completely is not changed, whatever its readable part says.
-func TestARecordThatIsGarbageIsLeftAlone(t *testing.T) {
+func TestMembershipRecord_WhenUnparsable(t *testing.T) {
 	d := &Driver{World: "w", Store: &store.Memory{}, Log: slog.New(slog.DiscardHandler)}
 	flip := &tangramv1.Flip{Epoch: 1, TargetHash: []byte{0xab}}
 	garbage := json.RawMessage(`{"epoch":1,"hash":"ab","members":5}`)

@@ -12,7 +12,7 @@ import (
 
 // One engine that keeps the heads of a request on one rank binds the world: TensorParallel then cuts only the experts.
 // Users still see the mode that they requested.
-func TestTensorOfEnginesWithAttentionByDataCutsExpertsAlone(t *testing.T) {
+func TestTensorParallel_WhenAttentionIsDataParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		w.agents[2].AttentionDataOnly()
@@ -40,7 +40,7 @@ func TestTensorOfEnginesWithAttentionByDataCutsExpertsAlone(t *testing.T) {
 	})
 }
 
-func TestAShapeThatAnEngineDoesNotComputeIsRefusedBeforeAnything(t *testing.T) {
+func TestApplyRejectsShapeUnsupportedByEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -58,7 +58,7 @@ func TestAShapeThatAnEngineDoesNotComputeIsRefusedBeforeAnything(t *testing.T) {
 }
 
 // An engine with another KV block size does not join, and the world is unaffected. With the same size it joins.
-func TestAnEngineOfOtherSettingsDoesNotJoin(t *testing.T) {
+func TestApplyRejectsJoinerWithOtherKVBlockSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		for _, a := range w.agents {
@@ -82,7 +82,7 @@ func TestAnEngineOfOtherSettingsDoesNotJoin(t *testing.T) {
 }
 
 // Declared settings are compared by name. A setting that one engine does not declare is not compared.
-func TestAnEngineOfAnotherVersionDoesNotJoin(t *testing.T) {
+func TestApplyRejectsJoinerWithOtherSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		w.agents[0].Settings(map[string]string{"engine": "vllm", "version": "0.32.0", "max_batch_tokens": "512"})
@@ -107,7 +107,7 @@ func TestAnEngineOfAnotherVersionDoesNotJoin(t *testing.T) {
 }
 
 // A killed engine that restarts with other settings is no survivor of a repair. With the same settings it is.
-func TestARepairLeavesOutAnEngineThatCameBackWithOtherSettings(t *testing.T) {
+func TestRepair_WhenReattachedEngineHasOtherSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, version := range []string{"1", "2"} {
 			for _, who := range []int{0, 2} {

@@ -29,7 +29,7 @@ func (a waits) Prepare(ctx context.Context, q *tangramv1.PrepareRequest) error {
 
 // During a repair the engine of another stopped rank becomes unresponsive. Its agent still reports it as stopped, and
 // only the others report no connection to it. The repair does not wait for it.
-func TestAnEngineHangsInARepair(t *testing.T) {
+func TestRepair_WhenEngineUnresponsiveDuringRepair(t *testing.T) {
 	for _, at := range []string{"prepare", "stage"} {
 		t.Run(at, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 }
 
 // A reattached engine becomes unresponsive when it is prepared. Its peers have its address by then.
-func TestAnEngineThatCameBackHangs(t *testing.T) {
+func TestRepair_WhenReattachedEngineUnresponsive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
 		_, err := d.Apply(t.Context(), expert(4))
@@ -99,7 +99,7 @@ func TestAnEngineThatCameBackHangs(t *testing.T) {
 }
 
 // A broken connection between two stopped ranks that is restored does not restart the repair.
-func TestALineThatBreaksInARepairMayBeMadeAgain(t *testing.T) {
+func TestRepair_WhenConnectionIsRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
 		_, err := d.Apply(t.Context(), expert(4))

@@ -76,7 +76,7 @@ func TestTour(t *testing.T) {
 	})
 }
 
-func TestFailureBeforeThePermitAborts(t *testing.T) {
+func TestFailureBeforePermitAborts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -100,7 +100,7 @@ func TestFailureBeforeThePermitAborts(t *testing.T) {
 	})
 }
 
-func TestGateThatDoesNotOpenIsAborted(t *testing.T) {
+func TestFlip_WhenGateDoesNotOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -114,7 +114,7 @@ func TestGateThatDoesNotOpenIsAborted(t *testing.T) {
 }
 
 // An agent restarts before its permit, or while all wait at the gate. The attempt ends without a wait for it.
-func TestAnAgentThatForgotTheAttemptEndsIt(t *testing.T) {
+func TestFlip_WhenAgentForgotAttempt(t *testing.T) {
 	for _, permitted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("permitted=%t", permitted), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestAnAgentThatForgotTheAttemptEndsIt(t *testing.T) {
 }
 
 // A pod dies after all have flipped and before it retires. The driver does not wait for it.
-func TestAMemberThatDiesBeforeItsRetire(t *testing.T) {
+func TestRetire_WhenMemberDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))
@@ -166,7 +166,7 @@ func TestAMemberThatDiesBeforeItsRetire(t *testing.T) {
 	})
 }
 
-func TestLostReplyOfThePermitGoesForward(t *testing.T) {
+func TestPermit_WhenReplyLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -180,7 +180,7 @@ func TestLostReplyOfThePermitGoesForward(t *testing.T) {
 }
 
 // A driver dies at any point of an attempt; the next one ends the attempt.
-func TestNextDriverEndsWhatWasLeft(t *testing.T) {
+func TestNextDriverEndsOpenAttempt(t *testing.T) {
 	for _, phase := range []tangramv1.Phase{tangramv1.Phase_PHASE_PREPARED, tangramv1.Phase_PHASE_STAGED,
 		tangramv1.Phase_PHASE_PERMITTED, tangramv1.Phase_PHASE_FLIPPED} {
 		t.Run(phase.String(), func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestNextDriverEndsWhatWasLeft(t *testing.T) {
 	}
 }
 
-func TestTooManyRanksIsRefusedBeforeAnything(t *testing.T) {
+func TestApplyRejectsTooManyRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(3))

@@ -12,7 +12,7 @@ import (
 
 // A ruling waits for running members, for engines that may attach again, and for connections that changed recently. It
 // also waits if no member would survive and one may still answer.
-func TestWhenARulingIsDue(t *testing.T) {
+func TestFenceDecisionWaitsForStableReports(t *testing.T) {
 	stay := tangramv1.Outcome_OUTCOME_ABORT
 	ruled := ruling{outcome: stay, survivors: []string{"a", "b", "c"}}
 	l := layoutOf(4, "a", "b", "c")
@@ -133,7 +133,7 @@ func TestWhenARulingIsDue(t *testing.T) {
 
 // A member is unresponsive if its agent reports a running engine and all other stopped members miss a connection to it.
 // it.
-func TestWhoHangs(t *testing.T) {
+func TestDetectsUnresponsiveMember(t *testing.T) {
 	hears := func(e evidence, no ...string) evidence { e.unreachable = no; return e }
 	runs := func(e evidence) evidence { e.stopped = false; return e }
 	away := func(e evidence) evidence { e.attached = false; return e }
@@ -167,7 +167,7 @@ func TestWhoHangs(t *testing.T) {
 }
 
 // Each removed member gets a reason.
-func TestWhyOneIsLeftOut(t *testing.T) {
+func TestRemovedMembersHaveReasons(t *testing.T) {
 	a, c, d := still("a", 5), still("c", 5), still("d", 5)
 	b := still("b", 5)
 	b.attached = false
@@ -193,7 +193,7 @@ func TestWhyOneIsLeftOut(t *testing.T) {
 }
 
 // Members that have the newest layout roll forward, and members that staged the same attempt.
-func TestWhoCanStandOnTheNewest(t *testing.T) {
+func TestEligibilityForNewestLayout(t *testing.T) {
 	s := scene{epoch: 5}
 	at := func(epoch, attempt uint64, phase tangramv1.Phase) evidence {
 		return evidence{epoch: epoch, attempt: attempt, phase: phase}

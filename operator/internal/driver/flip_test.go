@@ -55,7 +55,7 @@ const (
 )
 
 // A lost member ends a flip. A lost joiner ends only the attempt. In a repair a member may be stopped before the flip.
-func TestWhatBreaksAFlip(t *testing.T) {
+func TestFlip_WhenMemberOrJoinerLost(t *testing.T) {
 	four, five := layoutOf(4, "a", "b"), layoutOf(5, "a", "b", "j")
 	for name, c := range map[string]struct {
 		kind   tangramv1.FlipKind
@@ -103,7 +103,7 @@ func TestWhatBreaksAFlip(t *testing.T) {
 }
 
 // Checks and writes of the membership record before the permit.
-func TestWhatPermitsAFlip(t *testing.T) {
+func TestMayPermitChecksMembershipRecord(t *testing.T) {
 	four, five := layoutOf(4, "a"), layoutOf(5, "a")
 	saved := func(r *flipRun, m Membership) uint64 {
 		now, err := r.d.membership(t.Context())
@@ -154,7 +154,7 @@ func (unreadable) Get(context.Context, string) (store.Record, error) {
 }
 
 // Progress has the bytes of the flip and their rate.
-func TestWhatProgressTells(t *testing.T) {
+func TestProgressReportsBytesAndRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []Event
 		r := &flipRun{d: &Driver{Hooks: Hooks{Progress: func(e Event) { told = append(told, e) }}}, event: Event{Flip: 1, Flips: 2, Kind: "join", Epoch: 5}}
@@ -168,7 +168,7 @@ func TestWhatProgressTells(t *testing.T) {
 }
 
 // Joiners are permitted before members. An agent that has flipped by then rejects the permit, which is no error.
-func TestTheOrderOfPermits(t *testing.T) {
+func TestPermitsJoinersBeforeMembers(t *testing.T) {
 	four, five := layoutOf(4, "a", "b"), layoutOf(5, "a", "b", "j")
 	words := []*tangramv1.StatusResponse{says(four, "a"), says(nil, "j"), says(four, "b")}
 	r, all := flipOf(t, kindJoin, five, words...)
@@ -184,7 +184,7 @@ func TestTheOrderOfPermits(t *testing.T) {
 }
 
 // Before the permit all agents get the abort, and its id is not reused. If a member is lost, a repair ends it instead.
-func TestAbortBeforeThePermit(t *testing.T) {
+func TestAbortBeforePermit(t *testing.T) {
 	cause := errors.New("no room")
 	begin := func(kind tangramv1.FlipKind) (*flipRun, []*speaker) {
 		r, all := flipOf(t, kind, layoutOf(5, "a", "j"), says(layoutOf(4, "a"), "a"), says(nil, "j"))
@@ -268,7 +268,7 @@ func (flippedAlready) Abort(context.Context, *tangramv1.Header, string) (bool, e
 }
 
 // The next flip uses the latest stream messages. If a stream is down, all agents are queried, unless no flip follows.
-func TestTheTruthAfterAFlip(t *testing.T) {
+func TestNextFlipUsesStreamReports(t *testing.T) {
 	four, five := layoutOf(4, "a", "b"), layoutOf(5, "a", "b")
 	hash, err := layout.Hash(five)
 	require.NoError(t, err)
@@ -341,7 +341,7 @@ func (l late) Retire(ctx context.Context, h *tangramv1.Header) error {
 }
 
 // The record has the seconds of each phase, each from its own start, and the moved bytes.
-func TestWhatAFlipLeavesInTheRecord(t *testing.T) {
+func TestFlipRecordsPhasesAndBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(2))

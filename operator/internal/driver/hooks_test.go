@@ -15,7 +15,7 @@ import (
 )
 
 // The caller chooses the remaining members of a scale-down, also from the middle.
-func TestWantedMembers(t *testing.T) {
+func TestApplyKeepsDesiredMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
 		_, err := d.Apply(t.Context(), expert(3))
@@ -37,7 +37,7 @@ func TestWantedMembers(t *testing.T) {
 	})
 }
 
-func TestPlannedMayRefuse(t *testing.T) {
+func TestApply_WhenPlannedHookRejects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		refused := errors.New("no room for the record")
@@ -89,7 +89,7 @@ func TestSupersededBetweenFlips(t *testing.T) {
 
 // A gate opens just as the abort arrives. The members have flipped, and the joiner, which has no vote, has not
 // withdrawn from an epoch that contains it.
-func TestAbortAsksMembersBeforeJoiners(t *testing.T) {
+func TestAbortReachesMembersBeforeJoiners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -102,7 +102,7 @@ func TestAbortAsksMembersBeforeJoiners(t *testing.T) {
 }
 
 // Of the possible joiners, those with an attached engine come first.
-func TestJoinersWithAnEngineComeFirst(t *testing.T) {
+func TestApplyPrefersJoinersWithEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		w.agents[0].Detach(true)
@@ -126,7 +126,7 @@ func (p prepared) Prepare(ctx context.Context, q *tangramv1.PrepareRequest) erro
 
 // Each flip of a chain uses the state at its start, not the state at planning time. Here a peer's address has changed
 // meanwhile.
-func TestAChainReadsTheWorldBetweenFlips(t *testing.T) {
+func TestChainUsesWorldStateAtEachFlip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -152,7 +152,7 @@ func TestAChainReadsTheWorldBetweenFlips(t *testing.T) {
 }
 
 // The latest stream messages are checked as strictly as an answer.
-func TestTruthAfterAFlip(t *testing.T) {
+func TestWorldViewChecksStreamReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -195,7 +195,7 @@ func TestTruthAfterAFlip(t *testing.T) {
 }
 
 // If a member dies while an Apply waits for a joiner's engine, the wait ends.
-func TestADeathEndsTheWaitForEngines(t *testing.T) {
+func TestWaitForEngines_WhenMemberDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(2))

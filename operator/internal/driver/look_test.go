@@ -33,7 +33,7 @@ func (a told) Status(ctx context.Context, world string) (*tangramv1.StatusRespon
 }
 
 // Distinguishes a broken world from missing answers. The world has three members; the second agent differs from before.
-func TestBroken(t *testing.T) {
+func TestLookDetectsBrokenWorld(t *testing.T) {
 	silent := func(*tangramv1.StatusResponse) error { return errors.New("no answer") }
 	rank := func(change func(*tangramv1.RankStatus)) func(*tangramv1.StatusResponse) error {
 		return func(s *tangramv1.StatusResponse) error { change(s.Ranks[0]); return nil }
@@ -92,7 +92,7 @@ func TestBroken(t *testing.T) {
 }
 
 // If pods are known, a silent agent of another pod says nothing about a dead member.
-func TestBrokenBesideASilentAgent(t *testing.T) {
+func TestLook_WhenOtherAgentUnresponsive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -117,7 +117,7 @@ func (unread) Get(context.Context, string) (store.Record, error) {
 }
 
 // With an error, Look returns the active layout.
-func TestLookTellsTheLayoutWithAnError(t *testing.T) {
+func TestLookReturnsLayoutWithError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(2))

@@ -9,7 +9,7 @@ import (
 )
 
 // Unknown enumeration values and ranks are dropped: metric labels stay few, and the object can be written.
-func TestWhatAnEngineMissedIsInTheWordsOfTheContract(t *testing.T) {
+func TestMissedDropsUnknownValues(t *testing.T) {
 	members := []*tangramv1.Member{{Id: "a"}, {Id: "b"}}
 	found := missedBy("a", &tangramv1.EngineStatus{Missed: []*tangramv1.Missed{
 		{Rank: 1, Cause: tangramv1.Cause_CAUSE_SILENT, Doing: tangramv1.Doing_DOING_DISPATCH, Layer: 3},
@@ -26,7 +26,7 @@ func TestWhatAnEngineMissedIsInTheWordsOfTheContract(t *testing.T) {
 }
 
 // The first rank to abandon a step is missed by others, too. Reports about lost members come first, to a maximum.
-func TestWhatIsMissedOfTheLostComesFirst(t *testing.T) {
+func TestMissedListsLostMembersFirst(t *testing.T) {
 	s := scene{newest: []string{"a", "b", "c"}, members: map[string]evidence{
 		"a": {id: "a", missed: []Missed{{By: "a", Member: "c", Cause: "gone"}, {By: "a", Member: "b", Cause: "silent"}}},
 		"c": {id: "c", missed: make([]Missed, 20)},

@@ -69,7 +69,7 @@ var errLine = errors.New("connection reset")
 
 // A latched agent delays its answer to an abort until it has the outcome. If another agent is dead, it cannot get it.
 // The fence decides, and does not wait ten more seconds.
-func TestAnAbortWaitsForNobodyWhenOneIsDead(t *testing.T) {
+func TestAbortDoesNotWait_WhenAgentDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _, second := pair(t)
 		first := &odd{Agent: d.Agents[0].(*drivertest.Agent)}
@@ -92,7 +92,7 @@ func TestAnAbortWaitsForNobodyWhenOneIsDead(t *testing.T) {
 
 // After a broken connection the permit is retried until the limit of a flip. A rejection or a long silence ends the
 // retries. Then the attempt is aborted, and the record says so.
-func TestHowLongAPermitIsTried(t *testing.T) {
+func TestPermitRetryLimits(t *testing.T) {
 	world := func(do func(t *testing.T, d *Driver, w *bed, second *odd)) {
 		synctest.Test(t, func(t *testing.T) {
 			d, w, second := pair(t)
@@ -158,7 +158,7 @@ func TestHowLongAPermitIsTried(t *testing.T) {
 
 // A call to a dead agent fails immediately, before the board has checked the silence. The silence counts anyway, so the
 // caller does not retry.
-func TestSilenceCountsForACallThatFailsAtOnce(t *testing.T) {
+func TestFailedCallCountsSilenceOfAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{lost: map[int]silence{0: {why: errLine, since: time.Now()}}, changed: make(chan struct{}), patience: 2 * time.Second}
 		var lost error
@@ -175,7 +175,7 @@ func TestSilenceCountsForACallThatFailsAtOnce(t *testing.T) {
 }
 
 // If a member dies at the gate, the driver aborts nothing that others may flip. The repair decides.
-func TestADeathAtTheGateIsLeftToTheRepair(t *testing.T) {
+func TestFlip_WhenMemberDiesAtGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))
@@ -195,7 +195,7 @@ func TestADeathAtTheGateIsLeftToTheRepair(t *testing.T) {
 }
 
 // No old piece is freed before every member has taken a step of the new epoch. A retire may take several tries.
-func TestHowAFlipIsRetired(t *testing.T) {
+func TestRetireWaitsForStepOfEveryMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w, second := pair(t)
 		said := 0
@@ -227,7 +227,7 @@ func TestHowAFlipIsRetired(t *testing.T) {
 }
 
 // An engine dies during Retire. The loss explains a failed call; a completed call counts.
-func TestADeathBesideARetire(t *testing.T) {
+func TestRetire_WhenEngineDies(t *testing.T) {
 	retiring := func(t *testing.T, retire func(ctx context.Context, second *odd) error) error {
 		d, _, second := pair(t)
 		d.Hooks.Progress = func(e Event) {
@@ -266,7 +266,7 @@ func TestADeathBesideARetire(t *testing.T) {
 }
 
 // A completed call counts even if a member was lost meanwhile; the loss explains a failed call.
-func TestACallBesideALoss(t *testing.T) {
+func TestCalls_WhenMemberLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		four, five := layoutOf(4, "a", "b"), layoutOf(5, "a", "b")
 		r, _ := flipOf(t, kindLayout, five, stopped(says(four, "a")), says(four, "b"))
@@ -289,7 +289,7 @@ func TestACallBesideALoss(t *testing.T) {
 }
 
 // A rejected Stage ends the attempt immediately.
-func TestARefusedStageIsNotWaitedFor(t *testing.T) {
+func TestStage_WhenRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _, second := pair(t)
 		no := refusal(tangramv1.Refusal_CODE_NO_MEMORY)

@@ -12,7 +12,7 @@ import (
 )
 
 // The store keeps the newest records, and does not grow with the age of a world.
-func TestTheStoreKeepsTheNewestTransitions(t *testing.T) {
+func TestStoreKeepsNewestTransitions(t *testing.T) {
 	s := &store.Memory{}
 	save := SaveTo(s)
 	for i := range 3 * keptTransitions {
@@ -27,7 +27,7 @@ func TestTheStoreKeepsTheNewestTransitions(t *testing.T) {
 }
 
 // Requests of a leaver have moved elsewhere by the end.
-func TestReservedTokensAreOfThoseThatStay(t *testing.T) {
+func TestReservedTokensExcludeLeavers(t *testing.T) {
 	a, b := says(layoutOf(4, "a", "b", "c"), "a", "b"), says(layoutOf(4, "a", "b", "c"), "c")
 	for i, tokens := range []uint64{30, 50} {
 		a.Ranks[i].Engine.KvReservedTokens = tokens
@@ -39,7 +39,7 @@ func TestReservedTokensAreOfThoseThatStay(t *testing.T) {
 	require.Zero(t, most+mean)
 }
 
-func TestTheBoundOfLoadIsTheOneThatEnginesPlanWith(t *testing.T) {
+func TestKVBoundMatchesAgentPlan(t *testing.T) {
 	plan, err := os.ReadFile("../../../agent/kv/plan.h")
 	require.NoError(t, err)
 	require.Contains(t, string(plan), fmt.Sprintf("kLopsided = %v;", KVBound))

@@ -75,7 +75,7 @@ func propose(t *testing.T, d *Driver) {
 	require.NoError(t, err)
 }
 
-func TestARepairWithoutItsRecords(t *testing.T) {
+func TestRepair_WhenRecordsUnavailable(t *testing.T) {
 	broken(t, 3, func(t *testing.T, d *Driver, _ *bed, s *watched) {
 		s.broken.Store(true)
 		record, err := d.Repair(t.Context())
@@ -141,7 +141,7 @@ func (b breaks) Status(ctx context.Context, world string) (*tangramv1.StatusResp
 }
 
 // A ruling whose layout no agent reports is not written.
-func TestAFenceNeedsAHash(t *testing.T) {
+func TestFence_WhenLayoutHashUnknown(t *testing.T) {
 	l := layoutOf(4, "a", "b")
 	d, _ := speakers(says(l, "a"), says(l, "b"))
 	_, err := d.fenceAndResolve(t.Context(), truthOf(t, Membership{}, says(l, "a"), says(l, "b")), ruling{fromEpoch: 6, standOn: 6, survivors: []string{"a"}})
@@ -152,7 +152,7 @@ func TestAFenceNeedsAHash(t *testing.T) {
 }
 
 // Another survivor dies while the fence that includes it is written: the repair starts again.
-func TestASurvivorDiesAsItIsRuled(t *testing.T) {
+func TestRepair_WhenSurvivorDiesDuringFence(t *testing.T) {
 	broken(t, 4, func(t *testing.T, d *Driver, w *bed, s *watched) {
 		s.onFence(func() { w.kill(2) })
 		record, err := d.Repair(t.Context())
@@ -163,7 +163,7 @@ func TestASurvivorDiesAsItIsRuled(t *testing.T) {
 }
 
 // Another driver has repaired the world between two queries of this one: nothing ends.
-func TestAWorldThatIsWholeByNowIsLeftAlone(t *testing.T) {
+func TestRepair_WhenOtherDriverRepairedWorld(t *testing.T) {
 	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) {
 		propose(t, d)
 		other := *d
@@ -219,7 +219,7 @@ func (s stubborn) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.
 }
 
 // A survivor that rejects the outcome is not relied on, although it seems to have applied it.
-func TestARefusedOutcomeIsLookedAtAgain(t *testing.T) {
+func TestRepair_WhenSurvivorRejectsOutcome(t *testing.T) {
 	broken(t, 3, func(t *testing.T, d *Driver, w *bed, _ *watched) {
 		for _, a := range w.agents {
 			a.LeaveIn(9, tangramv1.Phase_PHASE_STAGED)
@@ -243,7 +243,7 @@ func (g grudging) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.
 }
 
 // An agent flips just before it gets the hold. It is queried again, and the others follow it.
-func TestAFlipBeforeTheHoldIsSeen(t *testing.T) {
+func TestRepair_WhenAgentFlipsBeforeHold(t *testing.T) {
 	d, w := setup(t, 3)
 	_, err := d.Apply(t.Context(), expert(3))
 	require.NoError(t, err)
@@ -287,7 +287,7 @@ func (f *flipsBefore) Resolve(ctx context.Context, h *tangramv1.Header, o tangra
 
 // Another driver's attempt is permitted just before this one aborts proposals, and an agent flips before it gets the
 // hold. It is queried again before any ruling.
-func TestAFlipBetweenTheLooksIsSeen(t *testing.T) {
+func TestRepair_WhenOtherAttemptFlipsBeforeHold(t *testing.T) {
 	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) {
 		d.Agents[0] = &flipsBefore{Agent: w.agents[0]}
 		d.Store = &onRead{Store: s, key: keyIntent, do: func() {
@@ -308,7 +308,7 @@ func TestAFlipBetweenTheLooksIsSeen(t *testing.T) {
 }
 
 // A repair that may succeed later is retried a few times, with pauses, but not after the caller has gone.
-func TestHowOftenARepairIsTried(t *testing.T) {
+func TestRepairRetryLimits(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
 		broken(t, 3, func(t *testing.T, d *Driver, w *bed, _ *watched) {
 			ctx, leave := context.WithCancel(t.Context())
@@ -347,7 +347,7 @@ func (l leaving) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.O
 
 // The wait for unstable connections is as long as that for members that do not stop. Then the ruling is made from the
 // current reports, unless an attempt is open that could still flip.
-func TestLinesThatNeverSettle(t *testing.T) {
+func TestRepair_WhenConnectionsNeverSettle(t *testing.T) {
 	for _, open := range []bool{false, true} {
 		broken(t, 5, func(t *testing.T, d *Driver, w *bed, _ *watched) {
 			if open {
@@ -382,7 +382,7 @@ func TestLinesThatNeverSettle(t *testing.T) {
 }
 
 // The driver and a member of a first layout died. No agent is in that layout, so its attempt is ended without a trace.
-func TestAFirstLayoutThatNobodyIsInIsEnded(t *testing.T) {
+func TestRepair_WhenNoAgentReachedFirstLayout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		w.HoldGate(true)

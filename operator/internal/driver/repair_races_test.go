@@ -35,7 +35,7 @@ func (s *interposed) CompareAndSwap(ctx context.Context, key string, version uin
 	return s.Store.CompareAndSwap(ctx, key, version, value)
 }
 
-func TestWhoLosesTheFenceDoesNothing(t *testing.T) {
+func TestFence_WhenCompareAndSwapLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))
@@ -54,7 +54,7 @@ func TestWhoLosesTheFenceDoesNothing(t *testing.T) {
 }
 
 // A proposal from before the end of a world cannot be permitted after it.
-func TestAFenceBurnsWhatWasOnlyProposed(t *testing.T) {
+func TestFenceAbortsProposal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -90,7 +90,7 @@ func (s *overtaken) CompareAndSwap(ctx context.Context, key string, version uint
 	return s.Store.CompareAndSwap(ctx, key, version, value)
 }
 
-func TestARepairThatWasOvertakenIsNotPermitted(t *testing.T) {
+func TestRepair_WhenFenceWasOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))
@@ -108,7 +108,7 @@ func TestARepairThatWasOvertakenIsNotPermitted(t *testing.T) {
 }
 
 // A driver dies between the permit and the flip of a repair: the next one sends a hold before it decides.
-func TestARepairThatWasPermittedIsHeld(t *testing.T) {
+func TestRepair_WhenPreviousRepairPermitted(t *testing.T) {
 	for _, flipped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("flipped=%t", flipped), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestARepairThatWasPermittedIsHeld(t *testing.T) {
 }
 
 // A fence that was decided before a repair was permitted fails, because the permit is in the membership record.
-func TestThePermitOfARepairIsInTheRecord(t *testing.T) {
+func TestRepairPermitIsInMembershipRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))

@@ -13,7 +13,7 @@ import (
 )
 
 // Two parts that do not reach each other: the larger one continues, the other is removed permanently.
-func TestRepairAfterACut(t *testing.T) {
+func TestRepair_WhenNetworkPartitioned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 5)
 		_, err := d.Apply(t.Context(), expert(5))
@@ -32,7 +32,7 @@ func TestRepairAfterACut(t *testing.T) {
 
 // An engine is unresponsive while its agent reports that it runs. The others continue without it. After it wakes up it
 // takes part in nothing, and joins again under another name.
-func TestRepairAfterAHang(t *testing.T) {
+func TestRepair_WhenEngineUnresponsive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
 		_, err := d.Apply(t.Context(), expert(4))
@@ -56,7 +56,7 @@ func TestRepairAfterAHang(t *testing.T) {
 }
 
 // Its pod has a surviving rank. The agent learns which ranks are removed, also in the middle of an attempt.
-func TestRepairAfterAHangBesideASurvivor(t *testing.T) {
+func TestRepair_WhenPodHasUnresponsiveAndSurvivingRank(t *testing.T) {
 	for _, phase := range []tangramv1.Phase{tangramv1.Phase_PHASE_IDLE, tangramv1.Phase_PHASE_STAGED, tangramv1.Phase_PHASE_PERMITTED} {
 		t.Run(phase.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestRepairAfterAHangBesideASurvivor(t *testing.T) {
 }
 
 // A suspected engine that continues before the decision costs only a pause.
-func TestAnEngineThatWakesInTimeIsKept(t *testing.T) {
+func TestRepair_WhenUnresponsiveEngineRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
 		_, err := d.Apply(t.Context(), expert(4))
@@ -101,7 +101,7 @@ func TestAnEngineThatWakesInTimeIsKept(t *testing.T) {
 }
 
 // A node is cut off, and its agent does not answer. It is waited for once, and for a shorter time if its peers miss it.
-func TestASilentAgentIsWaitedForOnce(t *testing.T) {
+func TestRepairWaitsOnceForUnresponsiveAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
 		_, err := d.Apply(t.Context(), expert(4))
@@ -122,7 +122,7 @@ func TestASilentAgentIsWaitedForOnce(t *testing.T) {
 }
 
 // An agent stops answering during a query, before its peers notice. The peers are queried again meanwhile.
-func TestWhatOthersSayOfASilentAgentIsNews(t *testing.T) {
+func TestLookQueriesPeersOfUnresponsiveAgentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 4)
 		_, err := d.Apply(t.Context(), expert(4))
@@ -153,7 +153,7 @@ func (mute) Status(ctx context.Context, _ string) (*tangramv1.StatusResponse, er
 }
 
 // No member is fenced while the world may be running: an agent is away, and the engines still serve.
-func TestAnAgentThatIsAwayIsNotADeath(t *testing.T) {
+func TestRepairDoesNotFence_WhenEnginesServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))
@@ -175,7 +175,7 @@ func TestAnAgentThatIsAwayIsNotADeath(t *testing.T) {
 
 // A member that was cut off flipped alone. The others stayed and repaired themselves at the same epoch. Its report is
 // not believed, and it is released.
-func TestAZombieIsNotBelieved(t *testing.T) {
+func TestRepair_WhenPartitionedMemberFlippedAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))

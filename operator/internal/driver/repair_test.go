@@ -25,7 +25,7 @@ func (w *bed) members(t *testing.T, want ...int) {
 	require.True(t, w.Idle())
 }
 
-func TestRepairOfAWholeWorldDoesNothing(t *testing.T) {
+func TestRepair_WhenWorldIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		record, err := d.Repair(t.Context())
@@ -42,7 +42,7 @@ func TestRepairOfAWholeWorldDoesNothing(t *testing.T) {
 }
 
 // A repair's timeout is longer than its wait for an engine to attach again.
-func TestARepairOutlastsTheWaitForAnEngine(t *testing.T) {
+func TestRepairTimeoutExceedsReattachWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))
@@ -71,7 +71,7 @@ func (s slowStore) CompareAndSwap(ctx context.Context, key string, version uint6
 }
 
 // A rank dies. The survivors continue without it, the record names it, and a new rank joins the world.
-func TestRepairAfterADeath(t *testing.T) {
+func TestRepair_WhenRankDies(t *testing.T) {
 	for _, want := range []Wanted{expert(4), tensor(4)} {
 		t.Run(want.Shape.Mode.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestRepairAfterADeath(t *testing.T) {
 
 // An engine that attaches again in time costs only an epoch. Otherwise it is removed, and its rank joins again under
 // another name.
-func TestRepairAfterAnEngineDied(t *testing.T) {
+func TestRepair_WhenEngineDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))
@@ -149,7 +149,7 @@ func TestRepairAfterAnEngineDied(t *testing.T) {
 }
 
 // The open attempt when a rank died: aborted if no survivor flipped, else rolled forward, and never stuck.
-func TestRepairEndsWhatWasUnderWay(t *testing.T) {
+func TestRepairEndsOpenAttempt(t *testing.T) {
 	for _, phase := range []tangramv1.Phase{tangramv1.Phase_PHASE_PREPARED, tangramv1.Phase_PHASE_STAGED,
 		tangramv1.Phase_PHASE_PERMITTED, tangramv1.Phase_PHASE_FLIPPED} {
 		t.Run(phase.String(), func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestRepairEndsWhatWasUnderWay(t *testing.T) {
 }
 
 // Another member dies in the middle of the repair.
-func TestRepairStartsOver(t *testing.T) {
+func TestRepair_WhenAnotherMemberDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 5)
 		_, err := d.Apply(t.Context(), expert(5))
@@ -196,7 +196,7 @@ func TestRepairStartsOver(t *testing.T) {
 }
 
 // No member survives, or the survivors cannot hold the model: the next Apply starts from the checkpoint.
-func TestAWorldIsGivenUp(t *testing.T) {
+func TestRepairEndsUnrecoverableWorld(t *testing.T) {
 	t.Run("nobody is left", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d, w := setup(t, 2)
@@ -282,7 +282,7 @@ func TestAWorldIsGivenUp(t *testing.T) {
 }
 
 // Only a leaver flipped, and it is in no layout. All votes were equal, so the others roll forward.
-func TestALeaverThatFlippedIsEvidence(t *testing.T) {
+func TestRepair_WhenOnlyLeaverFlipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))
@@ -316,7 +316,7 @@ func TestALeaverThatFlippedIsEvidence(t *testing.T) {
 }
 
 // An agent restarted without its record of the attempt that the others are in.
-func TestAForgottenAttemptDoesNotWedge(t *testing.T) {
+func TestApply_WhenAgentForgotAttempt(t *testing.T) {
 	for _, phase := range []tangramv1.Phase{tangramv1.Phase_PHASE_PREPARED, tangramv1.Phase_PHASE_STAGED, tangramv1.Phase_PHASE_PERMITTED} {
 		t.Run(phase.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -336,7 +336,7 @@ func TestAForgottenAttemptDoesNotWedge(t *testing.T) {
 }
 
 // A joiner dies in the middle of its join: the members continue to serve, without a wait for it.
-func TestAJoinerThatDiesIsNotWaitedFor(t *testing.T) {
+func TestJoin_WhenJoinerDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -356,7 +356,7 @@ func TestAJoinerThatDiesIsNotWaitedFor(t *testing.T) {
 }
 
 // The engine of a joiner is lost before its agent, at the permit: the permit is not retried until the limit.
-func TestAJoinerThatDiesAtItsPermitIsNotWaitedFor(t *testing.T) {
+func TestJoin_WhenJoinerDiesAtPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -379,7 +379,7 @@ func TestAJoinerThatDiesAtItsPermitIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-func TestTensorNeedsAReadableCheckpoint(t *testing.T) {
+func TestTensorParallelRequiresReadableCheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -394,7 +394,7 @@ func TestTensorNeedsAReadableCheckpoint(t *testing.T) {
 }
 
 // A first layout was permitted, and its driver and all members died: no second world is started.
-func TestAFirstLayoutIsRecordedBeforeItIsPermitted(t *testing.T) {
+func TestFirstLayoutIsRecordedBeforePermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		w.HoldGate(true)

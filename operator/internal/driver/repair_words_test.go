@@ -14,7 +14,7 @@ import (
 )
 
 // After a fence all survivors must have its layout and no open attempt, and the record must still be that of the fence.
-func TestWhatMustBeSoAfterAFence(t *testing.T) {
+func TestAfterFenceVerifiesSurvivors(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "x"), layoutOf(5, "a", "b", "x")
 	hash, err := layout.Hash(five)
 	require.NoError(t, err)
@@ -57,7 +57,7 @@ func TestWhatMustBeSoAfterAFence(t *testing.T) {
 }
 
 // A repair aborts a proposal. A permitted or completed intent stays as it is.
-func TestAProposalIsBurned(t *testing.T) {
+func TestRepairAbortsProposal(t *testing.T) {
 	d, _ := speakers()
 	require.NoError(t, d.burnProposal(t.Context()))
 	var version uint64
@@ -89,7 +89,7 @@ func TestAProposalIsBurned(t *testing.T) {
 
 // If agents contradict each other, they are queried again only if the membership record changed meanwhile. Otherwise
 // there is no ruling.
-func TestContradictionsAreReadOnceMore(t *testing.T) {
+func TestObserveRetries_WhenAgentsContradict(t *testing.T) {
 	four := layoutOf(4, "a", "b")
 	other := func() *tangramv1.StatusResponse {
 		s := says(four, "b")

@@ -12,9 +12,9 @@ import (
 	"tangram.dev/operator/internal/testkit"
 )
 
-// TestTheGateReplaysTheSimulation replays the events of the simulation's gates (drivertest.World.Trace) in the agent's
+// TestGateReplaysSimulation replays the events of the simulation's gates (drivertest.World.Trace) in the agent's
 // shipping gate: votes, go, latches, flips, aborts and outcomes (agent/gate/testing/replay.cc).
-func TestTheGateReplaysTheSimulation(t *testing.T) {
+func TestGateReplaysSimulation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it compiles the agent's gate")
 	}

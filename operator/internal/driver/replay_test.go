@@ -221,7 +221,7 @@ func modelLooks(t *testing.T, dir, model string, scenario, seed, steps int) (out
 }
 
 // A run ends after its steps, so the last view may be incomplete. It is dropped.
-func TestALookThatIsCutOffIsNone(t *testing.T) {
+func TestModelViewIsDropped_WhenRunIsCutOff(t *testing.T) {
 	model, err := filepath.Abs(modelFile)
 	require.NoError(t, err)
 	dir, cuts := t.TempDir(), 0
@@ -236,7 +236,7 @@ func TestALookThatIsCutOffIsNone(t *testing.T) {
 	}
 }
 
-func TestRulingsOfTheModel(t *testing.T) {
+func TestFenceDecisionsMatchModel(t *testing.T) {
 	runs, fixed := *modelRuns, *modelRuns/2 // one half is the same for every SEED
 	first := *modelSeed
 	if first == 0 {

@@ -90,7 +90,7 @@ const (
 )
 
 // Each agent of a survivor gets the outcome of its attempt once: forward only if the attempt is that of the fence.
-func TestSurvivorsAreToldTheOutcome(t *testing.T) {
+func TestResolveSendsOutcomeToSurvivors(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c", "d", "e", "x"), layoutOf(5, "a", "b", "c", "d", "e", "x")
 	words := func() []*tangramv1.StatusResponse {
 		return []*tangramv1.StatusResponse{
@@ -138,7 +138,7 @@ func TestSurvivorsAreToldTheOutcome(t *testing.T) {
 }
 
 // A survivor's open attempt is held before the decision, once for each agent. Then another query is due.
-func TestWhatIsOpenIsHeld(t *testing.T) {
+func TestHoldsOpenAttempts(t *testing.T) {
 	four := layoutOf(4, "a", "b", "c", "d", "x")
 	held := in(says(four, "d"), 9, 5, phaseStaged)
 	held.Ranks[0].Transition.Held = true
@@ -154,7 +154,7 @@ func TestWhatIsOpenIsHeld(t *testing.T) {
 
 // An agent of several ranks reports the previous layout until all of them flipped. If one has flipped, the agent gets a
 // hold and takes the others there. The outcome names the attempt of its unfinished rank.
-func TestAgentsWhoseRanksAreNotAtOnePoint(t *testing.T) {
+func TestHold_WhenOneRankOfAgentFlipped(t *testing.T) {
 	four := layoutOf(4, "a", "b", "c")
 	half := in(says(four, "a", "b"), 9, 5, phaseStaged)
 	half.Ranks[0].Transition.Phase = phaseFlipped
@@ -171,7 +171,7 @@ func TestAgentsWhoseRanksAreNotAtOnePoint(t *testing.T) {
 }
 
 // A proposal is aborted in the record first: its driver may be alive, and would permit it while a joiner leaves.
-func TestAProposalIsBurnedBeforeItsAttemptIsAborted(t *testing.T) {
+func TestProposalIsAbortedBeforeAttempt(t *testing.T) {
 	four := layoutOf(4, "a", "b")
 	words := []*tangramv1.StatusResponse{says(four, "a"), says(four, "b"), in(says(nil, "j"), 9, 5, phasePrepared)}
 	d, all := speakers(words...)
@@ -194,7 +194,7 @@ func TestAProposalIsBurnedBeforeItsAttemptIsAborted(t *testing.T) {
 }
 
 // The end of a world covers all members that any report or record names, and releases all of them.
-func TestWhoIsInAWorldThatIsGivenUp(t *testing.T) {
+func TestEndWorldCoversAllReportedMembers(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "b", "c", "j")
 	words := []*tangramv1.StatusResponse{stopped(says(four, "a")), says(five, "b"), nil, says(five, "j", "q"), in(says(nil, "k"), 9, 6, phaseStaged),
 		says(nil, "l"), says(layoutOf(3, "o"), "o"), in(says(nil, "n"), 9, 6, phaseFlipped)}
@@ -236,7 +236,7 @@ func TestWhoIsInAWorldThatIsGivenUp(t *testing.T) {
 }
 
 // Removed members are released at an epoch above all that they can be in. Failures are left to the next repair.
-func TestOutcastsAreReleased(t *testing.T) {
+func TestFencedMembersAreReleased(t *testing.T) {
 	four := layoutOf(4, "a", "b")
 	record := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 3, Epoch: 3, Survivors: []string{"a", "b"}, Lost: []Lost{{Member: "x"}, {Member: "v"}}}, Ended: []string{"o"}}
 	words := []*tangramv1.StatusResponse{says(four, "a"), says(nil, "x", "j", "v"), says(layoutOf(5, "u"), "u"), says(layoutOf(2, "z"), "z"), nil, says(nil, "o"), says(nil, "j2")}

@@ -21,7 +21,7 @@ func intentOf(t *testing.T, d *Driver) Intent {
 }
 
 // A chain of layout flips has one intent, one permit and one round of calls. Each of its flips is in the record.
-func TestARunHasOnePermit(t *testing.T) {
+func TestRunHasOnePermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -51,7 +51,7 @@ func TestARunHasOnePermit(t *testing.T) {
 	})
 }
 
-func TestWhereARunEnds(t *testing.T) {
+func TestRunEndsAtLeaveOrLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))
@@ -85,7 +85,7 @@ func half(t *testing.T, d *Driver, w *bed) {
 }
 
 // An abort in the middle of a run keeps the world as it is: completed flips stay, the others never begin.
-func TestAbortInTheMiddleOfARun(t *testing.T) {
+func TestAbort_WhenRunInProgress(t *testing.T) {
 	for name, superseded := range map[string]bool{"aborted": false, "superseded": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestAbortInTheMiddleOfARun(t *testing.T) {
 }
 
 // A rank that cannot fetch the pieces of the next flip ends the run at the current flip.
-func TestARunThatFailsInTheMiddle(t *testing.T) {
+func TestRun_WhenLaterFlipFails(t *testing.T) {
 	for name, fail := range map[string]func(*bed){
 		"stage": func(w *bed) { w.agents[1].FailStage("a disk") },
 		"prepare": func(w *bed) {
@@ -162,7 +162,7 @@ func TestARunThatFailsInTheMiddle(t *testing.T) {
 }
 
 // A dead driver leaves the run to the agents. The next one stops it at the current flip, and plans again.
-func TestANewDriverInTheMiddleOfARun(t *testing.T) {
+func TestRun_WhenDriverReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		half(t, d, w)
@@ -200,7 +200,7 @@ func (l last) Permit(ctx context.Context, h *tangramv1.Header) error {
 }
 
 // Without a driver the agents complete the run. The next driver finds all flips retired except the last.
-func TestARunGoesOnWithoutADriver(t *testing.T) {
+func TestRunCompletesWithoutDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 2)
 		_, err := d.Apply(t.Context(), expert(2))
@@ -220,7 +220,7 @@ func TestARunGoesOnWithoutADriver(t *testing.T) {
 }
 
 // After a death in the middle of a run, the repair starts from the survivors' layout, and the run does not continue.
-func TestADeathInTheMiddleOfARun(t *testing.T) {
+func TestRun_WhenMemberDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, w := setup(t, 3)
 		_, err := d.Apply(t.Context(), expert(3))

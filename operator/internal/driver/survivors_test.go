@@ -46,7 +46,7 @@ func TestLargestWholeAgainstEverySubset(t *testing.T) {
 }
 
 // In large worlds, the cuts of real networks are decided in a few steps.
-func TestLargestWholeOfHalvesAndLoners(t *testing.T) {
+func TestLargestWhole_WhenWorldIsLarge(t *testing.T) {
 	half := func(i, j int) bool { return (i < 40) != (j < 40) }
 	require.Len(t, largestWhole(128, half), 88)
 	require.Equal(t, 40, largestWhole(128, half)[0])
@@ -70,7 +70,7 @@ func sceneOf(epoch uint64, members ...evidence) scene {
 	return s
 }
 
-func TestRulings(t *testing.T) {
+func TestFenceDecisions(t *testing.T) {
 	dead := evidence{id: "c", why: "connection refused"}
 	running := still("b", 4)
 	running.stopped = false
@@ -162,7 +162,7 @@ func TestRulings(t *testing.T) {
 }
 
 // A ruling names the members that stay at their epoch, and those that do not answer.
-func TestWhatARulingTells(t *testing.T) {
+func TestFenceDecisionNamesMembers(t *testing.T) {
 	flipped := still("a", 5)
 	flipped.attempt, flipped.phase = 9, tangramv1.Phase_PHASE_FLIPPED
 	s := sceneOf(5, flipped, still("b", 4), still("c", 4))
@@ -213,7 +213,7 @@ func randomScene(dice *rand.Rand) scene {
 
 // A member is idle if it is stopped and does not poll between two distant queries. Without enough queries, or if its
 // agent reports no polls, it is not idle.
-func TestWhoTakesNoTurnIsIdle(t *testing.T) {
+func TestIdle_WhenEngineDoesNotPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		look := func(w *stillness, a, b, c uint64) map[string]bool {
 			rank := func(n uint64, stopped bool) rankTruth {

@@ -74,7 +74,7 @@ func truthOf(t *testing.T, record Membership, agents ...*tangramv1.StatusRespons
 }
 
 // The active layout is that of the highest epoch. The one before is kept while a member has it.
-func TestTheLayoutInForce(t *testing.T) {
+func TestActiveLayout(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "a", "b", "c")
 	truth := truthOf(t, Membership{Epoch: 4}, says(four, "a"), says(five, "b"), says(four, "c"))
 	require.Same(t, five, truth.layout)
@@ -107,7 +107,7 @@ func TestTheLayoutInForce(t *testing.T) {
 }
 
 // Agents of another world or model are set aside, and named.
-func TestWhoIsSetAside(t *testing.T) {
+func TestForeignAgentsAreIgnoredAndNamed(t *testing.T) {
 	_, err := newTruth("w", Membership{}, nil, nil, nil)
 	require.ErrorContains(t, err, `world "w" has no agents`)
 	_, err = newTruth("w", Membership{}, nil, []*tangramv1.StatusResponse{nil}, []error{errors.New("refused")})
@@ -156,7 +156,7 @@ func TestWhoIsSetAside(t *testing.T) {
 }
 
 // Members come first, by rank. Then come possible joiners, those with an engine first, and never outcasts.
-func TestTheOrderOfMembers(t *testing.T) {
+func TestMemberOrder(t *testing.T) {
 	away := says(nil, "j")
 	away.Ranks[0].Engine.Attached = false
 	record := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 3, Epoch: 3, Survivors: []string{"a", "b"}, Lost: []Lost{{Member: "x"}}}, Ended: []string{"y"}}
@@ -199,13 +199,13 @@ func TestTheOrderOfMembers(t *testing.T) {
 }
 
 // A member of a layout that has left it is named once.
-func TestAMemberIsNamedOnce(t *testing.T) {
+func TestMemberOrder_WhenMemberLeft(t *testing.T) {
 	l := layoutOf(4, "a", "b", "c")
 	require.Equal(t, []string{"a", "b", "c"}, truthOf(t, Membership{}, out(says(l, "a")), says(l, "b"), out(says(l, "c"))).order)
 }
 
 // An agent in the world gets a delta, others the whole layout, and each its own parts.
-func TestWhatAnAgentIsAskedToPrepare(t *testing.T) {
+func TestPrepareRequestOfAgent(t *testing.T) {
 	l := layoutOf(4, "a", "b")
 	truth := truthOf(t, Membership{Epoch: 4}, says(l, "a"), says(l, "b"), says(nil, "j"))
 	target, delta := layoutOf(5, "a", "b", "j"), &tangramv1.LayoutDelta{MembersChanged: true}
@@ -230,7 +230,7 @@ func TestWhatAnAgentIsAskedToPrepare(t *testing.T) {
 }
 
 // The trouble of a world, whether it is certain, and lost members.
-func TestTroubleAndHowCertainItIs(t *testing.T) {
+func TestTroubleAndCertainty(t *testing.T) {
 	l := layoutOf(4, "p0/0/1", "p1/0/1")
 	fine := func(id string) *tangramv1.StatusResponse { return says(l, id) }
 	silent := errors.New("connection refused")
@@ -297,7 +297,7 @@ func TestTroubleAndHowCertainItIs(t *testing.T) {
 }
 
 // No member is gone while an agent does not answer. A name that cannot be parsed proves nothing.
-func TestWhoIsGone(t *testing.T) {
+func TestMemberGone(t *testing.T) {
 	truth := truthOf(t, Membership{}, nil, says(nil, "p0/0/2"))
 	require.True(t, truth.gone("p0/0/1", true))
 	require.False(t, truth.gone("p1/0/1", true))
@@ -308,7 +308,7 @@ func TestWhoIsGone(t *testing.T) {
 }
 
 // The scene has the active layout and the one before, else the record's layout; and the fence that applies to it.
-func TestTheScene(t *testing.T) {
+func TestFenceInput(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "a", "b")
 	truth := truthOf(t, Membership{Epoch: 4}, says(four, "a"), stopped(says(five, "b")), says(four, "c"))
 	truth.agents[1].Ranks[0].Engine.Unreachable = []uint32{0, 2}
@@ -352,7 +352,7 @@ func TestTheScene(t *testing.T) {
 
 // The attempt of a ruling is the one that brought members to the newest epoch, else that of a fence, else the highest
 // unfinished one.
-func TestTheAttemptOfARuling(t *testing.T) {
+func TestFenceDecisionAttempt(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "a", "b", "c")
 	staged := func(id string, attempt uint64) *tangramv1.StatusResponse {
 		return in(says(four, id), attempt, 5, tangramv1.Phase_PHASE_STAGED)
@@ -394,7 +394,7 @@ func TestTheAttemptOfARuling(t *testing.T) {
 }
 
 // The hash of the survivors' layout after a ruling comes from an agent, else from the fence.
-func TestTheHashOfARuling(t *testing.T) {
+func TestFenceDecisionLayoutHash(t *testing.T) {
 	truth := truthOf(t, Membership{Epoch: 4}, says(layoutOf(4, "a", "b"), "a"), says(layoutOf(5, "a", "b"), "b"))
 	newest, err := truth.hashOf(ruling{standOn: 5})
 	require.NoError(t, err)
@@ -413,7 +413,7 @@ func TestTheHashOfARuling(t *testing.T) {
 }
 
 // Ranks that must be released: removed, of an ended world, or with a layout of no world and no open attempt.
-func TestWhoMustGo(t *testing.T) {
+func TestRanksToRelease(t *testing.T) {
 	l := layoutOf(4, "a")
 	record := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 3, Epoch: 3, Survivors: []string{"a"}, Lost: []Lost{{Member: "x"}, {Member: "a"}}}, Ended: []string{"y"}}
 	truth := truthOf(t, record, says(l, "a"), says(nil, "x"), says(nil, "y"), says(nil, "j"), says(layoutOf(2, "z"), "z"),
@@ -439,7 +439,7 @@ func TestWhoMustGo(t *testing.T) {
 }
 
 // An attempt is open while a survivor is in it and does not hold.
-func TestAnOpenAttempt(t *testing.T) {
+func TestOpenAttempt(t *testing.T) {
 	l := layoutOf(4, "a", "b")
 	r := ruling{survivors: []string{"a", "b"}}
 	require.False(t, truthOf(t, Membership{}, says(l, "a"), says(l, "b")).open(r))

@@ -61,7 +61,7 @@ func (w *wide) round() {
 }
 
 // A token does not wait for work of other sessions.
-func TestATokenNeedsNoLockOfThePool(t *testing.T) {
+func TestTokenTakesNoPoolLock(t *testing.T) {
 	w := newWide(t, 256, 10)
 	w.pool.mu.Lock()
 	defer w.pool.mu.Unlock()
@@ -76,7 +76,7 @@ func TestATokenNeedsNoLockOfThePool(t *testing.T) {
 }
 
 // A token does not walk over the members of its world: every list entry is nil here, so any read panics.
-func TestToken_WhenMembersCannotBeRead(t *testing.T) {
+func TestTokenReadsNoMembers(t *testing.T) {
 	w := newWide(t, 256, 10)
 	clear(w.pool.World().Members)
 	require.Panics(t, func() { w.pool.Ready() }, "which looks for a member")
@@ -85,7 +85,7 @@ func TestToken_WhenMembersCannotBeRead(t *testing.T) {
 }
 
 // The time per token does not depend on the world's width: 10,000 requests in worlds of 1 and of 256 members.
-func TestRealTime_ATokenCostsTheSameInAWideWorld(t *testing.T) {
+func TestRealTime_TokenCostIsIndependentOfWorldSize(t *testing.T) {
 	narrow, broad := newWide(t, 1, 10_000), newWide(t, 256, 10_000)
 	fastest := func(w *wide, so time.Duration) time.Duration {
 		began := time.Now()
@@ -115,7 +115,7 @@ func BenchmarkToken(b *testing.B) {
 }
 
 // Members of replaced worlds are remembered long enough, but not forever.
-func TestTheGoneAreForgotten(t *testing.T) {
+func TestMembersOfReplacedWorldsAreForgotten(t *testing.T) {
 	const members = 256
 	w := newWide(t, members, 0)
 	p := w.pool
@@ -139,7 +139,7 @@ func TestTheGoneAreForgotten(t *testing.T) {
 }
 
 // Members that left for good leave no metric series.
-func TestSeriesOfSessionsEnd(t *testing.T) {
+func TestSessionMetrics_WhenMemberIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, 50*time.Millisecond)
 		require.Equal(t, 2, testutil.CollectAndCount(r.m.sessions))

@@ -194,7 +194,7 @@ func says(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 	}
 }
 
-func TestDoor_WhenChatIsAsked(t *testing.T) {
+func TestTextProxy_WhenChatIsRequested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prompts := make(chan []uint32, 4)
 		x, address, m := withText(t, &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { prompts <- s.Prompt; says(s, send) }})
@@ -224,7 +224,7 @@ func TestDoor_WhenChatIsAsked(t *testing.T) {
 }
 
 // The two other APIs have their own last events, errors and request ids.
-func TestDoor_WhenOtherApisAreAsked(t *testing.T) {
+func TestTextProxy_WhenResponsesOrMessagesIsRequested(t *testing.T) {
 	for path, c := range map[string]struct{ body, last, wrong, busy string }{
 		pathResponses: {`{"input":"hi","stream":true}`, "event: response.completed\n\n",
 			`{"error":{"message":"Unrecognized request argument supplied: speed","type":"invalid_request_error","param":"speed","code":null}}`, `"type":"rate_limit_error"`},
@@ -264,7 +264,7 @@ func TestDoor_WhenOtherApisAreAsked(t *testing.T) {
 	}
 }
 
-func TestDoor_WhenOtherApisAreAskedForMore(t *testing.T) {
+func TestTextProxy_WhenResponsesOrMessagesFieldIsUnsupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, address, _ := withText(t, &engine{on: says})
 		refused := func(path, with string, more map[string]string) {
@@ -297,7 +297,7 @@ func TestDoor_WhenOtherApisAreAskedForMore(t *testing.T) {
 }
 
 // Fields that vLLM would ignore, or that no rank supports, are rejected by name.
-func TestDoor_WhenFieldIsNotSupported(t *testing.T) {
+func TestTextProxy_WhenChatFieldIsUnsupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, address, _ := withText(t, &engine{on: says})
 		for body, param := range map[string]string{
@@ -331,7 +331,7 @@ func TestDoor_WhenFieldIsNotSupported(t *testing.T) {
 }
 
 // The gateway knows why there is no answer; the text server sends 200 before its first event.
-func TestDoor_WhenRanksRefuse(t *testing.T) {
+func TestTextProxy_WhenRanksReject(t *testing.T) {
 	for name, c := range map[string]struct {
 		code   tangramv1.Refused_Code
 		status int
@@ -352,7 +352,7 @@ func TestDoor_WhenRanksRefuse(t *testing.T) {
 }
 
 // The text server finds stop strings. The ranks get a cancel, whichever rank has the request.
-func TestDoor_WhenStopStringMatches(t *testing.T) {
+func TestTextProxy_WhenStopStringMatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 0, 'a', tangramv1.Finish_FINISH_UNSPECIFIED))
@@ -365,7 +365,7 @@ func TestDoor_WhenStopStringMatches(t *testing.T) {
 	})
 }
 
-func TestDoor_WhenClientLeaves(t *testing.T) {
+func TestTextProxy_WhenClientDisconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 0, 'a', tangramv1.Finish_FINISH_UNSPECIFIED))
@@ -382,7 +382,7 @@ func TestDoor_WhenClientLeaves(t *testing.T) {
 }
 
 // A text server that dies cuts its streams. Clients get an error: an incomplete answer must not look complete.
-func TestDoor_WhenTextServerDies(t *testing.T) {
+func TestTextProxy_WhenTextServerDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, address, _ := withText(t, &engine{on: says})
 		x.breaks = true
@@ -397,7 +397,7 @@ func TestDoor_WhenTextServerDies(t *testing.T) {
 	})
 }
 
-func TestDoor_WhenTextServerIsMissing(t *testing.T) {
+func TestTextProxy_WhenTextServerIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: says})
 		require.Eventually(t, pool.Ready, soon, time.Millisecond)
@@ -415,7 +415,7 @@ func TestDoor_WhenTextServerIsMissing(t *testing.T) {
 }
 
 // /textz on the operations port, for the kubelet, reports whether the text server renders.
-func TestTextz_WhenTextServerHangs(t *testing.T) {
+func TestTextz_WhenTextServerIsUnresponsive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: says})
 		s := NewServer(pool, "m", Limits{})
@@ -471,7 +471,7 @@ func TestFront_WhenSessionEnds(t *testing.T) {
 }
 
 // A token carries its log probabilities.
-func TestFront_WhenLogprobsAreAsked(t *testing.T) {
+func TestFront_WhenLogprobsAreRequested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := &tangramv1.Logprobs{Tokens: []uint32{'a', 'b'}, Values: []float32{-0.25, -2}, Rank: 1}
 		e := &engine{can: []string{"logprobs"}, on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
@@ -493,7 +493,7 @@ func TestFront_WhenLogprobsAreAsked(t *testing.T) {
 }
 
 // The marker of the last event may arrive in two pieces, and an answer may quote it.
-func TestEnding_WhenMarkIsSplit(t *testing.T) {
+func TestStreamEnding_WhenMarkerIsSplit(t *testing.T) {
 	for text, whole := range map[string]bool{"data: a\n\ndata: [DONE]\n\n": true, "data: [DONE]\n\n": true, "data: a\n\n": false, "": false, "data: [DON": false,
 		`data: {"content":"data: [DONE]"}` + "\n\n": false} {
 		for size := 1; size <= max(1, len(text)); size++ {

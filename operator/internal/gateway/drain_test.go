@@ -173,7 +173,7 @@ func wants(ctx context.Context, c *http.Client, address string, tokens int, stre
 
 // Gateways are replaced one by one, as in a rollout. Meanwhile clients of net/http send requests over kept connections,
 // or over a new one each time. No request is rejected or cut.
-func TestARolloutUnderLoadLosesNoRequest(t *testing.T) {
+func TestRolloutUnderLoadLosesNoRequest(t *testing.T) {
 	if raced {
 		rollOut(t, 3*time.Second)
 		return
@@ -262,7 +262,7 @@ func held(t *testing.T, d Drain) (address string, term func(), ended <-chan erro
 }
 
 // A stream that outlasts the lame duck has the whole grace period.
-func TestAStreamEndsBeforeItsGateway(t *testing.T) {
+func TestDrainWaitsForOpenStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		address, term, ended, finish, rest, s := held(t, Drain{LameDuck: 20 * time.Millisecond, Grace: time.Hour})
 		term()
@@ -285,7 +285,7 @@ func TestAStreamEndsBeforeItsGateway(t *testing.T) {
 }
 
 // After the grace period the client gets an error, not only a closed connection.
-func TestAStreamBeyondTheGraceIsTold(t *testing.T) {
+func TestDrain_WhenStreamExceedsGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, term, ended, _, rest, s := held(t, Drain{Grace: 50 * time.Millisecond})
 		term()
@@ -298,7 +298,7 @@ func TestAStreamBeyondTheGraceIsTold(t *testing.T) {
 }
 
 // A lame-duck gateway is unready, answers, and announces that it closes connections.
-func TestALameDuckAnswers(t *testing.T) {
+func TestLameDuckAnswersRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: one})
 		require.Eventually(t, pool.Ready, soon, time.Millisecond)

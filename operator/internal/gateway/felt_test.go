@@ -8,7 +8,7 @@ import (
 )
 
 // Two requests: a gap belongs to one; in a silence, no request gets a token while one waits. Both are forgotten soon.
-func TestWaitsForTokens(t *testing.T) {
+func TestWaitsReportLongestGapAndSilence(t *testing.T) {
 	w := waits{born: time.Now()}
 	at := func(ms int) time.Time { return w.born.Add(time.Hour + time.Duration(ms)*time.Millisecond) }
 	w.first(at(0))           // of request 1

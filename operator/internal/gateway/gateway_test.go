@@ -224,7 +224,7 @@ func post(t *testing.T, s *httptest.Server, body string) (int, http.Header, stri
 	return reply.StatusCode, reply.Header, string(text)
 }
 
-func TestOrderAndRepeats(t *testing.T) {
+func TestTokensAreOrderedAndDeduplicated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 1, 'b', 0))
@@ -243,7 +243,7 @@ func TestOrderAndRepeats(t *testing.T) {
 	})
 }
 
-func TestAnotherRankIsTried(t *testing.T) {
+func TestGatewayRetriesOtherRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))
@@ -258,7 +258,7 @@ func TestAnotherRankIsTried(t *testing.T) {
 	})
 }
 
-func TestErrors(t *testing.T) {
+func TestErrorStatusAndParameter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := serve(t, &engine{on: refuse(tangramv1.Refused_CODE_BUSY)})
 		code, head, _ := post(t, s, `{"prompt":"x"}`)
@@ -273,7 +273,7 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-func TestClientThatLeavesIsCancelled(t *testing.T) {
+func TestGatewayCancelsRequestOfDisconnectedClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { send(token(s, 0, 'a', 0)) }}
 		s, _ := serve(t, e)

@@ -31,7 +31,7 @@ func breaksAt(when func(*tangramv1.Submit) bool) *engine {
 }
 
 // A request that always breaks its rank's connection ends with an error after a limited number of tries.
-func TestSubmittingAgainAfterABrokenConnectionHasAnEnd(t *testing.T) {
+func TestResubmission_WhenConnectionKeepsBreaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var submits atomic.Int32
 		s, m := serve(t, breaksAt(func(*tangramv1.Submit) bool { submits.Add(1); return true }))
@@ -45,7 +45,7 @@ func TestSubmittingAgainAfterABrokenConnectionHasAnEnd(t *testing.T) {
 }
 
 // A rank whose connection keeps breaking does not count as idle: new requests go to another rank, with a warning.
-func TestARankWhoseSessionFlapsIsAvoided(t *testing.T) {
+func TestRoutingAvoidsFlappingRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bad atomic.Int32
 		flapping := breaksAt(func(s *tangramv1.Submit) bool { bad.Add(1); return s.CacheSalt == "hostile" })
@@ -82,7 +82,7 @@ func TestARankWhoseSessionFlapsIsAvoided(t *testing.T) {
 }
 
 // Limits.Answers bounds the bytes that requests hold until they are answered, whatever their clients do.
-func TestWhatRequestsHoldIsBounded(t *testing.T) {
+func TestRequestMemoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		go1 := make(chan func(), 1)
 		address, m := limited(t, Limits{Answers: 60 << 10}, func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
@@ -112,7 +112,7 @@ func TestWhatRequestsHoldIsBounded(t *testing.T) {
 
 // The estimate of a request's bytes is an upper bound, for a stream that its client does not read and for a whole
 // answer.
-func TestTheEstimateOfWhatRequestsHoldIsFromAbove(t *testing.T) {
+func TestRequestMemoryEstimateIsUpperBound(t *testing.T) {
 	const requests, prompt, generated = 40, 2000, 2000
 	for name, options := range map[string]string{"stream": `"stream":true,"return_logit_hash":true`, "whole": `"return_logit_hash":false`, "hashes": `"return_logit_hash":true`} {
 		t.Run(name, func(t *testing.T) {
@@ -177,7 +177,7 @@ func available(s *Server) int64 {
 
 // Twenty hostile clients do not affect ten well-behaved ones: no session breaks, every good request is answered, and no
 // bytes stay held.
-func TestHostileClientsDoNotTouchOthers(t *testing.T) {
+func TestHostileClientsDoNotAffectOthers(t *testing.T) {
 	if raced {
 		t.Skip("too much for the race detector in a bubble")
 	}

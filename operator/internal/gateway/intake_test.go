@@ -67,7 +67,7 @@ func answered(t *testing.T, from io.Reader) (code int, body string) {
 const head = "POST /v1/completions HTTP/1.1\r\nHost: w\r\n"
 
 // Requests for unsupported features are rejected instead of being served without them.
-func TestFieldsWithoutEffectAreRefused(t *testing.T) {
+func TestIntakeRejectsUnsupportedFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, m := serve(t, &engine{on: one})
 		for body, want := range map[string]string{
@@ -104,7 +104,7 @@ func TestFieldsWithoutEffectAreRefused(t *testing.T) {
 }
 
 // Default fields of stock clients have no effect and are accepted.
-func TestFieldsThatAskForNothingAreTaken(t *testing.T) {
+func TestIntakeAcceptsDefaultFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := serve(t, &engine{on: one})
 		for _, body := range []string{
@@ -151,7 +151,7 @@ func TestSampling_WhenEngineSupportsIt(t *testing.T) {
 }
 
 // A prompt's cache stays isolated by its salt.
-func TestASaltReachesTheEngine(t *testing.T) {
+func TestCacheSaltReachesEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		salts := make(chan string, 2)
 		s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) { salts <- r.CacheSalt; one(r, send) }})
@@ -163,7 +163,7 @@ func TestASaltReachesTheEngine(t *testing.T) {
 	})
 }
 
-func TestOnlyOneObjectIsABody(t *testing.T) {
+func TestBody_WhenNotOneJSONObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := serve(t, &engine{on: one})
 		for _, body := range []string{``, `null`, `[]`, `"x"`, `{"prompt":"x"} {}`, `{"prompt":"x"}x`} {
@@ -173,7 +173,7 @@ func TestOnlyOneObjectIsABody(t *testing.T) {
 	})
 }
 
-func TestPathsThatAreNotServedSayWhatIs(t *testing.T) {
+func TestUnsupportedPathErrorListsSupportedPaths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := serve(t, &engine{on: one})
 		ask := func(method, path string) (int, http.Header, string) {
@@ -202,7 +202,7 @@ func TestPathsThatAreNotServedSayWhatIs(t *testing.T) {
 }
 
 // Clients look up a model before they send anything. Ids may contain a slash, plain or escaped.
-func TestModels_WhenAskedByID(t *testing.T) {
+func TestModels_WhenRequestedByID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: one})
 		address, _, _ := started(t, byteServer(pool, "org/demo", Limits{}), Drain{})
@@ -221,7 +221,7 @@ func TestModels_WhenAskedByID(t *testing.T) {
 }
 
 // Invalid text would become another prompt.
-func TestBody_WhenSurrogatePairIsHalf(t *testing.T) {
+func TestBody_WhenSurrogateIsUnpaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prompts := make(chan []uint32, 8)
 		s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) { prompts <- r.Prompt; one(r, send) }})
@@ -245,7 +245,7 @@ func TestBody_WhenSurrogatePairIsHalf(t *testing.T) {
 }
 
 // Which chunks contain token counts.
-func TestStream_WhenUsageIsAsked(t *testing.T) {
+func TestStream_WhenUsageIsRequested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(r, 0, 'y', tangramv1.Finish_FINISH_UNSPECIFIED))
@@ -274,7 +274,7 @@ func TestStream_WhenUsageIsAsked(t *testing.T) {
 	})
 }
 
-func TestABodyThatIsTooLargeIsToldSo(t *testing.T) {
+func TestBody_WhenTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		address, m := limited(t, Limits{Body: 1000}, one)
 		big := `{"prompt":"` + strings.Repeat("x", 1000) + `"}`
@@ -294,7 +294,7 @@ func TestABodyThatIsTooLargeIsToldSo(t *testing.T) {
 }
 
 // A client that sends its body a byte a minute holds a connection only for Limits.Read.
-func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
+func TestBody_WhenReadTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		address, m := limited(t, Limits{Read: time.Second}, one)
 		c := dialed(t, address)
@@ -307,7 +307,7 @@ func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
 }
 
 // The timeout for receiving a request does not apply to its answer.
-func TestALongStreamOutlivesTheTimeForItsRequest(t *testing.T) {
+func TestStream_WhenLongerThanReadTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		go1 := make(chan func(), 1)
 		address, _ := limited(t, Limits{Read: time.Second, Write: time.Second, Quiet: 20 * time.Millisecond}, func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
@@ -336,7 +336,7 @@ func TestALongStreamOutlivesTheTimeForItsRequest(t *testing.T) {
 }
 
 // Partial bodies count against the limit; announced bytes that were not sent do not.
-func TestBodiesShareTheRoom(t *testing.T) {
+func TestBodiesShareMemoryLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		address, m := limited(t, Limits{Bodies: 1000, Body: 1000, Read: time.Hour}, one)
 		idle := dialed(t, address)
@@ -380,7 +380,7 @@ func TestBodiesShareTheRoom(t *testing.T) {
 }
 
 // Above the limit of connections, clients wait until one is closed.
-func TestConnectionsAreCounted(t *testing.T) {
+func TestConnectionsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		address, _ := limited(t, Limits{Connections: 2}, one)
 		models := "GET /v1/models HTTP/1.1\r\nHost: w\r\n\r\n"
@@ -403,7 +403,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 }
 
 // A client that does not read its answer is disconnected.
-func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
+func TestGatewayDisconnectsClientWithStalledReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			for i := range 63 << 10 {
@@ -434,7 +434,7 @@ func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
 }
 
 // Metrics and probes have their own port, so that clients neither read nor crowd them.
-func TestMetricsAreNotForClients(t *testing.T) {
+func TestMetricsAreServedOnOperationsPortOnly(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	pool := NewPool(Options{World: "w", Gateway: "g", Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(registry, "w")})
 	t.Cleanup(pool.Close)

@@ -18,7 +18,7 @@ import (
 )
 
 // e2e/engine/kv/home_blocks_test.cc has the same numbers.
-func TestHashesAreThoseOfEngines(t *testing.T) {
+func TestPrefixHashesMatchEngine(t *testing.T) {
 	prompt := []uint32{1, 2, 3, 4, 5, 6, 7, 0xffffffff, 9}
 	require.Equal(t, []uint64{0xf29244d744f324b9, 0x9f849e070058bd99}, chainOf(prompt, "", 4))
 	require.Equal(t, []uint64{0x29d700c2cb6e3429, 0xced6da0b869cf12d}, chainOf(prompt, "tenant", 4))
@@ -68,7 +68,7 @@ func (r *rig) goes(prompt []uint32, salt string) *engine {
 	return home
 }
 
-func TestARequestGoesWhereItsBeginningIsCached(t *testing.T) {
+func TestRoutingPrefersCachedPrefix(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Minute)
 		prompt := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}
@@ -107,7 +107,7 @@ func TestARequestGoesWhereItsBeginningIsCached(t *testing.T) {
 }
 
 // A rank that reports prefixes that it lacks gets requests only up to the bound, and serves them.
-func TestADirectoryThatLiesCostsOnlyTime(t *testing.T) {
+func TestRouting_WhenRankReportsFalsePrefixes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Minute)
 		prompt := []uint32{9, 8, 7, 6, 5}
@@ -127,7 +127,7 @@ func TestADirectoryThatLiesCostsOnlyTime(t *testing.T) {
 }
 
 // A rank that will give its requests away gets none, unless there is no other.
-func TestWhoLeavesIsNotChosen(t *testing.T) {
+func TestRoutingAvoidsLeavingRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Minute)
 		prompt := []uint32{9, 8, 7, 6, 5}
@@ -142,7 +142,7 @@ func TestWhoLeavesIsNotChosen(t *testing.T) {
 	})
 }
 
-func TestTheDirectoryIsBounded(t *testing.T) {
+func TestPrefixDirectoryIsBounded(t *testing.T) {
 	w := newWide(t, 16, 0)
 	hashes := make([]uint64, 3*mostPrefixes)
 	for i := range hashes {
@@ -284,7 +284,7 @@ func play(t *testing.T, trace []simulator.Request, ranks, room int, byLoad bool)
 }
 
 // An hour of chats (12,031 requests): the directory finds most of what one cache of the total size would.
-func TestPrefixesOfATraceAreFound(t *testing.T) {
+func TestRoutingFindsPrefixesOfTrace(t *testing.T) {
 	whole, err := simulator.Conversation()
 	require.NoError(t, err)
 	trace := whole.Requests[:len(whole.Requests)/3]

@@ -13,7 +13,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-func TestHomeDiesAndTheOthersRosterTells(t *testing.T) {
+func TestReplay_WhenHomeDies(t *testing.T) {
 	for tokens := range 6 { // delivered before
 		t.Run(fmt.Sprint(tokens, " tokens before"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestHomeDiesAndTheOthersRosterTells(t *testing.T) {
 }
 
 // Early tokens of later positions are kept: they are not requested again, and not delivered before the missing ones.
-func TestTokensThatCameTooEarlySurviveADeath(t *testing.T) {
+func TestReplayKeepsEarlyTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		c := r.client()
@@ -49,7 +49,7 @@ func TestTokensThatCameTooEarlySurviveADeath(t *testing.T) {
 }
 
 // A flip moves the request, and its new home dies before its first token. The rank of the last token does not matter.
-func TestHomeDiesAfterAMoveWithoutAToken(t *testing.T) {
+func TestReplay_WhenNewHomeDiesBeforeFirstToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		c := r.client()
@@ -66,7 +66,7 @@ func TestHomeDiesAfterAMoveWithoutAToken(t *testing.T) {
 	})
 }
 
-func TestTwoDeaths(t *testing.T) {
+func TestReplay_WhenTwoHomesDie(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 3, time.Hour)
 		c := r.client()
@@ -95,7 +95,7 @@ func TestTwoDeaths(t *testing.T) {
 }
 
 // Before all members have sent their rosters, no request is known to be unassigned.
-func TestNothingIsReplayedBeforeAllRosters(t *testing.T) {
+func TestReplayWaitsForAllRosters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 3, time.Hour)
 		c := r.client()
@@ -118,7 +118,7 @@ func TestNothingIsReplayedBeforeAllRosters(t *testing.T) {
 }
 
 // A flip begins while the previous census is open: the later census is enough.
-func TestALaterEpochOvertakes(t *testing.T) {
+func TestReplay_WhenNewerEpochSupersedesCensus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		c := r.client()
@@ -134,7 +134,7 @@ func TestALaterEpochOvertakes(t *testing.T) {
 }
 
 // A request submitted after its engine reported the epoch cannot have been lost in it.
-func TestALaterSubmitIsNotInQuestion(t *testing.T) {
+func TestReplayIgnoresRequestSubmittedInNewEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		w := r.world(2, r.engines...)
@@ -157,7 +157,7 @@ func TestALaterSubmitIsNotInQuestion(t *testing.T) {
 }
 
 // The request was in the inbox when the roster was written: the rank reports that it has it.
-func TestRunningIsAnAnswer(t *testing.T) {
+func TestReplay_WhenRankAlreadyRunsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		c := r.client()
@@ -176,7 +176,7 @@ func refused(code tangramv1.Refused_Code, why string) *tangramv1.ServeReply {
 }
 
 // A request that was accepted once waits; its client gets no error when ranks are busy.
-func TestAReplayIsPatient(t *testing.T) {
+func TestReplayRetries_WhenRanksAreBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		c := r.client()
@@ -195,7 +195,7 @@ func TestAReplayIsPatient(t *testing.T) {
 	})
 }
 
-func TestAReplayThatCanNeverRunIsLost(t *testing.T) {
+func TestReplay_WhenRankRejectsRequestAsInvalid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		c := r.client()
@@ -212,7 +212,7 @@ func TestAReplayThatCanNeverRunIsLost(t *testing.T) {
 }
 
 // Two homes give equal tokens; each position is delivered once.
-func TestTwoHomes(t *testing.T) {
+func TestReplay_WhenTwoHomesSendTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, 50*time.Millisecond)
 		c := r.client()
@@ -236,7 +236,7 @@ func TestTwoHomes(t *testing.T) {
 }
 
 // A member that is cut off sends no roster; those of the others are enough.
-func TestTheRosterOfWhoIsCutOffIsNotWaitedFor(t *testing.T) {
+func TestCensusSkipsRosterOfDisconnectedMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 3, 50*time.Millisecond)
 		c := r.client()
@@ -264,7 +264,7 @@ func TestTheRosterOfWhoIsCutOffIsNotWaitedFor(t *testing.T) {
 }
 
 // The engine restarts at its address. It is not a member until a repair; its requests are unassigned.
-func TestAnEngineStartsAgain(t *testing.T) {
+func TestReplay_WhenEngineRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
 		home := r.engines[0]
@@ -291,7 +291,7 @@ func TestAnEngineStartsAgain(t *testing.T) {
 
 // After a long downtime, an engine's session is rarely dialed. The others report a world with the engine as a member:
 // it is dialed immediately, because its requests wait for its roster.
-func TestWhoIsInANewWorldIsDialledAtOnce(t *testing.T) {
+func TestPoolRedialsMemberOfNewWorldImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRigWith(t, 2, Options{LostAfter: time.Hour, pause: time.Hour})
 		c := r.client()
@@ -318,7 +318,7 @@ func TestWhoIsInANewWorldIsDialledAtOnce(t *testing.T) {
 }
 
 // A submit over a connection that broke may not have arrived. No rank dies, so there is no roster.
-func TestAnUnansweredSubmitIsSentAgain(t *testing.T) {
+func TestPoolResendsUnansweredSubmit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
 		home := r.engines[0]
@@ -334,7 +334,7 @@ func TestAnUnansweredSubmitIsSentAgain(t *testing.T) {
 }
 
 // Epochs start at 1 and no member is known: the world was restarted.
-func TestTheWholeWorldStartsAgain(t *testing.T) {
+func TestReplay_WhenWorldRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, 50*time.Millisecond)
 		r.epoch(7, nil, r.engines...)
@@ -362,7 +362,7 @@ func TestTheWholeWorldStartsAgain(t *testing.T) {
 }
 
 // While a member of the world sends messages, another world of an unknown engine is not adopted.
-func TestAStrangersWorldIsNotTaken(t *testing.T) {
+func TestPoolIgnoresWorldOfUnknownEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, 200*time.Millisecond)
 		r.epoch(7, nil, r.engines[0])
@@ -395,7 +395,7 @@ func TestReplaysAreBounded(t *testing.T) {
 }
 
 // A request that kills its rank each time must not do so forever: all other requests die with it.
-func TestARequestThatKillsItsRankIsGivenUp(t *testing.T) {
+func TestReplay_WhenRequestKillsItsRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
 		home := r.engines[0]
@@ -423,7 +423,7 @@ func TestARequestThatKillsItsRankIsGivenUp(t *testing.T) {
 }
 
 // If an engine cancels a request that the gateway did not cancel, the request continues elsewhere.
-func TestGivenUpByTheEngine(t *testing.T) {
+func TestReplay_WhenEngineCancelsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		c := r.client()
@@ -438,7 +438,7 @@ func TestGivenUpByTheEngine(t *testing.T) {
 }
 
 // The last position ends the request even without a finish reason: no tokens are left to request.
-func TestTheLastPositionEnds(t *testing.T) {
+func TestLastPositionEndsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
 		c := r.client()
@@ -451,7 +451,7 @@ func TestTheLastPositionEnds(t *testing.T) {
 }
 
 // A client disconnects while its request is unassigned. A rank that later lists the request gets a cancel.
-func TestARosterOfTheGoneIsCancelled(t *testing.T) {
+func TestPoolCancelsUnknownRequestInRoster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
 		r.epoch(2, map[*engine][]string{r.engines[0]: {"old"}}, r.engines[0])
@@ -464,7 +464,7 @@ func TestARosterOfTheGoneIsCancelled(t *testing.T) {
 	})
 }
 
-func TestAClientLeavesDuringAReplay(t *testing.T) {
+func TestReplay_WhenClientDisconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		c := r.client()
@@ -480,7 +480,7 @@ func TestAClientLeavesDuringAReplay(t *testing.T) {
 }
 
 // The world's ranks stay stopped; another world is alive.
-func TestAWorldThatStandsStillIsLeft(t *testing.T) {
+func TestReplay_WhenStoppedWorldIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, 200*time.Millisecond)
 		old, fresh := r.engines[0], r.engines[1]

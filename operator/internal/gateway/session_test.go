@@ -20,7 +20,7 @@ import (
 )
 
 // A session that reconnects in time loses no tokens: the engine sends them again.
-func TestSessionThatComesBack(t *testing.T) {
+func TestSession_WhenReconnectedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{hangsUp: true, on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { send(token(s, 0, 'a', 0)) }}
 		s, m := serve(t, e)
@@ -32,7 +32,7 @@ func TestSessionThatComesBack(t *testing.T) {
 	})
 }
 
-func TestNoWorldYet(t *testing.T) {
+func TestRequest_WhenNoWorldIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{silent: true}
 		s, m, _ := open(t, Options{patience: 100 * time.Millisecond}, e)
@@ -53,7 +53,7 @@ func TestNoWorldYet(t *testing.T) {
 }
 
 // A request that arrives before the gateway has received a world waits for it.
-func TestARequestWaitsForTheFirstWorld(t *testing.T) {
+func TestRequestWaitsForFirstWorld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))
@@ -81,7 +81,7 @@ func TestARequestWaitsForTheFirstWorld(t *testing.T) {
 }
 
 // A gateway connects only to engines of its world, whichever other roles have certificates of the world.
-func TestOnlyEnginesAreBelieved(t *testing.T) {
+func TestSessionAcceptsOnlyEngineCertificates(t *testing.T) {
 	for role, believed := range map[string]bool{"engine/p0": true, "agent/p0": false, "driver": false} {
 		t.Run(role, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestOnlyEnginesAreBelieved(t *testing.T) {
 }
 
 // The files get another authority and other certificates: the next connection uses them.
-func TestANewAuthorityNeedsNoRestart(t *testing.T) {
+func TestSession_WhenAuthorityIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		made := func() (gateway, engine pki.Files) {
@@ -153,7 +153,7 @@ func TestANewAuthorityNeedsNoRestart(t *testing.T) {
 }
 
 // A Service's address leads to any engine; requests use only sessions with members.
-func TestDiscoveryIsAskedForTheWorldOnly(t *testing.T) {
+func TestDiscoverySessionGetsNoRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))

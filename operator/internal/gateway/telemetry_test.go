@@ -29,7 +29,7 @@ func (r *rig) load(e *engine, l *tangramv1.Load) {
 }
 
 // The report counts a client's request and latency once, however often the request was placed.
-func TestReportSaysWhatClientsFelt(t *testing.T) {
+func TestReportCountsClientRequestsAndLatencies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		began := time.Now()
@@ -89,7 +89,7 @@ func TestReportSaysWhatClientsFelt(t *testing.T) {
 }
 
 // The report has the last load of each rank, and none for ranks without a report. It counts requests without a rank.
-func TestReportSaysWhatRanksTold(t *testing.T) {
+func TestReportContainsRankLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, time.Hour)
 		r.load(r.engines[1], &tangramv1.Load{Running: 4, KvPages: 8, KvFreePages: 2, Telemetry: &tangramv1.RankTelemetry{Decoding: 3, Arrived: 9, Epoch: 1}})
@@ -172,7 +172,7 @@ func TestRequestMetrics(t *testing.T) {
 }
 
 // Only the operator can connect.
-func TestTelemetryIsForTheOperator(t *testing.T) {
+func TestTelemetryAcceptsOnlyOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, time.Hour)
 		folder, err := pki.OpenFolder(t.TempDir(), "w")
@@ -219,7 +219,7 @@ func TestTelemetryIsForTheOperator(t *testing.T) {
 }
 
 // 256 ranks in one report: it is small, and takes little work.
-func TestAReportOfAWideWorldIsSmall(t *testing.T) {
+func TestReportSize_WhenWorldHas256Ranks(t *testing.T) {
 	w := newWide(t, 256, 1000)
 	w.pool.mu.Lock()
 	for _, s := range w.pool.sessions {
@@ -242,7 +242,7 @@ func TestAReportOfAWideWorldIsSmall(t *testing.T) {
 }
 
 // The gateway exports vLLM's metric names where vLLM has one.
-func TestNamesOfTheEcosystem(t *testing.T) {
+func TestMetricsUseVLLMNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))

@@ -34,7 +34,7 @@ func large(t *testing.T) (send func(body string) (int, string), submitted chan *
 }
 
 // A gateway without the model's tokenizer rejects text: bytes are not the tokens of a real model.
-func TestTextIsRefusedWithoutTheModelsTokenizer(t *testing.T) {
+func TestTextPrompt_WhenTokenizerIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		send, submitted := large(t)
 		for body, param := range map[string]string{
@@ -54,7 +54,7 @@ func TestTextIsRefusedWithoutTheModelsTokenizer(t *testing.T) {
 }
 
 // An answer of such a model has token ids, and no text made of their low bytes.
-func TestAnswersOfARealVocabularyHoldTokenIDsOnly(t *testing.T) {
+func TestAnswer_WhenTokenizerIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		send, submitted := large(t)
 		code, text := send(`{"prompt":[9707,151935],"stop_token_ids":[151645]}`)
@@ -73,7 +73,7 @@ func TestAnswersOfARealVocabularyHoldTokenIDsOnly(t *testing.T) {
 }
 
 // encoding/json reads null as 0, which is a token.
-func TestNullIsNoTokenID(t *testing.T) {
+func TestTokenIDsRejectNull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		send, submitted := large(t)
 		for body, param := range map[string]string{
@@ -93,7 +93,7 @@ func TestNullIsNoTokenID(t *testing.T) {
 }
 
 // Lists are bounded, and stop tokens are a set.
-func TestStopsAreBounded(t *testing.T) {
+func TestStopListsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		send, submitted := large(t)
 		ids := func(n int) string { return strings.TrimSuffix(strings.Repeat("7,", n), ",") }

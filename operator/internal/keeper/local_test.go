@@ -39,7 +39,7 @@ type bed struct {
 }
 
 // An apply without work is reported only if it ended another driver's attempt; agents complete runs by themselves.
-func TestAnAttemptThatWasEndedIsToldOf(t *testing.T) {
+func TestLocalReportsEndedAttempt(t *testing.T) {
 	told := 0
 	l := &Local{Store: &store.Memory{}, Log: slog.New(slog.DiscardHandler), Did: func(string, *driver.Record, error) { told++ }}
 	recorder := localRecorders{l}.Transition(nil, nil)
@@ -158,7 +158,7 @@ func TestLocal(t *testing.T) {
 }
 
 // Engines that keep the heads of a request on one rank reach Tensor with cut experts only. Then nothing changes.
-func TestTensorIsReachedWithAttentionByData(t *testing.T) {
+func TestTensorParallel_WhenAttentionIsDataParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2, Wanted{Pods: 2, Shape: layout.Shape{Mode: layout.Tensor}})
 		b.all[1].AttentionDataOnly()
@@ -170,7 +170,7 @@ func TestTensorIsReachedWithAttentionByData(t *testing.T) {
 }
 
 // A world with desired replicas starts without them: its first layout reads each byte once.
-func TestReplicasComeAfterTheFirstLayout(t *testing.T) {
+func TestFirstLayoutHasNoReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		layer := [][]uint32{{0, 1, 2, 3, 4, 5, 11}, {4, 6, 7, 8, 9, 10, 11}}
 		want := Wanted{Pods: 2, Shape: layout.Shape{Mode: layout.Expert, Placement: [][][]uint32{layer, layer}}}
@@ -189,7 +189,7 @@ func TestReplicasComeAfterTheFirstLayout(t *testing.T) {
 }
 
 // An earlier keeper's open attempt is ended, also if the layout is as desired, so that its memory is freed.
-func TestWhatWasLeftUnfinishedIsEnded(t *testing.T) {
+func TestLocalEndsOpenAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2, Wanted{Pods: 2, Shape: layout.Shape{Mode: layout.Expert}})
 		end := b.run()
@@ -206,7 +206,7 @@ func TestWhatWasLeftUnfinishedIsEnded(t *testing.T) {
 }
 
 // An agent that never answered a keeper may have any member. Its possible world is neither ended nor started again.
-func TestANewKeeperAmongSilentAgents(t *testing.T) {
+func TestNewKeeper_WhenAgentsUnresponsive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3, Wanted{Pods: 2, Shape: layout.Shape{Mode: layout.Expert}})
 		end := b.run()
@@ -233,7 +233,7 @@ func TestANewKeeperAmongSilentAgents(t *testing.T) {
 }
 
 // A process of several ranks may join with only some of them, if fewer are desired.
-func TestRanksAreCountedNotPods(t *testing.T) {
+func TestLocalCountsRanksNotPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 0, Wanted{Pods: 3, Shape: layout.Shape{Mode: layout.Expert}})
 		b.locked(func() {

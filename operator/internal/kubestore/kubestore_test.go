@@ -23,7 +23,7 @@ func open(t *testing.T, hooks interceptor.Funcs) (*Store, client.Client) {
 	return &Store{Reader: c, Writer: c, Key: key}, c
 }
 
-func TestSwap(t *testing.T) {
+func TestSaveAndLoad(t *testing.T) {
 	s, _ := open(t, interceptor.Funcs{})
 	var got string
 	v, err := store.Load(t.Context(), s, "intent", &got)
@@ -43,7 +43,7 @@ func TestSwap(t *testing.T) {
 }
 
 // Another operator writes between our read and our write: the API server rejects ours.
-func TestWriterInBetween(t *testing.T) {
+func TestSave_WhenWriteIsConcurrent(t *testing.T) {
 	between := false
 	s, c := open(t, interceptor.Funcs{Update: func(ctx context.Context, c client.WithWatch, object client.Object, o ...client.UpdateOption) error {
 		if !between {
@@ -66,7 +66,7 @@ func TestWriterInBetween(t *testing.T) {
 	require.Equal(t, json.RawMessage(`"theirs"`), record.Value)
 }
 
-func TestWithoutItsObjectItSaysSo(t *testing.T) {
+func TestGet_WhenConfigMapIsMissing(t *testing.T) {
 	s, c := open(t, interceptor.Funcs{})
 	require.NoError(t, c.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "w-world"}}))
 	_, err := s.Get(t.Context(), "intent")

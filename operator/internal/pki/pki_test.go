@@ -52,7 +52,7 @@ func TestRolesOfOneWorldTrustEachOther(t *testing.T) {
 	require.NoError(t, s)
 }
 
-func TestWrongRoleOrAuthorityIsRefused(t *testing.T) {
+func TestHandshake_WhenRoleOrAuthorityIsWrong(t *testing.T) {
 	a, err := OpenFolder(t.TempDir(), "w")
 	require.NoError(t, err)
 	driver, agent, engine := issue(t, a, "driver"), issue(t, a, "agent/p0"), issue(t, a, "engine/p0")
@@ -74,7 +74,7 @@ func TestWrongRoleOrAuthorityIsRefused(t *testing.T) {
 	require.Error(t, s)
 }
 
-func TestAuthorityIsKept(t *testing.T) {
+func TestOpenFolderKeepsAuthority(t *testing.T) {
 	dir := t.TempDir()
 	first, err := OpenFolder(dir, "w")
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ func (p *part) load(t *testing.T, a *Authority) {
 }
 
 // At each step of a replacement, a process that loaded it and a process one step behind trust each other, both ways.
-func TestNeighbouringStepsOfAReplacementTrustEachOther(t *testing.T) {
+func TestRotation_WhenProcessIsOneStepBehind(t *testing.T) {
 	a, err := NewAuthority("w", Validity{Authority: 90 * time.Minute, Certificate: time.Hour})
 	require.NoError(t, err)
 	meet := func(x, y *part) {
@@ -95,7 +95,7 @@ func TestNeighbouringStepsOfAReplacementTrustEachOther(t *testing.T) {
 }
 
 // A certificate ends no later than its authority. Others are renewed when two thirds of their lifetime have passed.
-func TestACertificateDoesNotOutliveItsAuthority(t *testing.T) {
+func TestCertificateDoesNotOutliveAuthority(t *testing.T) {
 	a, err := NewAuthority("w", Validity{Authority: time.Hour, Certificate: 48 * time.Hour})
 	require.NoError(t, err)
 	cert, _, err := a.IssuePEM("driver", nil)
@@ -119,7 +119,7 @@ func TestACertificateDoesNotOutliveItsAuthority(t *testing.T) {
 }
 
 // Files are read again at each handshake. While they do not match, the last good ones are used.
-func TestFilesAreReadAgain(t *testing.T) {
+func TestHandshakeReloadsFiles(t *testing.T) {
 	dir := t.TempDir()
 	a, err := OpenFolder(dir, "w")
 	require.NoError(t, err)

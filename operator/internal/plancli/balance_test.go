@@ -22,7 +22,7 @@ func randomLoads(dice *rand.Rand, layers, experts int) [][]float64 {
 }
 
 // The figures of a report equal those computed from the lists that it prints.
-func TestReportsAreTrue(t *testing.T) {
+func TestBalanceReportMatchesItsPlacement(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 2))
 	capped := 0
 	for range 80 {
@@ -92,7 +92,7 @@ func contains(held []int32, e int32) bool {
 }
 
 // The operator decides with pkg/rebalance: the figures and the placement are the same.
-func TestTheOperatorDecidesTheSame(t *testing.T) {
+func TestPlanMatchesOperatorDecision(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 3))
 	v, err := Geometry("Mixtral-8x7B", 128, 0, 0)
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestTheOperatorDecidesTheSame(t *testing.T) {
 }
 
 // vLLM's own maps may have an expert twice on a rank: the duplicate counts before the plan and is gone after it.
-func TestWhatLiesTwiceOnARank(t *testing.T) {
+func TestBalance_WhenRankHasDuplicateExpert(t *testing.T) {
 	in := BalanceInput{Loads: [][]float64{{6, 2, 2, 2}}, Ranks: 2, Nodes: 1, Slots: 3, Old: load.Placement{{{0, 0, 1}, {0, 2, 3}}}, Mode: Incremental}
 	r, err := Balance(in)
 	require.NoError(t, err)
@@ -143,7 +143,7 @@ func map0(held []int32) map[int32]bool {
 }
 
 // Mode full respects the price. At price 0 it reaches the reachable balance, and no figure exceeds that.
-func TestBalance_WhenFullHasAPrice(t *testing.T) {
+func TestBalance_WhenFullModeHasPrice(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 5))
 	for range 20 {
 		in := BalanceInput{Loads: randomLoads(dice, 2, 16), Ranks: 4, Nodes: 3, Redundant: 4, Mode: Full}

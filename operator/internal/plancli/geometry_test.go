@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestGeometry_OfFoldersFilesAndNames(t *testing.T) {
+func TestGeometry_WhenFolderFileOrName(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.json")
 	require.NoError(t, os.WriteFile(file, []byte(`{"model_type":"mixtral","num_hidden_layers":3,"hidden_size":256,"intermediate_size":384,"num_local_experts":6,

@@ -8,7 +8,7 @@ import (
 )
 
 // In any resize or switch, the bytes by rank, by transfer and of the plan agree, and so do the ranks' final pieces.
-func TestPlansAddUp(t *testing.T) {
+func TestPlanByteTotalsAgree(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 4))
 	for _, model := range []string{"Mixtral-8x7B", "gpt-oss-20b"} { // gpt-oss: experts with a tail
 		v, err := Geometry(model, 0, 0, 5<<20)
@@ -52,7 +52,7 @@ func TestPlansAddUp(t *testing.T) {
 func whole(w World) bool { return w.Mode == "ExpertParallel" || w.Ranks == 1 }
 
 // A layer without load gives joiners no work there, but each rank must have an expert.
-func TestALayerWithoutLoad(t *testing.T) {
+func TestPlan_WhenLayerHasNoLoad(t *testing.T) {
 	v, err := Geometry("Mixtral-8x7B", 128, 0, 0)
 	require.NoError(t, err)
 	in := PlanInput{Geometry: v, From: World{Ranks: 2, Mode: "ExpertParallel"}, To: World{Ranks: 4, Mode: "ExpertParallel"}, RanksPerPod: 1, SpareBanks: 2, Redundant: 8, Price: .5, Loads: make([][]float64, v.MoELayers())}

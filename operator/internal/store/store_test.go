@@ -97,7 +97,7 @@ func TestConcurrentWriters(t *testing.T) {
 	require.Equal(t, writers*each, n)
 }
 
-func TestGarbageIsAnError(t *testing.T) {
+func TestFileStore_WhenContentIsInvalid(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.json")
 	require.NoError(t, os.WriteFile(path, []byte(`{"a":`), 0o600))
 	s, err := OpenFile(path)

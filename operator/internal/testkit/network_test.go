@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestNetwork_WhenAllListenAndClose(t *testing.T) {
+func TestNetworkListensDialsAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := Listen("")
 		require.NoError(t, err)

@@ -21,7 +21,7 @@ func (b *bench) proposed() Snapshot {
 	return b.until(func(s Snapshot) bool { return s.Balance != nil && s.Balance.Outcome == balance.Move })
 }
 
-func TestARebalance(t *testing.T) {
+func TestRebalance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
 		require.Nil(t, b.Snapshot().Balance)
@@ -49,7 +49,7 @@ func TestARebalance(t *testing.T) {
 }
 
 // A failed rebalance is retried later and delays nothing else.
-func TestARebalanceThatFails(t *testing.T) {
+func TestRebalance_WhenItFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		s := b.proposed()
@@ -69,7 +69,7 @@ func TestARebalanceThatFails(t *testing.T) {
 	})
 }
 
-func TestAnotherIntentForgetsARebalanceThatFailed(t *testing.T) {
+func TestNewIntentClearsFailedRebalance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
 		s := b.proposed()
@@ -84,7 +84,7 @@ func TestAnotherIntentForgetsARebalanceThatFailed(t *testing.T) {
 }
 
 // No proposal is made while the world is broken, or for an older layout.
-func TestNoProposalOfAnotherLayout(t *testing.T) {
+func TestRebalanceProposal_WhenLayoutChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		s := b.proposed()

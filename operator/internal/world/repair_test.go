@@ -44,7 +44,7 @@ func (b *bench) wide() {
 	b.until(func(s Snapshot) bool { return s.Running == nil && len(s.Layout.GetMembers()) == 3 })
 }
 
-func TestDeathIsSeenAtOnceAndRepaired(t *testing.T) {
+func TestRepair_WhenAgentDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setupWith(t, 3, time.Hour) // only the streams report
 		b.wide()
@@ -62,7 +62,7 @@ func TestDeathIsSeenAtOnceAndRepaired(t *testing.T) {
 	})
 }
 
-func TestEngineThatDies(t *testing.T) {
+func TestRepair_WhenEngineReattaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
 		b.agents.Find("a1").Detach(true)
@@ -78,7 +78,7 @@ func TestEngineThatDies(t *testing.T) {
 }
 
 // A missing answer is no reason to remove a member while the others serve.
-func TestSilenceIsNoDeath(t *testing.T) {
+func TestUnresponsiveAgentIsNotRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
 		b.agents.Find("a1").Deaf(true)
@@ -88,7 +88,7 @@ func TestSilenceIsNoDeath(t *testing.T) {
 	})
 }
 
-func TestSilenceAmongThoseThatStandStill(t *testing.T) {
+func TestRepair_WhenAgentUnresponsiveAndPeersStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		b.wide()
@@ -114,7 +114,7 @@ func TestSilenceAmongThoseThatStandStill(t *testing.T) {
 	})
 }
 
-func TestNobodySurvives(t *testing.T) {
+func TestRepair_WhenNoMemberSurvives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		for _, a := range []string{"a0", "a1"} {
@@ -156,7 +156,7 @@ func (b *bench) keepIn(s store.Store) {
 	b.store = s
 }
 
-func TestBackOffOfRepairs(t *testing.T) {
+func TestRepairBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		b.wide()
@@ -181,7 +181,7 @@ func TestBackOffOfRepairs(t *testing.T) {
 }
 
 // A member dies in the middle of a transition. The transition ends immediately, without a back-off after the repair.
-func TestDeathInTheMiddleOfATransition(t *testing.T) {
+func TestTransition_WhenMemberDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		b.wide()
@@ -204,7 +204,7 @@ func TestDeathInTheMiddleOfATransition(t *testing.T) {
 
 // During a transition, a status from before a flip next to statuses from after it is no loss. After the transition all
 // agents are queried again, and then it is a loss.
-func TestStatusesFromDifferentMomentsOfAFlipAreNoLoss(t *testing.T) {
+func TestMixedStatusesDuringFlipAreNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setupWith(t, 3, time.Hour) // queries only at the start and the end of a transition
 		outside := b.Snapshot().Statuses["u2"]
@@ -227,7 +227,7 @@ func TestStatusesFromDifferentMomentsOfAFlipAreNoLoss(t *testing.T) {
 
 // The record names the members of a first layout before they flip to it. So agents report no layout for a moment, or
 // for longer if their statuses are late. Neither is a loss during the transition.
-func TestAFirstLayoutThatIsOnItsWayIsNoLoss(t *testing.T) {
+func TestFirstLayoutInProgressIsNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := outside(t, 2, time.Hour)
 		before := b.Snapshot().Statuses
@@ -296,7 +296,7 @@ func TestAbort(t *testing.T) {
 }
 
 // An earlier operator's open attempt, in an agent outside the layout, is detected and ended.
-func TestWhatWasLeftUnfinished(t *testing.T) {
+func TestUnfinishedAttemptIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		b.agents.Find("a2").LeaveIn(7, tangramv1.Phase_PHASE_STAGED)
@@ -308,7 +308,7 @@ func TestWhatWasLeftUnfinished(t *testing.T) {
 	})
 }
 
-func TestHeadroomOfTheLayoutInForce(t *testing.T) {
+func TestHeadroomOfActiveLayout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		s := b.until(func(s Snapshot) bool { return s.Headroom != nil })
@@ -318,7 +318,7 @@ func TestHeadroomOfTheLayoutInForce(t *testing.T) {
 	})
 }
 
-func TestDissolveReleasesEverybody(t *testing.T) {
+func TestDissolveReleasesReachableAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		b.agents.Find("a1").Deaf(true) // an unresponsive agent does not delay the others
@@ -332,7 +332,7 @@ func TestDissolveReleasesEverybody(t *testing.T) {
 }
 
 // An unreadable checkpoint is news.
-func TestMarkTellsOfTheCheckpoint(t *testing.T) {
+func TestMarkIncludesCheckpointError(t *testing.T) {
 	one := &tangramv1.StatusResponse{World: "w"}
 	two := &tangramv1.StatusResponse{World: "w", CheckpointError: "I/O error"}
 	require.NotEqual(t, markOfAgent(one), markOfAgent(two))

@@ -145,7 +145,7 @@ func (b *bench) until(is func(Snapshot) bool) Snapshot {
 	return s
 }
 
-func TestSnapshotTellsWhatAgentsSay(t *testing.T) {
+func TestSnapshotReportsAgentStatuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		s := b.Snapshot()
@@ -234,7 +234,7 @@ func TestBackOffAfterFailures(t *testing.T) {
 	})
 }
 
-func TestAnotherIntentEndsAfterTheRunningFlip(t *testing.T) {
+func TestTransition_WhenIntentChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 4)
 		b.agents.HoldStage(true)
@@ -256,7 +256,7 @@ func TestAnotherIntentEndsAfterTheRunningFlip(t *testing.T) {
 }
 
 // A transition that fails after the intent changed is no failure of the new intent.
-func TestFailureOfWhatIsNotWantedAnyMore(t *testing.T) {
+func TestTransition_WhenSupersededIntentFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
 		b.Intend("tensor")
@@ -273,7 +273,7 @@ func TestFailureOfWhatIsNotWantedAnyMore(t *testing.T) {
 	})
 }
 
-func TestNothingBeginsThatCannotBeRecorded(t *testing.T) {
+func TestTransition_WhenRecordCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
 		n := &notes{refuse: errors.New("no room for the record")}
@@ -285,7 +285,7 @@ func TestNothingBeginsThatCannotBeRecorded(t *testing.T) {
 	})
 }
 
-func TestCloseAbortsWhatRunsAndHangsUp(t *testing.T) {
+func TestCloseAbortsTransitionAndDisconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
 		b.agents.HoldStage(true)
@@ -312,7 +312,7 @@ func TestCloseAbortsWhatRunsAndHangsUp(t *testing.T) {
 }
 
 // Close returns at its timeout if agents block the end.
-func TestCloseIsBounded(t *testing.T) {
+func TestCloseReturnsAtTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 2)
 		b.limits.Outcome = 5 * time.Second
@@ -334,7 +334,7 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-func TestEndpointsThatGoAreHungUp(t *testing.T) {
+func TestRemovedEndpointsAreDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, 3)
 		b.SetEndpoints([]Endpoint{{"u0", "a0"}, {"u1", "a1"}}, true)

@@ -87,7 +87,7 @@ func (p *told) Decide(t policy.Telemetry, s policy.State) policy.Decision {
 
 // A world that starts in the wrong mode, with only another engine's table from other machines, finds the right mode,
 // burst after burst. So does one of an unmeasured width.
-func TestAWorldThatChoosesForItself(t *testing.T) {
+func TestAdviserFindsRightMode_WhenPriorIsForeign(t *testing.T) {
 	for _, c := range []struct {
 		ranks        int
 		slower, most float64 // most: of the better mode's latencies
@@ -147,7 +147,7 @@ func world(t *testing.T) World {
 }
 
 // The layout stays for any fault in the input, and the reason names it.
-func TestNoDecision(t *testing.T) {
+func TestAdviserKeepsLayout_WhenInputIsInvalid(t *testing.T) {
 	for words, change := range map[string]func(*telemetry.Sample, *World){
 		"no layout is active":                     func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Shape{} },
 		"a world with one rank has only one mode": func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Expert(1) },
@@ -188,7 +188,7 @@ func TestNoDecision(t *testing.T) {
 
 // A mode with unknown step times is tried at most once an hour. It is not tried if that is expensive, live requests do
 // not fit, or planner or memory reject it.
-func TestATryIsBounded(t *testing.T) {
+func TestAdviserLimitsTrialsOfUnmeasuredMode(t *testing.T) {
 	tries := func(seconds int, change func(*World)) (n int) {
 		a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Calibrated})
 		require.NoError(t, err)
@@ -240,7 +240,7 @@ func TestScale(t *testing.T) {
 }
 
 // A world that returns to a width has kept the load in between, and does not use old load as current load.
-func TestTheLoadGoesAlongToAnotherWidth(t *testing.T) {
+func TestLoadHistoryIsKept_WhenWidthChanges(t *testing.T) {
 	a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Calibrated})
 	require.NoError(t, err)
 	arrived := uint64(0)
@@ -271,7 +271,7 @@ func TestTheLoadGoesAlongToAnotherWidth(t *testing.T) {
 
 // If a hybrid is allowed and the kernels favor it, a world finds it like a mode: it tries it once, then uses its
 // measurements. It considers no hybrid that is not allowed.
-func TestAWorldThatChoosesAHybrid(t *testing.T) {
+func TestAdviserFindsHybrid_WhenAllowed(t *testing.T) {
 	v := view(t)
 	table, err := kernels.Open(model)
 	require.NoError(t, err)
@@ -306,7 +306,7 @@ func TestAWorldThatChoosesAHybrid(t *testing.T) {
 
 // For engines that keep all heads of a request on one rank, the adviser uses that shape of mode TensorParallel: the
 // bytes moved, and the KV capacity there.
-func TestAdvise_WhenAttentionStaysByData(t *testing.T) {
+func TestAdvise_WhenAttentionIsDataParallel(t *testing.T) {
 	a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Calibrated, AttentionByData: true})
 	require.NoError(t, err)
 	w := world(t)
@@ -327,7 +327,7 @@ func TestAdvise_WhenAttentionStaysByData(t *testing.T) {
 }
 
 // Temporary rejections are checked each time; a price is valid for one layout.
-func TestOptions_WhenRefusedForATime(t *testing.T) {
+func TestOptions_WhenTemporarilyRejected(t *testing.T) {
 	a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Threshold})
 	require.NoError(t, err)
 	w, priced := world(t), 0

@@ -72,7 +72,7 @@ func (p *widened) Observe(s kernels.Shape, w costmodel.Work, seconds float64) {
 
 // A world grows with its load, up to its limit, over widths that are repairable and have tables. It shrinks when the
 // load falls.
-func TestAWorldThatChoosesItsWidth(t *testing.T) {
+func TestAdviserScalesWidthWithLoad(t *testing.T) {
 	v := view(t)
 	table, err := kernels.Open(model)
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func TestAWorldThatChoosesItsWidth(t *testing.T) {
 	require.Greater(t, float64(r.Within)/float64(r.Requests), .5)
 }
 
-func TestWidthIsNotDecidedOnWhatIsNotWhole(t *testing.T) {
+func TestWidthIsNotDecided_WhenInputIsIncomplete(t *testing.T) {
 	for want, change := range map[string]func(*Range, *telemetry.Sample, *World){
 		"from 4 to 2 ranks":                      func(r *Range, _ *telemetry.Sample, _ *World) { r.Min, r.Max = 4, 2 },
 		"must be multiples of the ranks per pod": func(r *Range, _ *telemetry.Sample, _ *World) { r.Step = 3 },

@@ -134,7 +134,7 @@ func (b brute) best() (together, alone uint64) {
 	return together, alone
 }
 
-func TestBoundIsWhatTryingEveryLayoutGives(t *testing.T) {
+func TestBoundMatchesExhaustiveSearch(t *testing.T) {
 	const seed = 7
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -166,7 +166,7 @@ func TestBoundIsWhatTryingEveryLayoutGives(t *testing.T) {
 }
 
 // A memo with other layers returns the same for a new one.
-func TestAMemoMixesNothingUp(t *testing.T) {
+func TestSharedMemoMatchesNewMemo(t *testing.T) {
 	const seed = 3
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -185,7 +185,7 @@ func TestAMemoMixesNothingUp(t *testing.T) {
 
 // Layers with equal holdings are computed once. Different experts count as equal if their shards are, and holdings of
 // leaving ranks do not count.
-func TestAMemoRemembersLayersThatAreHeldAlike(t *testing.T) {
+func TestMemoReusesLayersWithEqualHoldings(t *testing.T) {
 	v, target := view(t, 2, 4, 3), []uint32{5, 6, 7, 8}
 	on := func(rank uint32) []Held { return []Held{{Rank: rank, Run: geometry.Run{Count: 1}}} }
 	memo := NewMemo(v)
@@ -203,7 +203,7 @@ func TestAMemoRemembersLayersThatAreHeldAlike(t *testing.T) {
 }
 
 // Experts with a given placement: each rank receives the bytes that it lacks, whatever other ranks hold.
-func TestPlacedIsWhatEachRankLacks(t *testing.T) {
+func TestPlacedCountsMissingBytesPerRank(t *testing.T) {
 	const seed = 5
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -224,7 +224,7 @@ func TestPlacedIsWhatEachRankLacks(t *testing.T) {
 	}
 }
 
-func TestDenseWeightsComeOncePerRankThatLacksThem(t *testing.T) {
+func TestDenseCountsWeightsOncePerMissingRank(t *testing.T) {
 	v := view(t, 1, 1, 0)
 	for lacking, want := range map[int]uint64{0: 0, 1: 7, 3: 21} {
 		require.Equal(t, want, Dense(v, lacking))

@@ -10,7 +10,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-func TestRepairBytesAreThoseOfGranulesThatNobodyHolds(t *testing.T) {
+func TestRepairBytesCountOnlyLostGranules(t *testing.T) {
 	const seed = 11
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -52,7 +52,7 @@ func TestChoose(t *testing.T) {
 
 // For random inputs, the choice has the highest throughput of the model, and higher pressure never requires more
 // redundant experts.
-func TestMorePressureNeverMoreExperts(t *testing.T) {
+func TestChooseAddsNoExpertsUnderMorePressure(t *testing.T) {
 	random := rand.New(rand.NewPCG(8, 8))
 	for range 500 {
 		in := Input{Ranks: 1 + random.IntN(40), Layers: 1 + random.IntN(60), ExpertBytes: 1 + random.Int64N(1<<26), BlockBytes: 1 + random.Int64N(1<<22),
@@ -91,7 +91,7 @@ func TestMorePressureNeverMoreExperts(t *testing.T) {
 	}
 }
 
-func TestChooseRefuses(t *testing.T) {
+func TestChooseRejectsInvalidInput(t *testing.T) {
 	for want, change := range map[string]func(*Input){
 		"the curve has 0 points":                            func(in *Input) { in.Curve = nil },
 		"want a first point with 0 redundant":               func(in *Input) { in.Curve = in.Curve[1:] },

@@ -11,7 +11,7 @@ import (
 
 // The checker has its own address rule, from the text of architecture, section 8. It and pkg/layout place every piece
 // at the same byte.
-func TestTheCheckerKnowsWherePiecesLie(t *testing.T) {
+func TestPiecesOfMatchesLayoutPackage(t *testing.T) {
 	for _, tail := range []uint64{0, 40} {
 		w := &world{v: view(t, tail)}
 		pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{1: {ExpertGroup: 2}, 2: {ExpertGroup: 3}}}

@@ -33,7 +33,7 @@ func shrunk(t *testing.T) checker.Case {
 	return w.to(t, 2, expertShape)
 }
 
-func TestAPlanStartsWhereTheWorldIs(t *testing.T) {
+func TestCheckRejectsWrongEpochsAndHashes(t *testing.T) {
 	_, sound := grown(t, 0)
 	object(t, sound, []spoilt{
 		{"from another hash", func(c *checker.Case) { c.Plan.FromHash[0] ^= 1 }, "another layout", false},
@@ -57,7 +57,7 @@ func TestAPlanStartsWhereTheWorldIs(t *testing.T) {
 	})
 }
 
-func TestMembersChangeByTheRules(t *testing.T) {
+func TestCheckRejectsWrongMemberChanges(t *testing.T) {
 	_, sound := grown(t, 0)
 	object(t, sound, []spoilt{
 		{"members in another order", func(c *checker.Case) {
@@ -121,7 +121,7 @@ func TestMembersChangeByTheRules(t *testing.T) {
 }
 
 // One flip rewrites more layers than there are spare banks.
-func TestAWalkRewritesNoMoreThanTheSpareBanksAllow(t *testing.T) {
+func TestCheckRejectsRewritesBeyondSpareBanks(t *testing.T) {
 	_, sound := grown(t, 0)
 	object(t, sound, []spoilt{{"two at once", func(c *checker.Case) {
 		var walks []*tangramv1.Flip
@@ -134,7 +134,7 @@ func TestAWalkRewritesNoMoreThanTheSpareBanksAllow(t *testing.T) {
 	}, "layers are rewritten with 1 spare banks", true}})
 }
 
-func TestTheFinalLayoutIsTheWantedOne(t *testing.T) {
+func TestCheckRejectsOtherFinalLayout(t *testing.T) {
 	w, sound := grown(t, 0)
 	object(t, sound, []spoilt{
 		{"another member wanted", func(c *checker.Case) { c.Target = []string{"pod-1/0/1", "pod-2/0/1", "pod-3/0/1", "pod-9/0/1"} }, "wanted [", false},

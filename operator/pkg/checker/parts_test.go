@@ -39,7 +39,7 @@ func again(f *tangramv1.Fetches, i int, start, count, source uint32) {
 	f.GranuleStart, f.GranuleCount = append(f.GranuleStart, start), append(f.GranuleCount, count)
 }
 
-func TestEachRankBringsWhatItLacks(t *testing.T) {
+func TestCheckRejectsWrongFetchesAndCopies(t *testing.T) {
 	_, sound := grown(t, 0)
 	f := func(c *checker.Case) *tangramv1.Fetches { return fetching(c).Fetches }
 	cp := func(c *checker.Case) *tangramv1.LocalCopies { return copying(c).Copies }
@@ -91,7 +91,7 @@ func TestEachRankBringsWhatItLacks(t *testing.T) {
 	}, "lies in place", false}})
 }
 
-func TestWhatIsDeclaredIsWhatMoves(t *testing.T) {
+func TestCheckRejectsWrongDeclaredBytes(t *testing.T) {
 	for _, tail := range []uint64{0, 40} {
 		_, sound := grown(t, tail)
 		page := sound.Geometry.Proto.PageBytes
@@ -127,7 +127,7 @@ func TestWhatIsDeclaredIsWhatMoves(t *testing.T) {
 	}
 }
 
-func TestDenseWeightsComeFromWhoHasThem(t *testing.T) {
+func TestCheckRejectsWrongDenseSources(t *testing.T) {
 	_, sound := grown(t, 0)
 	d := func(c *checker.Case) *tangramv1.DenseFetch { return flip(c, join).Parts[3].Dense }
 	object(t, sound, []spoilt{
@@ -152,7 +152,7 @@ func TestDenseWeightsComeFromWhoHasThem(t *testing.T) {
 }
 
 // On a first start each byte is read once, and every chain of fetches starts at the rank that reads it.
-func TestAFirstStartReadsOnce(t *testing.T) {
+func TestCheckRejectsDuplicateReadsAtFirstStart(t *testing.T) {
 	for _, tail := range []uint64{0, 40} {
 		w := &world{v: view(t, tail)}
 		sound := w.to(t, 3, tensorShape)

@@ -20,7 +20,7 @@ func broken(t *testing.T, mode string) checker.Case {
 
 func delta(c *checker.Case) *tangramv1.LayoutDelta { return c.Plan.Flips[0].Delta }
 
-func TestARepairKeepsWhatLives(t *testing.T) {
+func TestCheckRejectsRepairChangingSurvivors(t *testing.T) {
 	for _, mode := range []string{"ExpertParallel", "TensorParallel"} {
 		t.Run(mode, func(t *testing.T) {
 			object(t, broken(t, mode), []spoilt{
@@ -48,7 +48,7 @@ func TestARepairKeepsWhatLives(t *testing.T) {
 	}
 }
 
-func TestARepairSharesEvenly(t *testing.T) {
+func TestCheckRejectsUnevenRepair(t *testing.T) {
 	object(t, broken(t, "ExpertParallel"), []spoilt{
 		{"all to one", func(c *checker.Case) {
 			g := delta(c).Layers[2].Experts

@@ -17,7 +17,7 @@ func placed(ranks ...[]uint32) layout.Shape {
 }
 
 // A sound plan to one placement is rejected for another.
-func TestExpertsAreWhereTheyAreWanted(t *testing.T) {
+func TestCheckRejectsOtherPlacement(t *testing.T) {
 	even := [][]uint32{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9, 10}}
 	uneven := placed([]uint32{0, 1, 2, 3, 4}, []uint32{5, 6}, []uint32{7, 8}, []uint32{9, 10})
 	short := placed([]uint32{0}, []uint32{1, 2, 3, 4}, []uint32{5, 6, 7}, []uint32{8, 9, 10})
@@ -51,7 +51,7 @@ func TestExpertsAreWhereTheyAreWanted(t *testing.T) {
 	w.to(t, 4, layout.Shape{Mode: layout.Expert, Placement: [][][]uint32{uneven.Placement[0], nil}})
 }
 
-func TestAttentionGroupsHaveTheWantedSize(t *testing.T) {
+func TestCheckRejectsOtherAttentionGroupSize(t *testing.T) {
 	halves := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{}}
 	for l := range uint32(3) {
 		halves.Layers[l] = layout.LayerShape{AttentionGroup: 2}
@@ -91,7 +91,7 @@ func extra(c *checker.Case, member string, layer, bank, slot, expert, start, cou
 }
 
 // A plan must not overwrite an agent's extra pieces before they are dropped.
-func TestNothingIsWrittenOverWhatLies(t *testing.T) {
+func TestCheckRejectsOverlappingPieces(t *testing.T) {
 	sound := switched(t)
 	object(t, sound, []spoilt{
 		{"over every slot", func(c *checker.Case) {
@@ -105,7 +105,7 @@ func TestNothingIsWrittenOverWhatLies(t *testing.T) {
 }
 
 // An agent copies a run from a single piece.
-func TestACopyIsOfOnePiece(t *testing.T) {
+func TestCheckRejectsCopyFromTwoPieces(t *testing.T) {
 	sound := switched(t)
 	var run struct{ layer, expert, start uint32 }
 	object(t, sound, []spoilt{{"in two", func(c *checker.Case) {
@@ -127,7 +127,7 @@ func TestACopyIsOfOnePiece(t *testing.T) {
 }
 
 // Declared peak and steady bytes must be exact: one byte off, for any part, is rejected.
-func TestEveryPeakAndSteadyIsJudged(t *testing.T) {
+func TestCheckRejectsInexactPeakAndSteady(t *testing.T) {
 	w, up := grown(t, 40)
 	for _, sound := range []checker.Case{up, w.to(t, 2, expertShape), shrunk(t)} {
 		for f, flip := range sound.Plan.Flips {
@@ -147,7 +147,7 @@ func TestEveryPeakAndSteadyIsJudged(t *testing.T) {
 
 // Sound plans of all kinds, with and without tails, are accepted: lost members, incomplete or extra inventories,
 // repairs of both modes.
-func TestSoundPlansAreNotObjectedTo(t *testing.T) {
+func TestCheckAcceptsValidPlans(t *testing.T) {
 	for _, tail := range []uint64{0, 40} {
 		w := &world{v: view(t, tail)}
 		w.to(t, 4, expertShape)

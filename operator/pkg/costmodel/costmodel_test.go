@@ -36,7 +36,7 @@ func prior(t testing.TB, engine string, s kernels.Shape) *kernels.Step {
 }
 
 // The prior is another engine's table than the truth, and steps have 10 % noise.
-func TestLearnsAnotherEngine(t *testing.T) {
+func TestObserveLearnsOtherEngine(t *testing.T) {
 	for _, s := range []kernels.Shape{kernels.Expert(8), kernels.Tensor(8)} {
 		m := New(Options{}, prior(t, "sglang", s))
 		truth := New(Options{}, prior(t, "trtllm", s))
@@ -64,7 +64,7 @@ func TestLearnsAnotherEngine(t *testing.T) {
 	}
 }
 
-func TestForgets(t *testing.T) {
+func TestObserveForgetsOldSteps(t *testing.T) {
 	s := kernels.Tensor(8)
 	m := New(Options{Memory: 300}, prior(t, "vllm", s))
 	w := Work{Decode: 64, Context: 2048}
@@ -80,7 +80,7 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-func TestBadStepsChangeNothing(t *testing.T) {
+func TestObserveRejectsInvalidSteps(t *testing.T) {
 	s := kernels.Tensor(8)
 	m := New(Options{}, prior(t, "vllm", s))
 	w := Work{Decode: 8, Context: 100}
@@ -195,7 +195,7 @@ func TestBorrowed(t *testing.T) {
 
 // Beyond the tables, a prior is less certain the further out it is. Measurements of one width apply to a near one, not
 // to a far one; a measured width is known.
-func TestWiderThanTheTables(t *testing.T) {
+func TestBorrowed_WhenWiderThanTables(t *testing.T) {
 	table, err := kernels.Open("Qwen3-235B-A22B")
 	require.NoError(t, err)
 	m := New(Options{})

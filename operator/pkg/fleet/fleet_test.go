@@ -239,7 +239,7 @@ func TestScaleDownVictims(t *testing.T) {
 	require.Equal(t, []string{"w-0", "w-1", "w-4"}, names(c), "the lowest free ordinal is taken")
 }
 
-func TestScaleUpThatNeverComesChangesNothing(t *testing.T) {
+func TestScaleUpKeepsLayout_WhenPodsNeverStart(t *testing.T) {
 	c := settled(t, 2, 1)
 	c.Wanted = 4
 	c.do(t, Decide(c.World))
@@ -254,7 +254,7 @@ func TestScaleUpThatNeverComesChangesNothing(t *testing.T) {
 	require.Nil(t, d.Target)
 }
 
-func TestPodDeletedByHandLeavesAtOnceAndIsReplaced(t *testing.T) {
+func TestManuallyDeletedPodLeavesAndIsReplaced(t *testing.T) {
 	c := settled(t, 3, 2)
 	c.Pods[1].Deleting = true
 	gone := c.Pods[1].UID
@@ -266,7 +266,7 @@ func TestPodDeletedByHandLeavesAtOnceAndIsReplaced(t *testing.T) {
 	require.Len(t, c.Layout, 6)
 }
 
-func TestLastPodLeavesWhenItsReplacementIsIn(t *testing.T) {
+func TestLastPodLeavesAfterReplacementIsReady(t *testing.T) {
 	c := settled(t, 1, 1)
 	c.Pods[0].Deleting = true
 	d := Decide(c.World)
@@ -277,7 +277,7 @@ func TestLastPodLeavesWhenItsReplacementIsIn(t *testing.T) {
 	require.Equal(t, c.members(c.Pods[1].UID), Decide(c.World).Target)
 }
 
-func TestSwitchOfModeKeepsMembers(t *testing.T) {
+func TestModeSwitchKeepsMembers(t *testing.T) {
 	c := settled(t, 2, 2)
 	c.ShapeReached = false
 	require.Len(t, Decide(c.World).Target, 4)
@@ -288,7 +288,7 @@ func TestSwitchOfModeKeepsMembers(t *testing.T) {
 }
 
 // An unfinished attempt ends by a transition to the current members.
-func TestWhatIsUnfinishedIsEnded(t *testing.T) {
+func TestUnfinishedAttemptEndsWithCurrentMembers(t *testing.T) {
 	c := settled(t, 2, 1)
 	require.Empty(t, Decide(c.World).Target)
 	c.Unfinished = true
@@ -324,7 +324,7 @@ func TestLostMemberIsRepairedThenReplaced(t *testing.T) {
 	}
 }
 
-func TestAllMembersLostStartAnew(t *testing.T) {
+func TestWorldRestarts_WhenAllMembersAreLost(t *testing.T) {
 	c := settled(t, 3, 1)
 	for i := range c.Pods {
 		c.die(&c.Pods[i], 0)
@@ -336,14 +336,14 @@ func TestAllMembersLostStartAnew(t *testing.T) {
 }
 
 // A container restarts in place, or its engine returns: its agent answers, and the pod remains a member.
-func TestEndedPodWhoseRanksAnswerIsNotLost(t *testing.T) {
+func TestEndedPodIsNotLost_WhenRanksRespond(t *testing.T) {
 	c := settled(t, 2, 1)
 	c.Pods[0].Ended = true
 	d := Decide(c.World)
 	require.True(t, d.Settled())
 }
 
-func TestBusyDeletesNothingOfIt(t *testing.T) {
+func TestNoPodIsDeletedDuringTransition(t *testing.T) {
 	c := settled(t, 2, 1)
 	c.Wanted = 4
 	c.do(t, Decide(c.World))

@@ -15,7 +15,7 @@ func serving() World {
 	return World{Wanted: 1, Pods: []Pod{pod("a", 0, "u-a/0/1")}, Layout: []string{"u-a"}, InForce: []string{"u-a/0/1"}, ShapeReached: true}
 }
 
-func TestSettledMeansNothingAtAll(t *testing.T) {
+func TestSettled_WhenDecisionIsEmpty(t *testing.T) {
 	require.True(t, (&Decision{}).Settled())
 	for _, d := range []Decision{{Create: []int{0}}, {Delete: []Deletion{{}}}, {Target: []string{"a"}}, {Waiting: []string{"a"}}, {Repair: true},
 		{Create: []int{0}, Waiting: []string{"a"}}, {Delete: []Deletion{{}}, Waiting: []string{"a"}}, {Target: []string{"a"}, Waiting: []string{"a"}}} {
@@ -23,7 +23,7 @@ func TestSettledMeansNothingAtAll(t *testing.T) {
 	}
 }
 
-func TestSparePodsOfLowOrdinalsJoin(t *testing.T) {
+func TestSparePodsJoinByLowestOrdinal(t *testing.T) {
 	w := serving()
 	w.Wanted = 2
 	w.Pods = append(w.Pods, pod("d", 3, "u-d/0/1"), pod("b", 1, "u-b/0/1"))
@@ -34,7 +34,7 @@ func TestSparePodsOfLowOrdinalsJoin(t *testing.T) {
 }
 
 // Standby pods join first, whatever their ordinal. A replacement is created, and the world does not wait for it.
-func TestWhoStandsByJoinsFirst(t *testing.T) {
+func TestStandbyPodsJoinFirst(t *testing.T) {
 	w := serving()
 	w.Standby = 2
 	d := Decide(w)
@@ -51,7 +51,7 @@ func TestWhoStandsByJoinsFirst(t *testing.T) {
 }
 
 // Leaving pods become standby, up to the desired number.
-func TestWhoLeavesStandsBy(t *testing.T) {
+func TestLeavingPodsBecomeStandby(t *testing.T) {
 	c := settled(t, 3, 2)
 	c.Wanted, c.Standby = 1, 1
 	c.settle(t)
@@ -70,7 +70,7 @@ func TestWhoLeavesStandsBy(t *testing.T) {
 }
 
 // A standby pod replaces a dead pod.
-func TestALostPodIsReplacedByWhoStandsBy(t *testing.T) {
+func TestStandbyPodReplacesLostPod(t *testing.T) {
 	c := settled(t, 2, 1)
 	c.Standby = 1
 	c.settle(t)
@@ -87,7 +87,7 @@ func TestALostPodIsReplacedByWhoStandsBy(t *testing.T) {
 }
 
 // Existing pods count, ready or not: only missing ones are created.
-func TestAsManyAreMadeAsAreMissing(t *testing.T) {
+func TestOnlyMissingPodsAreCreated(t *testing.T) {
 	w := serving()
 	w.Wanted = 4
 	dead := pod("c", 2, "u-c/0/1")
@@ -101,7 +101,7 @@ func TestAsManyAreMadeAsAreMissing(t *testing.T) {
 }
 
 // Lost pods are reported by UID, even if the world is not marked broken yet.
-func TestLostPodsAreRepairedBeforeTheyAreMissed(t *testing.T) {
+func TestLostPodsAreRepairedBeforeWorldIsBroken(t *testing.T) {
 	w := serving()
 	w.Pods = nil
 	require.Equal(t, Decision{Repair: true, Lost: []string{"u-a"}}, Decide(w))
@@ -111,7 +111,7 @@ func TestLostPodsAreRepairedBeforeTheyAreMissed(t *testing.T) {
 }
 
 // A pod outside the layout that is being deleted does not join, and the world does not hurry for it.
-func TestASpareThatIsDeletedIsReplaced(t *testing.T) {
+func TestDeletedSparePodIsReplaced(t *testing.T) {
 	w := serving()
 	w.Wanted = 2
 	gone := pod("b", 1, "u-b/0/1")
@@ -125,7 +125,7 @@ func TestASpareThatIsDeletedIsReplaced(t *testing.T) {
 }
 
 // Members wait for the whole width, even if the shape differs.
-func TestNothingChangesUntilAllAreReady(t *testing.T) {
+func TestLayoutIsKept_UntilAllPodsAreReady(t *testing.T) {
 	w := serving()
 	w.Wanted, w.ShapeReached = 2, false
 	w.Pods = append(w.Pods, pod("b", 1))

@@ -86,7 +86,7 @@ func TestGoldenConfig(t *testing.T) {
 	require.Greater(t, refused, 30)
 }
 
-func TestFromConfig_WhenTheTextIsNoConfig(t *testing.T) {
+func TestFromConfig_WhenTextIsNotConfig(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "not a JSON object", "nothing": "not a JSON object", "[]": "not a JSON object", "null": "not a JSON object", `{"model_type":`: "not a JSON object", "{} {}": "not a JSON object",
 		"version https://git-lfs.github.com/spec/v1\noid sha256:9f2d\nsize 913\n": "is a Git LFS pointer, not the file (68 bytes here, 913 in the pointer); run git lfs pull where it was cloned",
@@ -98,7 +98,7 @@ func TestFromConfig_WhenTheTextIsNoConfig(t *testing.T) {
 }
 
 // The declared type is used, which the agent takes from the tensors.
-func TestFromConfig_WhenTheTypeOfTheWeightsIsNotKnown(t *testing.T) {
+func TestFromConfig_WhenDtypeIsUnknown(t *testing.T) {
 	const config = `{"model_type":"mixtral","num_hidden_layers":3,"hidden_size":256,"intermediate_size":384,"num_local_experts":6,"num_experts_per_tok":2,
 		"num_attention_heads":8,"num_key_value_heads":2`
 	for more, want := range map[string]string{
@@ -112,7 +112,7 @@ func TestFromConfig_WhenTheTypeOfTheWeightsIsNotKnown(t *testing.T) {
 	require.NoError(t, err, "a byte order mark is passed over")
 }
 
-func TestFromConfig_WhenGranulesCutABlock(t *testing.T) {
+func TestFromConfig_WhenGranulesSplitFP8Block(t *testing.T) {
 	texts, cases := configCases(t)
 	for i, c := range cases {
 		if c.Facts != nil && c.Facts.Dtype == "FP8" {
@@ -123,7 +123,7 @@ func TestFromConfig_WhenGranulesCutABlock(t *testing.T) {
 }
 
 // The values equal those in the table of public models.
-func TestFromConfig_OfPublicModels(t *testing.T) {
+func TestFromConfig_WhenModelIsPublic(t *testing.T) {
 	for name, config := range map[string]string{
 		"DeepSeek-V3/R1/V3.1": `{"model_type":"deepseek_v3","num_hidden_layers":61,"hidden_size":7168,"moe_intermediate_size":2048,"n_routed_experts":256,"num_experts_per_tok":8,
 			"first_k_dense_replace":3,"num_attention_heads":128,"kv_lora_rank":512,"qk_rope_head_dim":64,"torch_dtype":"bfloat16",

@@ -30,7 +30,7 @@ func TestDenseBytes_WhenFilesHaveExperts(t *testing.T) {
 	require.EqualValues(t, 40, bytes)
 }
 
-func TestDenseBytes_WhenFilesAreWrong(t *testing.T) {
+func TestDenseBytes_WhenFilesAreInvalid(t *testing.T) {
 	_, err := DenseBytes(t.TempDir())
 	require.ErrorContains(t, err, "no *.safetensors file")
 	_, err = DenseBytes(checkpointOf(t, 1, `{"a": {"data_offsets": [0, 500]}}`))

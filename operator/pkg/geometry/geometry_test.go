@@ -9,7 +9,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-func TestShardsCoverEachExpertWithSizesWithinOne(t *testing.T) {
+func TestShardsCoverEachExpertEvenly(t *testing.T) {
 	for granules := uint32(1); granules <= 20; granules++ {
 		for g := uint32(1); g <= granules; g++ {
 			held := make([]uint32, g)
@@ -32,7 +32,7 @@ func TestShardsCoverEachExpertWithSizesWithinOne(t *testing.T) {
 	}
 }
 
-func TestPublicGeometriesAreSound(t *testing.T) {
+func TestPublicGeometriesAreValid(t *testing.T) {
 	all, err := Public()
 	require.NoError(t, err)
 	require.Len(t, all, 18)
@@ -46,7 +46,7 @@ func TestPublicGeometriesAreSound(t *testing.T) {
 	}
 }
 
-func TestRefusalsNameTheField(t *testing.T) {
+func TestNewErrorsNameField(t *testing.T) {
 	all, err := Public()
 	require.NoError(t, err)
 	for want, spoil := range map[string]func(*View){
@@ -64,7 +64,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 	}
 }
 
-func TestSectionsAreAGranule(t *testing.T) {
+func TestSectionsAddUpToGranule(t *testing.T) {
 	all, err := Public()
 	require.NoError(t, err)
 	const much = uint64(1) << 63

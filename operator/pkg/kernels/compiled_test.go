@@ -56,7 +56,7 @@ func drawn(r *rand.Rand, st *Step) []Load {
 }
 
 // A compiled table, written and read, gives the same seconds as its source table.
-func TestCompiledSaysWhatTheTableSays(t *testing.T) {
+func TestCompiledMatchesTable(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for model, ranks := range map[string]int{"qwen3-30b-a3b": 4, "qwen3-235b-a22b": 8} {
 		c := again(t, compile(t, model, "trtllm", "power_law_1.2", ranks))
@@ -77,7 +77,7 @@ func TestCompiledSaysWhatTheTableSays(t *testing.T) {
 }
 
 // All parts of an unmeasured width are between those of its neighbors.
-func TestWidthsBetween(t *testing.T) {
+func TestUnmeasuredWidthsAreInterpolated(t *testing.T) {
 	c := compile(t, "Qwen3-30B-A3B", "vllm", "balanced", 8)
 	at := func(s Shape) *Step {
 		st, err := c.Step(s)

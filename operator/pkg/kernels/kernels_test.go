@@ -44,7 +44,7 @@ func spread(s Shape, requests, context int) []Load {
 	return loads
 }
 
-func TestAllShapesOfAllTables(t *testing.T) {
+func TestTablesCoverAllShapes(t *testing.T) {
 	for _, model := range Models() {
 		table, err := Open(model)
 		require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 // Accuracy of the extrapolation where it can be checked: eight ranks extrapolated from two and four, against eight as
 // measured. The root mean square of the log ratio is below the deviation that the cost model adds per doubling
 // (costmodel.Options.BeyondTables), which must also cover collectives between nodes.
-func TestExtrapolationWhereItWasMeasured(t *testing.T) {
+func TestExtrapolationMatchesMeasuredWidths(t *testing.T) {
 	for _, model := range Models() {
 		table, err := Open(model)
 		require.NoError(t, err)

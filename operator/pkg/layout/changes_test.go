@@ -10,7 +10,7 @@ import (
 )
 
 // A delta has all differences, and nothing else.
-func TestADeltaHasWhatDiffers(t *testing.T) {
+func TestDiffContainsExactlyDifferences(t *testing.T) {
 	v := testView(t, 12, 4)
 	stages := []*tangramv1.PipelineStage{{}}
 	for name, change := range map[string]func(*tangramv1.Layout){
@@ -39,7 +39,7 @@ func TestADeltaHasWhatDiffers(t *testing.T) {
 }
 
 // Stages are replaced whole if one of them or their number differs.
-func TestADeltaHasAllStagesOrNone(t *testing.T) {
+func TestDiffReplacesAllStagesTogether(t *testing.T) {
 	v := testView(t, 12, 4)
 	stages := func(counts ...uint32) (out []*tangramv1.PipelineStage) {
 		for _, n := range counts {
@@ -62,7 +62,7 @@ func TestADeltaHasAllStagesOrNone(t *testing.T) {
 	}
 }
 
-func TestDiffRefusesWhatADeltaCannotSay(t *testing.T) {
+func TestDiffRejectsInexpressibleChanges(t *testing.T) {
 	v := testView(t, 12, 4)
 	for says, change := range map[string]func(*tangramv1.Layout){
 		"diff of 2 and 1 layers":    func(l *tangramv1.Layout) { l.Layers = l.Layers[:1] },
@@ -76,7 +76,7 @@ func TestDiffRefusesWhatADeltaCannotSay(t *testing.T) {
 	}
 }
 
-func TestApplyDeltaRefusesWhatIsNotThere(t *testing.T) {
+func TestApplyDeltaRejectsMismatchedDelta(t *testing.T) {
 	v := testView(t, 12, 4)
 	for says, d := range map[string]*tangramv1.LayoutDelta{
 		"renumber has 1 entries for 2 members": {Renumber: []uint32{1}},
@@ -98,7 +98,7 @@ func TestApplyDeltaRefusesWhatIsNotThere(t *testing.T) {
 }
 
 // Ranks in unchanged layers get their new numbers, everywhere; their pieces are the same.
-func TestRanksAreRenumberedEverywhere(t *testing.T) {
+func TestApplyDeltaRenumbersAllRanks(t *testing.T) {
 	v := testView(t, 12, 4)
 	l := sound(v)
 	out, err := ApplyDelta(l, &tangramv1.LayoutDelta{Renumber: []uint32{2, 1}, MembersChanged: true,
@@ -124,7 +124,7 @@ func TestRanksAreRenumberedEverywhere(t *testing.T) {
 }
 
 // A layer is renumbered if any of its ranks is, at any position.
-func TestOneRankThatChangesItsNumberIsEnough(t *testing.T) {
+func TestApplyDeltaRenumbers_WhenOneRankChanges(t *testing.T) {
 	for _, to := range [][]uint32{{1, 2, 4}, {1, 4, 3}, {4, 2, 3}} { // rank + 1 stays
 		l := &tangramv1.Layout{Members: make([]*tangramv1.Member, 3), Layers: []*tangramv1.LayerLayout{
 			{Attention: []*tangramv1.AttentionGroup{{Ranks: []uint32{0, 1, 2}}}}}}

@@ -102,7 +102,7 @@ func TestHeadBoundsSplitInsideKVGroups(t *testing.T) {
 	}
 }
 
-func TestDiffThenApplyGivesTheSameHash(t *testing.T) {
+func TestDiffThenApplyPreservesHash(t *testing.T) {
 	v := testView(t, 12, 4)
 	a, b := sound(v), sound(v)
 	b.Epoch, b.Layers[1].BankOffset = 4, 1
@@ -119,7 +119,7 @@ func TestDiffThenApplyGivesTheSameHash(t *testing.T) {
 	require.Equal(t, want, hash)
 }
 
-func TestLeaveRenumbersAndRefusesOwners(t *testing.T) {
+func TestLeaveRenumbersAndRejectsOwners(t *testing.T) {
 	v := testView(t, 12, 4)
 	l := sound(v)
 	_, err := ApplyDelta(l, &tangramv1.LayoutDelta{Renumber: []uint32{1, 0}}, 4)
@@ -160,7 +160,7 @@ func TestPagesAreCountedOnce(t *testing.T) {
 }
 
 // Four functions agree on a rank's pieces.
-func TestWhatARankHolds(t *testing.T) {
+func TestRankContentsAreConsistent(t *testing.T) {
 	v := testView(t, 12, 4) // 6 granules of 600 bytes to an expert
 	l := sound(v)
 	l.Revision, l.Dense.Ranks = "rev", []uint32{1}
@@ -192,7 +192,7 @@ func TestWhatARankHolds(t *testing.T) {
 }
 
 // A repair's delta: a member is removed without having left; its layers are replaced whole.
-func TestLayersThatTheDeltaReplacesAreNotRenumbered(t *testing.T) {
+func TestApplyDeltaDoesNotRenumberReplacedLayers(t *testing.T) {
 	v := testView(t, 12, 4)
 	l := sound(v)
 	next := &tangramv1.LayerLayout{Layer: 0, ExpertGroupSize: 1, AttentionGroupSize: 1,

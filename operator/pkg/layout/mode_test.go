@@ -53,7 +53,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-func TestHasAShape(t *testing.T) {
+func TestHas(t *testing.T) {
 	whole := func(rank uint32, slots ...uint32) *tangramv1.ExpertGroup {
 		return &tangramv1.ExpertGroup{Ranks: []uint32{rank}, Slots: slots}
 	}
@@ -85,7 +85,7 @@ func TestHasAShape(t *testing.T) {
 }
 
 // Each property of a layout of a shape, removed in turn.
-func TestHasLooksAtEveryLayer(t *testing.T) {
+func TestHasChecksEveryLayer(t *testing.T) {
 	fresh := func() *tangramv1.Layout {
 		l := &tangramv1.Layout{Members: make([]*tangramv1.Member, 2)}
 		for i := range uint32(2) {
@@ -120,7 +120,7 @@ func TestHasLooksAtEveryLayer(t *testing.T) {
 }
 
 // The users' Tensor: all ranks share every layer. Otherwise a layout in no mode is Mixed.
-func TestWhatSharesEverythingIsTensor(t *testing.T) {
+func TestModeOf_WhenAllRanksShareEveryLayer(t *testing.T) {
 	all := []uint32{0, 1, 0} // a rank at two positions: not Is(Tensor)
 	fresh := func() *tangramv1.Layout {
 		return &tangramv1.Layout{Members: make([]*tangramv1.Member, 2), Layers: []*tangramv1.LayerLayout{

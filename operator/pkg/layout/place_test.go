@@ -11,7 +11,7 @@ import (
 )
 
 // Directly from the rule: positions follow one another in whole pages, slots in 256 bytes.
-func TestPositionsLieOneAfterTheOtherWhoeverHoldsThem(t *testing.T) {
+func TestPositionsFollowInWholePages(t *testing.T) {
 	const seed = 5
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 300 {
@@ -53,7 +53,7 @@ func TestPositionsLieOneAfterTheOtherWhoeverHoldsThem(t *testing.T) {
 	}
 }
 
-func TestShardsAreRunsWithoutGaps(t *testing.T) {
+func TestShardsAreContiguousRuns(t *testing.T) {
 	for granules := uint32(1); granules < 30; granules++ {
 		for g := uint32(1); g <= granules; g++ {
 			for e := range 2 * g {
@@ -73,7 +73,7 @@ func TestShardsAreRunsWithoutGaps(t *testing.T) {
 	}
 }
 
-func TestARankMayStandAtSeveralPositionsOfOneGroupOnly(t *testing.T) {
+func TestRankMayRepeatOnlyWithinOneGroup(t *testing.T) {
 	v := testView(t, 12, 4)
 	l := sound(v)
 	doubled := func() *tangramv1.LayerLayout {
@@ -92,7 +92,7 @@ func TestARankMayStandAtSeveralPositionsOfOneGroupOnly(t *testing.T) {
 	require.ErrorContains(t, Validate(l, v), "attention group 0: rank 1 is listed twice")
 }
 
-func TestShardsThatOverflowTheirBankAreRefused(t *testing.T) {
+func TestShardsBeyondBankAreRejected(t *testing.T) {
 	// A granule of 1 byte occupies 256: a position of up to 16 experts has a page, and a bank has 32 spare slots of 256
 	// bytes.
 	with := func(experts, positions uint32) (*tangramv1.Layout, *geometry.View) {

@@ -9,7 +9,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-func TestRangesOnAModel(t *testing.T) {
+func TestRangesOn(t *testing.T) {
 	v := denseFirst(t, false) // 3 layers, experts in 1 and 2: 3 of 6 granules; 12 query heads
 	for name, c := range map[string]struct {
 		ranges Ranges
@@ -47,7 +47,7 @@ func TestRangesOnAModel(t *testing.T) {
 	require.ErrorContains(t, err, "the engine takes even shards only")
 }
 
-func TestRangesInWords(t *testing.T) {
+func TestRangesString(t *testing.T) {
 	require.Equal(t, "0-2=2/4 3=1/1 5-=all/1", Ranges{{0, 2, 2, 4}, {3, 3, 1, 1}, {5, ToTheEnd, AllRanks, 1}}.String())
 	require.Equal(t, "5 ranges", make(Ranges, 5).String())
 	require.Empty(t, Ranges{}.String())
@@ -71,7 +71,7 @@ func randomRanges(r *rand.Rand, layers, ranks int) Ranges {
 
 // A fitting shape is unchanged at its width. At any other width it becomes one that fits, without larger groups than
 // requested unless no smaller ones fit.
-func TestFittedRanges(t *testing.T) {
+func TestRangesFitted(t *testing.T) {
 	r := rand.New(rand.NewPCG(20261127, 1))
 	for range 2000 {
 		v := testView(t, []uint32{12, 4, 8}[r.IntN(3)], 4)
@@ -103,7 +103,7 @@ func TestFittedRanges(t *testing.T) {
 }
 
 // A layout's ranges cover each layer once, with equal neighbors merged.
-func TestRangesOfALayout(t *testing.T) {
+func TestRangesOf(t *testing.T) {
 	layer := func(g, a uint32, bare bool) *tangramv1.LayerLayout {
 		l := &tangramv1.LayerLayout{ExpertGroupSize: g, AttentionGroupSize: a}
 		if !bare {

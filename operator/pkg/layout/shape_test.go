@@ -23,7 +23,7 @@ func denseFirst(t *testing.T, evenOnly bool) *geometry.View {
 type layers = map[uint32]LayerShape
 
 // A mode is a shape of every layer; a layer's own shape overrides it.
-func TestResolveGivesEachLayerItsShape(t *testing.T) {
+func TestResolveSetsShapeOfEachLayer(t *testing.T) {
 	v, even := denseFirst(t, false), denseFirst(t, true)
 	for _, c := range []struct {
 		v     *geometry.View
@@ -47,7 +47,7 @@ func TestResolveGivesEachLayerItsShape(t *testing.T) {
 	}
 }
 
-func TestResolveSaysWhatDoesNotFit(t *testing.T) {
+func TestResolveRejectsInvalidShapes(t *testing.T) {
 	v, even := denseFirst(t, false), denseFirst(t, true)
 	for _, c := range []struct {
 		v     *geometry.View
@@ -74,7 +74,7 @@ func TestResolveSaysWhatDoesNotFit(t *testing.T) {
 
 // If all ranks share every expert, the required bank size is known: 16 experts in 3 shards of a page each fill one of 3
 // pages, and 17 need 6 of 4. Two groups of 3 ranks have fewer experts each.
-func TestShardsOfAllRanksFitTheirBank(t *testing.T) {
+func TestResolveChecksBankSize(t *testing.T) {
 	resolve := func(experts, ranks, group uint32) error {
 		v, err := geometry.New(&tangramv1.Geometry{Layers: 1, MoeLayers: []uint32{0}, Hidden: 1, MoeInner: 24, GranuleRows: 1,
 			Experts: experts, GranuleBytes: 1, QueryHeads: 24, KvHeads: 1, PageBytes: 4096})
@@ -88,7 +88,7 @@ func TestShardsOfAllRanksFitTheirBank(t *testing.T) {
 }
 
 // The whole text of each error, which users see.
-func TestPlacementsThatCannotBe(t *testing.T) {
+func TestInvalidPlacementsAreRejected(t *testing.T) {
 	v := denseFirst(t, false)
 	first := testView(t, 12, 4) // whose layers all have experts
 	good := [][]uint32{{0, 2}, {1}}
@@ -124,7 +124,7 @@ func TestPlacementsThatCannotBe(t *testing.T) {
 	require.NoError(t, err, "more ranks than experts: some have copies")
 }
 
-func TestThePlacementOfALayer(t *testing.T) {
+func TestShapePlacementOf(t *testing.T) {
 	s := Shape{Placement: [][][]uint32{{{0}}, {{1}}}}
 	require.Equal(t, [][]uint32{{0}}, s.PlacementOf(0))
 	require.Equal(t, [][]uint32{{1}}, s.PlacementOf(1))
@@ -132,7 +132,7 @@ func TestThePlacementOfALayer(t *testing.T) {
 	require.Nil(t, Shape{}.PlacementOf(1))
 }
 
-func TestModesHaveNames(t *testing.T) {
+func TestParseMode(t *testing.T) {
 	for _, m := range []Mode{Expert, Tensor, Hybrid} {
 		got, err := ParseMode(m.String())
 		require.NoError(t, err)
@@ -148,7 +148,7 @@ func TestDivisors(t *testing.T) {
 	require.Equal(t, []uint32{1, 2, 3, 4, 6, 12}, Divisors(12))
 }
 
-func TestShapeResolve_WhenAnExpertHasTooFewGranules(t *testing.T) {
+func TestShapeResolve_WhenGranulesAreTooFew(t *testing.T) {
 	for _, c := range []struct {
 		model string
 		ranks uint32

@@ -73,7 +73,7 @@ func TestValidateBounds(t *testing.T) {
 }
 
 // Engines with even shards only reject others; a layer without experts has no expert groups.
-func TestValidateKnowsTheModel(t *testing.T) {
+func TestValidateChecksModelConstraints(t *testing.T) {
 	g := proto.CloneOf(testView(t, 12, 4).Proto)
 	g.EvenShardsOnly = true
 	even, err := geometry.New(g)
@@ -99,7 +99,7 @@ func TestValidateKnowsTheModel(t *testing.T) {
 	require.NoError(t, Validate(l, first))
 }
 
-func TestHeadBoundsRefusesWhatCannotBe(t *testing.T) {
+func TestHeadBoundsRejectsInvalidRanks(t *testing.T) {
 	v := testView(t, 12, 4)
 	for _, n := range []uint32{0, 13} {
 		_, err := HeadBounds(v, n)

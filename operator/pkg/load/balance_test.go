@@ -28,7 +28,7 @@ func TestBalancedness(t *testing.T) {
 	require.InDelta(t, (6+2+4./3)/(9+2+2), next.Aggregate, 1e-12)
 }
 
-func TestBalancednessRefuses(t *testing.T) {
+func TestBalancednessRejectsInvalidInput(t *testing.T) {
 	good := Placement{{{0}, {1}}}
 	for want, c := range map[string]struct {
 		loads [][]float64

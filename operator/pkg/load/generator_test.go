@@ -27,7 +27,7 @@ func generators(t *testing.T, s Shape) map[string]Generator {
 }
 
 // The same seed gives the same windows, another seed other ones; each window is complete.
-func TestGeneratorsAreDeterministicAndWhole(t *testing.T) {
+func TestGeneratorsAreDeterministicAndComplete(t *testing.T) {
 	s := Shape{Layers: 3, Experts: 40, Assignments: 5000, Seed: 7}
 	first, again := generators(t, s), generators(t, s)
 	s.Seed = 8
@@ -138,7 +138,7 @@ func TestChurn(t *testing.T) {
 	require.True(t, moved, "a churn of 2 of 8 experts changes something")
 }
 
-func TestGeneratorsRefuse(t *testing.T) {
+func TestGeneratorsRejectInvalidParameters(t *testing.T) {
 	good := Shape{Layers: 1, Experts: 8}
 	for name, make := range map[string]func() (Generator, error){
 		"no layers":      func() (Generator, error) { return NewLogNormal(Shape{Experts: 8}, 1, 1) },

@@ -102,7 +102,7 @@ func TestAscendMetrics(t *testing.T) {
 }
 
 // Bad files: the error names format, line and path, and the fault.
-func TestLoadersRefuse(t *testing.T) {
+func TestLoadersRejectInvalidFiles(t *testing.T) {
 	vllm := func(r io.Reader, o Options) error { _, err := ReadVLLM(r, o); return err }
 	sglang := func(r io.Reader, o Options) error { _, err := ReadSGLang(r, o); return err }
 	sgmap := func(r io.Reader, o Options) error { _, err := ReadSGLangMap(r, 2, o); return err }
@@ -196,7 +196,7 @@ func TestLoadersRefuse(t *testing.T) {
 
 // Random traces, with and without sources, survive a round trip through both of Tangram's formats, even with shuffled
 // lines of the table.
-func TestOwnFormsComeBack(t *testing.T) {
+func TestTangramFormatsRoundTrip(t *testing.T) {
 	random := rand.New(rand.NewPCG(6, 6))
 	for range 100 {
 		windows, sources, layers, experts := 1+random.IntN(3), random.IntN(3), 1+random.IntN(3), 1+random.IntN(4)

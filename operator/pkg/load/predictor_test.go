@@ -75,7 +75,7 @@ func TestForecastTokens(t *testing.T) {
 
 // Layers with different drift choose different candidates, each the one that fits: constant but thinly sampled experts
 // a long memory, jumping ones the last window.
-func TestEachLayerChoosesItsOwn(t *testing.T) {
+func TestPredictorChoosesCandidatePerLayer(t *testing.T) {
 	still, err := NewLogNormal(Shape{Layers: 1, Experts: 64, Assignments: 300, Seed: 1}, 1, 1)
 	require.NoError(t, err)
 	jumping, err := NewLogNormal(Shape{Layers: 1, Experts: 64, Assignments: 300000, Seed: 2}, 1, .95)
@@ -97,7 +97,7 @@ func TestEachLayerChoosesItsOwn(t *testing.T) {
 // The adaptive forecast is never far behind the best fixed one, in its own loss, for any kind of load, cold start
 // included. The cost of learning shrinks with the number of experts: over 12 seeds the worst was 1.099, 1.027 and
 // 1.015.
-func TestNearTheBestFixed(t *testing.T) {
+func TestPredictorIsNearBestFixedCandidate(t *testing.T) {
 	for experts, bound := range map[int]float64{2: 1.12, 8: 1.04, 64: 1.025} {
 		s := Shape{Layers: 8, Experts: experts, Assignments: 100 * experts, Seed: 9}
 		for name, g := range generators(t, s) {
@@ -142,7 +142,7 @@ func hellinger(a, b []float64) float64 {
 	return sum
 }
 
-func TestPredictorRefuses(t *testing.T) {
+func TestPredictorRejectsInvalidInput(t *testing.T) {
 	for _, c := range []Candidate{{Power: 1}, {Window: 1}, {Window: 1, Decay: .5, Power: 1}, {Decay: 1, Power: 1},
 		{Decay: math.NaN(), Power: 1}, {Window: -1, Power: 1}, {Window: 5000, Power: 1}, {Window: 1, Power: 2}} {
 		_, err := NewPredictor(1, 1, c)

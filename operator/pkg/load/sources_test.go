@@ -51,7 +51,7 @@ func played(sources [][]float64, ranks [][]int32) []float64 {
 	return out
 }
 
-func TestRankLoadsFromAreWhatIsPlayed(t *testing.T) {
+func TestRankLoadsFromMatchSimulation(t *testing.T) {
 	const each = 60 // a multiple of 1 to 6 replicas
 	dice := rand.New(rand.NewPCG(3, 0))
 	unlike, doubled := 0, 0
@@ -124,7 +124,7 @@ func count(ranks [][]int32, expert int32) (n int) {
 	return n
 }
 
-func TestBalancednessFromParts(t *testing.T) {
+func TestBalancednessFrom(t *testing.T) {
 	placed := Placement{{{0, 1}, {0, 2}, {3, Empty}}, {{0, 3}, {1}, {2}}}
 	loads := [][]float64{{12, 2, 4, 6}, {1, 2, 3, 4}}
 	even, err := Balancedness(loads, placed)
@@ -142,7 +142,7 @@ func TestBalancednessFromParts(t *testing.T) {
 	require.InDelta(t, (8+10./3)/(9.5+5), got.Aggregate, 1e-12)
 }
 
-func TestSourcesThatCannotBe(t *testing.T) {
+func TestRankLoadsFromRejectsInvalidSources(t *testing.T) {
 	placed := [][]int32{{0}, {1}}
 	for want, sources := range map[string][][]float64{
 		"1 ranks bring loads, 2 have slots":                {{1, 1}},

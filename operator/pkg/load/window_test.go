@@ -9,7 +9,7 @@ import (
 )
 
 // Random additions against a plain list of all additions.
-func TestWindowsAgainstAList(t *testing.T) {
+func TestWindowsMatchReferenceList(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 60 {
 		x := Extent{Layers: 1 + random.IntN(3), Experts: 1 + random.IntN(5), Sources: 1 + random.IntN(3), Keep: 1 + random.IntN(5)}
@@ -77,7 +77,7 @@ func TestWindowsAgainstAList(t *testing.T) {
 	}
 }
 
-func TestWindowsRefuse(t *testing.T) {
+func TestWindowsRejectInvalidInput(t *testing.T) {
 	for _, x := range []Extent{{}, {Layers: 1, Experts: 1, Sources: 1}, {Layers: 1, Experts: 1, Sources: 1, Keep: 1, KeepBySource: 2}, {Layers: 1, Experts: 1, Keep: 1}} {
 		_, err := NewWindows(x)
 		require.Error(t, err, "%+v", x)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestParseIsTheInverseOfString(t *testing.T) {
+func TestParseInvertsString(t *testing.T) {
 	for _, id := range []ID{{"u", 0, 1}, {"5f0c1a52-0c8f-4f5e-8f43-3c2f4e0b7c11", 7, 1732237594}, {"p", math.MaxUint32, math.MaxUint64}} {
 		back, err := Parse(id.String())
 		require.NoError(t, err)
@@ -18,7 +18,7 @@ func TestParseIsTheInverseOfString(t *testing.T) {
 	require.Equal(t, ID{"u", 0, 1}.Place(), ID{"u", 0, 2}.Place())
 }
 
-func TestWhatIsNoMember(t *testing.T) {
+func TestParseRejectsInvalidIDs(t *testing.T) {
 	for text, says := range map[string]string{
 		"": "want POD/DEVICE/INCARNATION", "u": "want POD/DEVICE/INCARNATION", "u/0": "want POD/DEVICE/INCARNATION", "/0/1": "want POD/DEVICE/INCARNATION",
 		"u/0/1/2": "want POD/DEVICE/INCARNATION",

@@ -202,7 +202,7 @@ func (s *slowly) run(limit int) []int32 {
 }
 
 // A cycle takes the parts that lower a peak most per move, as a whole, and restores lost experts before all else.
-func TestCycleTakesWhatIsWorthMost(t *testing.T) {
+func TestCycleTakesMostValuableParts(t *testing.T) {
 	for seed := range uint64(600) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		old, now, load, ranks := world(r)
@@ -216,7 +216,7 @@ func TestCycleTakesWhatIsWorthMost(t *testing.T) {
 }
 
 // Required moves and their holders, for arbitrary placements: with empty slots, duplicates, dead and new ranks.
-func TestMovesOfAnyPlacements(t *testing.T) {
+func TestMoves_WhenPlacementsAreArbitrary(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		old, now, _, _ := world(r)
@@ -251,7 +251,7 @@ func TestMovesOfAnyPlacements(t *testing.T) {
 
 // If two ranks are equally hot, no part alone lowers the peak: all remaining parts of the layer do, if the limit admits
 // them.
-func TestCycleTakesAllTheRestWhereNoPartAloneHelps(t *testing.T) {
+func TestCycleTakesWholeLayer_WhenNoPartHelps(t *testing.T) {
 	place := func(slots ...int32) *placement.Placement {
 		return &placement.Placement{Experts: 8, Start: []int32{0, 2, 4, 6, 8}, Slot: slots}
 	}

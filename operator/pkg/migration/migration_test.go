@@ -57,7 +57,7 @@ func loads(r *rand.Rand, n int) []float64 {
 }
 
 // Applying the moves to the ranks' holdings gives the new placement, each move from a holder.
-func TestMovesAreExactlyWhatLacks(t *testing.T) {
+func TestMovesAreExactlyMissingExperts(t *testing.T) {
 	for seed := range uint64(60) {
 		old, now, _, _, gone := plans(t, seed)
 		moves, err := Moves(old, now, gone)

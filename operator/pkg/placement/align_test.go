@@ -24,7 +24,7 @@ func permutations(n int) [][]int {
 
 // Equivalent ranks of a free plan are renamed so that as little as possible moves, and a rank's kept experts stay in
 // their slots.
-func TestSeatsKeepAsMuchAsTheyCan(t *testing.T) {
+func TestSeatsMinimizeMoves(t *testing.T) {
 	var p Planner
 	for seed := range worlds(100) {
 		r := rand.New(rand.NewPCG(seed, 22))
@@ -92,7 +92,7 @@ func TestSeatsKeepAsMuchAsTheyCan(t *testing.T) {
 }
 
 // Without moves to save, the renaming serves tokens nearest to their source ranks.
-func TestSeatsAreNearWhereNothingLies(t *testing.T) {
+func TestSeatsPreferNearSources_WhenNoMovesAreSaved(t *testing.T) {
 	var p Planner
 	for seed := range worlds(60) {
 		r := rand.New(rand.NewPCG(seed, 23))

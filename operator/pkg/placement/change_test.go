@@ -44,7 +44,7 @@ func scoreOf(s *state, to aim, slot []int32) float64 {
 // The chosen change has the declared score, and no change of one replica that relieves the hottest rank scores higher,
 // except those that the estimate skips: a rank that holds both experts, ranks under the aim, slots after an empty one,
 // and replacements of one newcomer by another on the hottest rank.
-func TestTheCheapestChange(t *testing.T) {
+func TestCheapestChange(t *testing.T) {
 	found, swaps := 0, 0
 	for seed := range uint64(300) {
 		p, hot, peak, to := aimed(t, seed)
@@ -119,7 +119,7 @@ func together(s *state, a, b int32) bool {
 }
 
 // A chosen exchange heals as much per move as any with the coldest rank.
-func TestTheCheapestSwap(t *testing.T) {
+func TestCheapestSwap(t *testing.T) {
 	for seed := range uint64(200) {
 		p, hot, peak, to := aimed(t, seed)
 		s := &p.state
@@ -162,7 +162,7 @@ func TestTheCheapestSwap(t *testing.T) {
 }
 
 // An exchange leaves the hottest rank cooler, however near it brings tokens.
-func TestANearSwapHealsToo(t *testing.T) {
+func TestSwapForLocalityCoolsHottestRank(t *testing.T) {
 	found := 0
 	for seed := range uint64(100) {
 		p, _, _ := asking(t, seed, 30)

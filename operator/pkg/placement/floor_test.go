@@ -103,7 +103,7 @@ func TestWeightedFloor(t *testing.T) {
 
 // The same for arbitrary placements: experts anywhere, some slots empty, ranks of all speeds. An expert without load
 // may have no slot. The split keeps every rank within the peak, and the parts of an expert with load sum to 1.
-func TestWeightedFloorOfAnyPlacement(t *testing.T) {
+func TestWeightedFloor_WhenPlacementIsArbitrary(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 31))
 		load := make([]float64, 1+r.IntN(6))
@@ -144,7 +144,7 @@ func TestWeightedFloorOfAnyPlacement(t *testing.T) {
 	}
 }
 
-func TestWeightedFloorRefuses(t *testing.T) {
+func TestWeightedFloorRejectsInvalidInput(t *testing.T) {
 	p := &Placement{Experts: 2, Start: []int32{0, 1}, Slot: []int32{0}}
 	_, _, err := WeightedFloor([]float64{1, 2}, p, 0, evenRanks(1, 1))
 	require.ErrorContains(t, err, "layer 0, expert 1 has load 2 and no replica")
@@ -160,7 +160,7 @@ func TestWeightedFloorRefuses(t *testing.T) {
 	require.Equal(t, []float64{1}, weight)
 }
 
-func TestAssignmentIsBest(t *testing.T) {
+func TestAssignmentIsOptimal(t *testing.T) {
 	var a assignment
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 7))

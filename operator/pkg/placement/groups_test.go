@@ -54,7 +54,7 @@ func grouped(seed uint64) *Problem {
 
 // Groups are kept if that pays, by the figures of the plan that keeps them. Otherwise the plan is the one without
 // groups.
-func TestGroupsAreKeptWhereThatPays(t *testing.T) {
+func TestGroupsAreKept_WhenBeneficial(t *testing.T) {
 	var p Planner
 	pays, not := 0, 0
 	for seed := range worlds(48) {
@@ -94,7 +94,7 @@ func TestGroupsAreKeptWhereThatPays(t *testing.T) {
 }
 
 // After a renaming of nodes and of their ranks, the same plan moves nothing.
-func TestNodesKeepWhatTheyHold(t *testing.T) {
+func TestRenamedNodesMoveNothing(t *testing.T) {
 	var p Planner
 	renamed := 0
 	for seed := range worlds(48) {
@@ -136,7 +136,7 @@ func TestNodesKeepWhatTheyHold(t *testing.T) {
 // The greedy method assigns nodes to groups: the large groups first, then the heavy ones, each to the node that
 // finishes first. Afterwards no exchange of two groups, one of them of the hottest node, leaves both nodes cooler than
 // that node is.
-func TestGroupsFindNodes(t *testing.T) {
+func TestGroupsAreAssignedToNodesGreedily(t *testing.T) {
 	whole, refused := 0, 0
 	for seed := range uint64(300) {
 		pr := grouped(seed)
@@ -248,7 +248,7 @@ func greedyNodes(pr *Problem) (load []float64, room []int, speed []float64, at m
 }
 
 // The predicted change of the load away from home is exact.
-func TestAwayFromHome(t *testing.T) {
+func TestPredictedLoadAwayFromHomeIsExact(t *testing.T) {
 	for seed := range uint64(60) {
 		p, pr, r := scene(t, seed)
 		s, q := &p.state, &p.groups
@@ -297,7 +297,7 @@ func TestAwayFromHome(t *testing.T) {
 }
 
 // Less load away from home is worth more. Once `closed` is set, a change that moves load away is worth nothing.
-func TestWorthByLoadAway(t *testing.T) {
+func TestValueOfLoadAwayFromHome(t *testing.T) {
 	q := &grouping{}
 	require.Greater(t, q.perAway(2, 1, 10), q.perAway(1, 1, 10))
 	require.Greater(t, q.perAway(1, 0.5, 10), q.perAway(1, 1, 10))

@@ -65,7 +65,7 @@ func inherited(pr *Problem, experts, l int) []int32 {
 	return slices.Concat(out...)
 }
 
-func TestWhatRanksKeep(t *testing.T) {
+func TestInheritMatchesReference(t *testing.T) {
 	var p Planner
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 27))

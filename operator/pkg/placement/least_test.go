@@ -92,7 +92,7 @@ func TestLeast_WhenLoadsAreAtTheEdge(t *testing.T) {
 }
 
 // A new rank has no expert, and a serving rank needs one, even without load.
-func TestLeast_WhenARankIsNew(t *testing.T) {
+func TestLeast_WhenRankIsNew(t *testing.T) {
 	old, err := FromLists([][][]int32{{{0, 1}, {2, 3}}}, 4, 4)
 	require.NoError(t, err)
 	pr := &Problem{Layers: []Layer{{Load: make([]float64, 4)}}, Ranks: evenRanks(4, 2), Old: old}

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestListsComeBack(t *testing.T) {
+func TestListsRoundTrip(t *testing.T) {
 	lists := [][][]int32{{{2, 0}, {1}, {}}, {{1}, {0, 2, 1}, {2}}}
 	p, err := FromLists(lists, 3, 2)
 	require.NoError(t, err)
@@ -17,7 +17,7 @@ func TestListsComeBack(t *testing.T) {
 	require.Equal(t, [][][]int32{{{2, 0}, {1, Empty, Empty}, {Empty, Empty}}, {{1, Empty}, {0, 2, 1}, {2, Empty}}}, p.Lists())
 }
 
-func TestListsRefuse(t *testing.T) {
+func TestFromListsRejectsInvalidLists(t *testing.T) {
 	for want, lists := range map[string][][][]int32{
 		"no layers":                      nil,
 		"no ranks":                       {{}},

@@ -9,7 +9,7 @@ import (
 )
 
 // With one node, or one group, there is nothing to keep together: the plan is one without groups, even with KeepGroups.
-func TestOneOfAKindIsNoHierarchy(t *testing.T) {
+func TestGroupsAreIgnored_WhenOneNodeOrGroup(t *testing.T) {
 	for what, change := range map[string]func(*Problem){
 		"one node":  func(pr *Problem) { pr.Ranks[2].Node, pr.Ranks[3].Node = pr.Ranks[0].Node, pr.Ranks[0].Node },
 		"one group": func(pr *Problem) { pr.Groups = []int{5, 5, 5, 5, 5, 5} },
@@ -36,7 +36,7 @@ func TestOneOfAKindIsNoHierarchy(t *testing.T) {
 }
 
 // The bound of a plan, in nodes too, is that of the whole layer: its hottest replica on the fastest rank, or the mean.
-func TestBoundOfAPlan(t *testing.T) {
+func TestPlanBound(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 32))
 		pr := &Problem{Layers: []Layer{{}}, Ranks: evenRanks(4, 3)}
@@ -63,7 +63,7 @@ func TestBoundOfAPlan(t *testing.T) {
 
 // One exchange of groups is the first of those that leave the larger of the two nodes least loaded, and loads and room
 // stay correct.
-func TestAnExchangeOfGroups(t *testing.T) {
+func TestGroupExchange(t *testing.T) {
 	changed := 0
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 33))
@@ -135,7 +135,7 @@ func TestAnExchangeOfGroups(t *testing.T) {
 
 // Worked by hand: three nodes, the middle one unlike the others; their plan, their old content, and their content after
 // the renaming. A node takes the name of an equal one that held more of it, never that of an unequal one.
-func TestNodesAreNamedAlike(t *testing.T) {
+func TestNodesSwapNamesOnlyWithEqualNodes(t *testing.T) {
 	for what, c := range map[string]struct {
 		middle          Rank
 		old, plan, want [][]int32
@@ -181,7 +181,7 @@ func TestNodesAreNamedAlike(t *testing.T) {
 }
 
 // Earlier plans of a planner, and the remains in its arrays, do not affect later ones.
-func TestAPlannerForgets(t *testing.T) {
+func TestPlannerKeepsNoState(t *testing.T) {
 	var p Planner
 	for _, cases := range [][]pinnedCase{pinnedGroups()[:3], pinnedSteps()[:6], pinnedFull()[:2]} {
 		for _, c := range cases {

@@ -44,7 +44,7 @@ func realisable(s *state, count []int32) bool {
 }
 
 // The counts use all slots, are realisable, and minimize the heaviest replica.
-func TestReplicasAreAsLightAsCanBe(t *testing.T) {
+func TestReplicateMinimizesHeaviestReplica(t *testing.T) {
 	var p Planner
 	for seed := range uint64(150) {
 		counted(t, seed, &p)
@@ -86,7 +86,7 @@ func TestReplicasAreAsLightAsCanBe(t *testing.T) {
 
 // Two ranks of one slot and two of four, with the first and the last equal: two very hot experts can have six replicas
 // together, min(s, 2) on each rank, though each alone could have four.
-func TestReplicasFindRanksBetweenLikeOnes(t *testing.T) {
+func TestReplicateUsesAllRanks_WhenSlotsDiffer(t *testing.T) {
 	pr := &Problem{Layers: []Layer{{Load: []float64{360, 360, 1, 2}}}, Ranks: []Rank{{Slots: 1}, {Slots: 4}, {Slots: 4}, {Slots: 1}}}
 	c, err := pr.check()
 	require.NoError(t, err)

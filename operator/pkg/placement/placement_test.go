@@ -48,7 +48,7 @@ func TestEveryPlacementIsValid(t *testing.T) {
 }
 
 // An incremental plan is never worse than staying, with the price of its moves included.
-func TestIncrementalPays(t *testing.T) {
+func TestIncrementalIsNeverWorseThanStaying(t *testing.T) {
 	var p Planner
 	for seed := range worlds(150) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -75,7 +75,7 @@ func TestIncrementalPays(t *testing.T) {
 }
 
 // Without an old placement an incremental plan is a full one.
-func TestAFirstStepIsAFullPlan(t *testing.T) {
+func TestIncremental_WhenNoOldPlacement(t *testing.T) {
 	for seed := range uint64(5) {
 		pr := randomProblem(rand.New(rand.NewPCG(seed, 11)), 2)
 		full, err := new(Planner).Full(pr, Options{})
@@ -87,7 +87,7 @@ func TestAFirstStepIsAFullPlan(t *testing.T) {
 }
 
 // The peak is that of the slots, to the last bit, not the search's running sum.
-func TestPeaksAreOfTheSlots(t *testing.T) {
+func TestPeaksMatchSlotsExactly(t *testing.T) {
 	var p Planner
 	r := rand.New(rand.NewPCG(1, 12))
 	pr := &Problem{Ranks: evenRanks(6, 10)}
@@ -119,7 +119,7 @@ func TestPeaksAreOfTheSlots(t *testing.T) {
 }
 
 // Apart from ties, the numbering of ranks and experts does not affect the balance of a full plan.
-func TestNamesDoNotMatter(t *testing.T) {
+func TestNumberingDoesNotAffectBalance(t *testing.T) {
 	var p Planner
 	worst := 1.0
 	for seed := range worlds(80) {

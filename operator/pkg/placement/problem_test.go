@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPlacementsThatAreNone(t *testing.T) {
+func TestInvalidPlacementsAreRejected(t *testing.T) {
 	for want, p := range map[string]*Placement{
 		"needs Start of ranks+1 numbers from 0, has 1":       {Start: []int32{0}},
 		"needs Start of ranks+1 numbers from 0, has 2":       {Start: []int32{1, 2}},
@@ -31,7 +31,7 @@ func TestPlacementsThatAreNone(t *testing.T) {
 }
 
 // Values just within the limits of a problem are accepted, values just beyond are rejected.
-func TestLimitsOfAProblem(t *testing.T) {
+func TestProblemLimits(t *testing.T) {
 	large := math.Sqrt(math.MaxFloat64)
 	good := func() *Problem {
 		return &Problem{Layers: []Layer{{Load: []float64{1, 2, 3}}}, Ranks: evenRanks(2, 2)}
@@ -95,7 +95,7 @@ func bySource(load ...float64) func(*Problem) {
 }
 
 // More slots than an index can count: possible only with very many ranks and experts.
-func TestSlotsAreCounted(t *testing.T) {
+func TestFullRejectsTooManySlots(t *testing.T) {
 	const experts = 1 << 21
 	pr := &Problem{Layers: []Layer{{Load: make([]float64, experts)}}, Ranks: evenRanks(1<<10, experts)}
 	_, err := new(Planner).Full(pr, Options{})
@@ -103,7 +103,7 @@ func TestSlotsAreCounted(t *testing.T) {
 }
 
 // The maximum number of slots is that of an index; a plan with that many is too large for a test.
-func TestTheMostSlots(t *testing.T) {
+func TestMaxSlots(t *testing.T) {
 	pr := &Problem{Ranks: []Rank{{Slots: math.MaxInt32}}}
 	c := &checked{experts: math.MaxInt32, start: make([]int32, 2), speed: make([]float64, 1)}
 	require.NoError(t, pr.checkRanks(c))
@@ -111,7 +111,7 @@ func TestTheMostSlots(t *testing.T) {
 }
 
 // The sum over source ranks may differ from the load by a millionth of it, or of a token.
-func TestRoundingOfSources(t *testing.T) {
+func TestSourceSumToleratesRounding(t *testing.T) {
 	pr := &Problem{Ranks: evenRanks(1, 1), Layers: []Layer{{Load: []float64{0}, BySource: [][]float64{{1e-6}}}}}
 	_, err := pr.loads(0, 1)
 	require.NoError(t, err)

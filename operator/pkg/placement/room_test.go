@@ -10,7 +10,7 @@ import (
 
 // One expert has nearly all load, and the experts that must leave for its copies have no copy. Without a price, steps
 // reach the best possible balance from any placement with empty or useless slots.
-func TestIncremental_WhenRoomMustBeMade(t *testing.T) {
+func TestIncremental_WhenSlotsMustBeFreed(t *testing.T) {
 	var p Planner
 	for seed := range worlds(300) {
 		r := rand.New(rand.NewPCG(seed, 41))

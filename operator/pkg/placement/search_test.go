@@ -49,7 +49,7 @@ func replaceable(s *state, j, e int32) bool {
 
 // The predicted effect of a change of one replica is exact: the peak of the ranks that it touches, and the load over
 // the aim.
-func TestAReplicaDoesWhatIsForetold(t *testing.T) {
+func TestReplicaChangeMatchesPrediction(t *testing.T) {
 	for seed := range uint64(80) {
 		p, _, r := scene(t, seed)
 		s := &p.state
@@ -194,7 +194,7 @@ func TestReplica(t *testing.T) {
 
 // The search for a replica takes the first of the best. It pays one unit of effort for a change that a quick check
 // excludes, and one per affected rank for an exact evaluation.
-func TestWhatALookForAReplicaCosts(t *testing.T) {
+func TestReplicaSearchEffort(t *testing.T) {
 	quick, exact := 0, 0
 	for seed := range uint64(100) {
 		p, _, _ := scene(t, seed)
@@ -243,7 +243,7 @@ func TestWhatALookForAReplicaCosts(t *testing.T) {
 }
 
 // A descent without effort, or at its goal, changes nothing.
-func TestADescentEnds(t *testing.T) {
+func TestDescendStopsAtGoalOrWithoutEffort(t *testing.T) {
 	p, _, _ := scene(t, 3)
 	before := slices.Clone(p.state.slot)
 	_, peak := p.state.hottest()

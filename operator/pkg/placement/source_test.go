@@ -64,7 +64,7 @@ func inOrder(n int) []int {
 
 // An exchange gains Locality times the tokens, over the mean, that are served nearer after it: half for the node, half
 // for the rank.
-func TestAnExchangeGainsWhatIsNearer(t *testing.T) {
+func TestExchangeGainsLocality(t *testing.T) {
 	for seed := range uint64(60) {
 		const locality = 0.7
 		p, pr, _ := asking(t, seed, locality)
@@ -115,7 +115,7 @@ func TestAnExchangeGainsWhatIsNearer(t *testing.T) {
 
 // Two ranks each hold the expert of the other's tokens. Both experts have equal load, so they change places, though no
 // rank may get hotter.
-func TestEqualsChangePlaces(t *testing.T) {
+func TestEqualExpertsSwapForLocality(t *testing.T) {
 	pr := &Problem{Layers: []Layer{{BySource: [][]float64{{0, 4, 1}, {4, 0, 0}, {0, 0, 1}}}}, Ranks: evenRanks(3, 1)}
 	c, err := pr.check()
 	require.NoError(t, err)
@@ -132,7 +132,7 @@ func TestEqualsChangePlaces(t *testing.T) {
 }
 
 // A layer without tokens keeps its seats, even after a layer with tokens.
-func TestAnIdleLayerKeepsItsSeats(t *testing.T) {
+func TestIdleLayerKeepsSeats(t *testing.T) {
 	asked, idle := make([][]float64, 4), make([][]float64, 4)
 	for g := range asked {
 		asked[g], idle[g] = []float64{float64(g), 3, 1, 2, 0, 1}, make([]float64, 6)
@@ -151,7 +151,7 @@ func TestAnIdleLayerKeepsItsSeats(t *testing.T) {
 }
 
 // Without tokens by source, without a price on distance or without tokens, no exchange is nearer.
-func TestNoDemandNoDistance(t *testing.T) {
+func TestApproachChangesNothing_WhenNoDemand(t *testing.T) {
 	nearer := 0
 	for seed := range uint64(10) {
 		p, pr, _ := asking(t, seed, 1)

@@ -92,7 +92,7 @@ func requireSound(t *testing.T, s *state, slot []int32, was []bool) {
 	}
 }
 
-func TestAStateIsWhatItsSlotsSay(t *testing.T) {
+func TestStateMatchesSlots(t *testing.T) {
 	for seed := range uint64(60) {
 		p, pr, r := scene(t, seed)
 		s := &p.state
@@ -148,7 +148,7 @@ func TestAStateIsWhatItsSlotsSay(t *testing.T) {
 }
 
 // A layer starts with empty slots, whatever the previous one had.
-func TestALayerBeginsEmpty(t *testing.T) {
+func TestLayerStartsEmpty(t *testing.T) {
 	p, pr, _ := scene(t, 5)
 	s := &p.state
 	require.Positive(t, s.moved)

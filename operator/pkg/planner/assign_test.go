@@ -29,7 +29,7 @@ func dealt(owners []int, n int, value []int64, spare []int) (total int64, had in
 
 // The assignment has the maximum worth among even shares and, of equals, gives longer shares to groups that had the
 // fewest: verified by trying all. This holds if each expert has worth for one group only, and if it has worth for many.
-func TestExpertsAreDealtForTheMost(t *testing.T) {
+func TestExpertAssignmentIsOptimal(t *testing.T) {
 	single := 0
 	for seed := range uint64(1500) {
 		r := rand.New(rand.NewPCG(seed, 30))
@@ -124,7 +124,7 @@ func TestTiesNeverOutweighValue(t *testing.T) {
 }
 
 // If each expert has one holder, the holder keeps its lowest experts.
-func TestHoldersKeepTheirLowest(t *testing.T) {
+func TestHoldersKeepLowestExperts(t *testing.T) {
 	owners, ok := assignSingle(2, sparse(2, []int64{0, 9, 0, 9, 0, 9, 0, 9, 0, 9}), []int{0, 0})
 	require.True(t, ok)
 	require.Equal(t, []int{1, 1, 1, 0, 0}, owners)
@@ -133,7 +133,7 @@ func TestHoldersKeepTheirLowest(t *testing.T) {
 	require.Equal(t, []int{1, 0, 0, 1}, owners, "the free ones fill up in order")
 }
 
-func TestPositionsAreTakenForTheMost(t *testing.T) {
+func TestPositionAssignmentIsOptimal(t *testing.T) {
 	for seed := range uint64(600) {
 		r := rand.New(rand.NewPCG(seed, 31))
 		n := 1 + r.IntN(5)

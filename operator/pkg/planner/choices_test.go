@@ -86,7 +86,7 @@ func placed(layers ...[][]uint32) layout.Shape {
 }
 
 // The source is the nearest holder; of equals the one that sends least so far, then the lowest rank.
-func TestSourcesAreNearAndTakeTurns(t *testing.T) {
+func TestSourcesAreNearestAndLeastUsed(t *testing.T) {
 	for name, c := range map[string]struct {
 		node map[string]string
 		want []uint32 // source of experts 0 to 3 for the third: rank+1
@@ -114,7 +114,7 @@ func TestSourcesAreNearAndTakeTurns(t *testing.T) {
 }
 
 // The parts of the dense weights come from the nearest holders in turn, or from the checkpoint if there are none.
-func TestDenseWeightsComeFromTheNearestInTurn(t *testing.T) {
+func TestDenseSourcesRotateAmongNearest(t *testing.T) {
 	v := view(t, shape(4, 4, 1, 0))
 	turns := func(of ...uint32) (out []uint32) {
 		for i := range geometry.DenseParts {
@@ -151,7 +151,7 @@ func TestDenseWeightsComeFromTheNearestInTurn(t *testing.T) {
 }
 
 // With FromCheckpoint a rank reads all that it lacks from the checkpoint, and the costs include it.
-func TestFromTheCheckpointThoughOthersHoldIt(t *testing.T) {
+func TestFromCheckpointIgnoresOtherHolders(t *testing.T) {
 	v := view(t, shape(6, 4, 2, 64))
 	crew := &crew{v: v}
 	crew.to(t, expertShape, "a", "b")
@@ -183,7 +183,7 @@ func TestFromTheCheckpointThoughOthersHoldIt(t *testing.T) {
 
 // Dense weights with few holders spread from joiner to joiner: no rank sends much more than all of them once, and no
 // part takes many hops.
-func TestDenseWeightsSpreadAsATree(t *testing.T) {
+func TestDenseWeightsSpreadAsTree(t *testing.T) {
 	v := view(t, shape(64, 4, 1, 0))
 	var all []string
 	for i := range 64 {
@@ -239,7 +239,7 @@ func TestDenseWeightsSpreadAsATree(t *testing.T) {
 }
 
 // A repair also fetches missing dense weights of survivors.
-func TestARepairBringsDenseWeights(t *testing.T) {
+func TestRepairFetchesDenseWeights(t *testing.T) {
 	b := at(t, view(t, shape(4, 4, 2, 0)), 3, expertShape, 2)
 	first := b.now.Members[0].Id
 	sound := b.now
@@ -259,7 +259,7 @@ func TestARepairBringsDenseWeights(t *testing.T) {
 
 // Members that own nothing leave by one flip, even if one is lost; missing pieces of the remaining ones are fetched
 // before it.
-func TestMembersThatOwnNothingLeaveByOneFlip(t *testing.T) {
+func TestEmptyMembersLeaveInOneFlip(t *testing.T) {
 	v := view(t, shape(8, 4, 2, 0))
 	joined := func() *crew {
 		c := &crew{v: v}
@@ -292,7 +292,7 @@ func TestMembersThatOwnNothingLeaveByOneFlip(t *testing.T) {
 
 // Missing pieces are fetched with the first flip, even if that is a join or changes other layers, and even with a lost
 // member.
-func TestTheFirstFlipMendsWhatItDoesNotChange(t *testing.T) {
+func TestFirstFlipFetchesMissingPieces(t *testing.T) {
 	v := view(t, shape(8, 4, 4, 0)) // layers 1 to 3 have experts
 	c := &crew{v: v}
 	c.to(t, expertShape, "a", "b")
@@ -425,7 +425,7 @@ func TestSlotsOfWholeExperts(t *testing.T) {
 }
 
 // Placements with a rank that had no experts, and with the same number of other ranks.
-func TestAPlacementOnRanksWithoutExperts(t *testing.T) {
+func TestPlacement_WhenRanksHadNoExperts(t *testing.T) {
 	c := &crew{v: view(t, shape(4, 4, 1, 0))}
 	c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
 	c.now = c.to(t, expertShape, "a", "b", "c").Layouts[0]
@@ -439,7 +439,7 @@ func TestAPlacementOnRanksWithoutExperts(t *testing.T) {
 }
 
 // Groups get the longer shares in turn, counting layers that stay in place.
-func TestLongerSharesAreCountedInPlaceToo(t *testing.T) {
+func TestLongerSharesCountLayersInPlace(t *testing.T) {
 	c := &crew{v: view(t, shape(5, 4, 2, 0))}
 	s := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}, Placement: [][][]uint32{nil, {{0}, {1}, {2}, {3, 4}}}}
 	c.to(t, s, "a", "b", "c", "d")
@@ -452,7 +452,7 @@ func TestLongerSharesAreCountedInPlaceToo(t *testing.T) {
 }
 
 // A flip's peak counts pieces that no layout names with as many pages as they can touch.
-func TestThePeakOfAPlanCountsWhatIsUnnamed(t *testing.T) {
+func TestPlanPeakCountsExtraPieces(t *testing.T) {
 	c := &crew{v: view(t, shape(4, 16, 2, 0))} // experts of three pages
 	c.to(t, expertShape, "a", "b")
 	before := c.now
@@ -467,7 +467,7 @@ func TestThePeakOfAPlanCountsWhatIsUnnamed(t *testing.T) {
 }
 
 // Single pieces may be missing, in a layout with holes, or be in another bank.
-func TestLackingPiecesAreBroughtAlone(t *testing.T) {
+func TestOnlyMissingPiecesAreFetched(t *testing.T) {
 	v := view(t, shape(6, 4, 1, 0))
 	c := &crew{v: v}
 	c.to(t, placed([][]uint32{{0, 1, 2}, {3, 4, 5}}), "a", "b")
@@ -502,7 +502,7 @@ func TestLackingPiecesAreBroughtAlone(t *testing.T) {
 
 // A group that stays in place keeps its bank, and each remaining rank its position, whatever it is. Unbalanced groups
 // do not stay.
-func TestWhoStaysInAGroupKeepsItsPosition(t *testing.T) {
+func TestRemainingRanksKeepGroupPosition(t *testing.T) {
 	v := view(t, shape(6, 4, 1, 0))
 	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}}
 	start := func(groups ...*tangramv1.ExpertGroup) *crew {

@@ -15,7 +15,7 @@ import (
 
 // Plans of worlds whose members hold pieces that no layout names, as an interrupted chain leaves them. They are used
 // until the first flip drops them, and never overwritten. If a plan cannot avoid them, they must be retired first.
-func TestRandomChainsBesideWhatNoLayoutNames(t *testing.T) {
+func TestRandomChainsWithExtraPieces(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	planned, refused := 0, 0
 	for i := range worlds(150) {

@@ -138,7 +138,7 @@ func makeGolden(t *testing.T) golden {
 }
 
 // The C++ twin reads the same file. Run with -update after a deliberate change.
-func TestGoldenFileIsWhatTheRulesGive(t *testing.T) {
+func TestGoldenFileIsCurrent(t *testing.T) {
 	got, err := json.MarshalIndent(makeGolden(t), "", " ")
 	require.NoError(t, err)
 	if *update {

@@ -11,7 +11,7 @@ import (
 )
 
 // Headroom's numbers for each loss equal those of the actual Repair.
-func TestHeadroomIsWhatARepairNeeds(t *testing.T) {
+func TestHeadroomMatchesRepair(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	for range worlds(60) {
 		v := view(t, shape(4+uint32(r.IntN(30)), 4+uint32(r.IntN(12)), 1+uint32(r.IntN(5)), uint64(r.IntN(2)*40)))
@@ -74,7 +74,7 @@ func TestHeadroomIsWhatARepairNeeds(t *testing.T) {
 	}
 }
 
-func TestHeadroomCountsTokensAndSaysWhatIsBeyondRepair(t *testing.T) {
+func TestHeadroomReportsTokensAndIrreparableLosses(t *testing.T) {
 	v := view(t, shape(8, 8, 2, 0)) // 4 KV heads of 64 bytes a token and layer
 	for _, c := range []struct {
 		s     layout.Shape
@@ -109,7 +109,7 @@ func TestHeadroomCountsTokensAndSaysWhatIsBeyondRepair(t *testing.T) {
 }
 
 // The worst loss is the one that leaves the least, for any rank.
-func TestTheWorstLoss(t *testing.T) {
+func TestWorstLoss(t *testing.T) {
 	v := view(t, shape(12, 8, 2, 0))
 	b := at(t, v, 4, expertShape)
 	for small := range 4 { // whose pool is the smallest: the worst loss is that of another rank

@@ -12,7 +12,7 @@ import (
 // The final layout has the ranges of layers that a user wrote, counted by groups: from ExpertParallel to Hybrid,
 // TensorParallel, another Hybrid, an unrequested number of ranks, and back, with a death and its repair in between. The
 // checker replays each plan.
-func TestHybridsThatPeopleWrite(t *testing.T) {
+func TestUserWrittenHybrids(t *testing.T) {
 	r := source(t)
 	for i := range worlds(120) {
 		v := view(t, shape(6+uint32(r.IntN(20)), 8, 1+uint32(r.IntN(6)), uint64(r.IntN(2)*40)))

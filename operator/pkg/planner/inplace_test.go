@@ -13,7 +13,7 @@ import (
 
 // Several groups of g > 1 stay in place while every rank stays in its group. A rank that changes its group would
 // overwrite its pieces, so the layer is rewritten then.
-func TestGroupsStayInPlaceWhileRanksStayInThem(t *testing.T) {
+func TestGroupsStayInPlace_WhenRanksStay(t *testing.T) {
 	v := view(t, shape(12, 8, 2, 0))
 	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}}
 	for _, c := range []struct {
@@ -68,7 +68,7 @@ func odd(b *broken, rank int, inv *tangramv1.Inventory, id string) *tangramv1.In
 	return inv
 }
 
-func TestNothingIsWrittenOverWhatLiesInTheWay(t *testing.T) {
+func TestExtraPiecesInTheWayAreNotOverwritten(t *testing.T) {
 	v := view(t, shape(40, 8, 2, 0))
 	b := at(t, v, 4, tensorShape, 0)
 	sound := b.now

@@ -24,7 +24,7 @@ func sound(t *testing.T) planner.Input {
 }
 
 // Each invalid input is rejected before planning, and the error names it.
-func TestInputsThatAreWrong(t *testing.T) {
+func TestPlanRejectsInvalidInput(t *testing.T) {
 	_, err := planner.Plan(sound(t))
 	require.NoError(t, err)
 	for text, spoil := range map[string]func(*planner.Input){
@@ -56,7 +56,7 @@ func TestInputsThatAreWrong(t *testing.T) {
 }
 
 // A text without a wire form has no hash: the error reports it.
-func TestTextsWithoutAWireFormAreRefused(t *testing.T) {
+func TestPlanRejectsInvalidUTF8(t *testing.T) {
 	in := sound(t)
 	in.Current, in.Members, in.World = nil, []planner.Member{{Member: &tangramv1.Member{Id: "a"}}}, "\xff"
 	in.Target = []string{"a"}
@@ -75,7 +75,7 @@ func TestTextsWithoutAWireFormAreRefused(t *testing.T) {
 }
 
 // Each kind of flip that does not fit is rejected with its number and name.
-func TestMemoryIsAskedForEachFlip(t *testing.T) {
+func TestMemoryIsCheckedForEachFlip(t *testing.T) {
 	v := view(t, shape(16, 6, 5, 0))
 	refused := func(from *tangramv1.Layout, id string, limit uint64, s layout.Shape, target ...string) error {
 		w := &world{v: v, now: from, spare: 1, limit: map[string]uint64{id: limit}}
@@ -97,7 +97,7 @@ func TestMemoryIsAskedForEachFlip(t *testing.T) {
 }
 
 // KV is checked only if something changes: a settled world keeps serving.
-func TestKVIsNoReasonToRefuseWhatIsThere(t *testing.T) {
+func TestKVIsNotChecked_WhenNothingChanges(t *testing.T) {
 	w := &world{v: view(t, shape(8, 4, 2, 0))}
 	_, err := w.to(w.ids(2), expertShape)
 	require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestKVIsNoReasonToRefuseWhatIsThere(t *testing.T) {
 
 // A full rewrite walks: layers move in the order of their banks, so that the free banks end at the other end, for any
 // initial place.
-func TestAFullRewriteLeavesTheFreeBanksAtAnEnd(t *testing.T) {
+func TestFullRewriteLeavesFreeBanksAtOneEnd(t *testing.T) {
 	v := view(t, shape(12, 6, 5, 0)) // 4 layers of experts, 5 banks
 	free := func(l *tangramv1.Layout) (out []int) {
 		used := map[uint32]bool{}

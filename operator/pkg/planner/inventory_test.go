@@ -10,7 +10,7 @@ import (
 )
 
 // An inventory is accepted up to the last granule, expert, bank and layer of experts, and rejected beyond.
-func TestInventoriesAreBelievedWithinBounds(t *testing.T) {
+func TestInventoriesAreAcceptedWithinBounds(t *testing.T) {
 	v, err := geometry.New(&tangramv1.Geometry{Model: "test", Layers: 3, Hidden: 16, MoeInner: 40, Experts: 4, TopK: 1, QueryHeads: 12, KvHeads: 4,
 		HeadDim: 8, GranuleRows: 8, GranuleBytes: 768, Dtype: tangramv1.DType_DTYPE_BF16, PageBytes: 4096, DenseBytes: 10000, KvHeadTokenBytes: 64,
 		SlabFormat: tangramv1.SlabFormat_SLAB_FORMAT_GRANULE_MAJOR, MoeLayers: []uint32{1, 2}})

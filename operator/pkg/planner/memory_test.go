@@ -28,7 +28,7 @@ func model(t *testing.T, experts, granules, layers uint32, tail uint64) *geometr
 }
 
 // The advice of a memory error depends on whether the final layout fits, and on whether there is a way around the flip.
-func TestARefusalForMemorySaysWhatToDo(t *testing.T) {
+func TestMemoryErrorGivesAdvice(t *testing.T) {
 	for _, c := range []struct {
 		kind   tangramv1.FlipKind
 		steady uint64
@@ -48,7 +48,7 @@ func TestARefusalForMemorySaysWhatToDo(t *testing.T) {
 }
 
 // The pages of a layer, alone and with other contents of its bank, are those that its pieces touch, each once.
-func TestLayerPagesAreThoseThatPiecesTouch(t *testing.T) {
+func TestLayerPagesMatchPieces(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 40))
 	for range 300 {
 		experts := 1 + uint32(r.IntN(12))
@@ -116,7 +116,7 @@ func TestShardTable(t *testing.T) {
 }
 
 // The runs of a rank are its granules, each once, in order and each within one piece.
-func TestRunsAreTheGranulesEachOnce(t *testing.T) {
+func TestRunsCoverEachGranuleOnce(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 41))
 	for range 2000 {
 		var hs []holder
@@ -152,7 +152,7 @@ func TestRunsAreTheGranulesEachOnce(t *testing.T) {
 }
 
 // byRank calls rank by rank.
-func TestHoldersAreToldByRank(t *testing.T) {
+func TestByRankGroupsHolders(t *testing.T) {
 	var got [][]uint32
 	hs := []holder{{rank: 1, slot: 4}, {rank: 1, slot: 5}, {rank: 3, slot: 6}, {rank: 4, slot: 7}, {rank: 4, slot: 8}}
 	byRank(hs, func(rank uint32, mine []holder) {
@@ -166,7 +166,7 @@ func TestHoldersAreToldByRank(t *testing.T) {
 }
 
 // The worth of a rank's granules of an expert is the bytes that it need not fetch, including the tail.
-func TestWorthIsWhatNeedsNotBeBrought(t *testing.T) {
+func TestWorthCountsBytesNotFetched(t *testing.T) {
 	w := &world{v: model(t, 2, 8, 2, 40)}
 	run := func(start, count uint32) geometry.Run { return geometry.Run{Start: start, Count: count} }
 	require.EqualValues(t, 0, w.worth(nil, run(0, 8)))
@@ -176,7 +176,7 @@ func TestWorthIsWhatNeedsNotBeBrought(t *testing.T) {
 }
 
 // KV is distributed evenly over the ranks of the target; each must have the pages of its share, rounded up.
-func TestKVOfEachRankIsCounted(t *testing.T) {
+func TestKVIsCheckedPerRank(t *testing.T) {
 	v := model(t, 6, 12, 2, 0) // 2 layers of 12 query heads and 4 KV heads
 	g := proto.CloneOf(v.Proto)
 	g.QueryHeads, g.KvHeads = 20, 5

@@ -66,7 +66,7 @@ func TestRandomPlacements(t *testing.T) {
 }
 
 // One more replica costs one expert's bytes, from the rank that has it; one fewer costs none.
-func TestOneReplica(t *testing.T) {
+func TestAddedReplicaMovesOneExpert(t *testing.T) {
 	v := view(t, shape(4, 4, 2, 0))
 	w := &world{v: v, spare: 1}
 	target := w.ids(2)
@@ -88,7 +88,7 @@ func TestOneReplica(t *testing.T) {
 	require.EqualValues(t, 4*768, result.Plan.Cost.ExpertBytes, "a layer without a placement stays as it is")
 }
 
-func TestPlacementsThatAreNone(t *testing.T) {
+func TestInvalidPlacementsAreRejected(t *testing.T) {
 	v := view(t, shape(4, 4, 2, 0))
 	even := [][]uint32{{0, 1}, {2, 3}}
 	for text, s := range map[string]layout.Shape{

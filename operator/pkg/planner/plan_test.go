@@ -171,7 +171,7 @@ func randomShape(r *rand.Rand, v *geometry.View, n uint32) layout.Shape {
 func pure(s layout.Shape) bool { return len(s.Layers) == 0 }
 
 // Chains of plans between random shapes: the checker accepts each, and plans to pure shapes move exactly the bound.
-func TestRandomChainsAreSoundAndPureShapesReachTheBound(t *testing.T) {
+func TestRandomChainsAreValidAndReachBound(t *testing.T) {
 	r := source(t)
 	for i := range worlds(150) {
 		tail := uint64(0)

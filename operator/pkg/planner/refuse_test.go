@@ -17,7 +17,7 @@ var (
 	tensorShape = layout.Shape{Mode: layout.Tensor}
 )
 
-func TestRefusalsNameTheNumbers(t *testing.T) {
+func TestPlanErrorsIncludeNumbers(t *testing.T) {
 	g := shape(5, 6, 2, 0)
 	even := shape(5, 10, 2, 0)
 	even.EvenShardsOnly = true
@@ -46,7 +46,7 @@ func TestRefusalsNameTheNumbers(t *testing.T) {
 	}
 }
 
-func TestMemoryThatDoesNotSufficeIsRefused(t *testing.T) {
+func TestPlanRejectsTooLittleMemory(t *testing.T) {
 	v := view(t, shape(32, 6, 6, 0))
 	w := &world{v: v, spare: 1}
 	_, err := w.to(w.ids(4), expertShape)
@@ -70,7 +70,7 @@ func TestMemoryThatDoesNotSufficeIsRefused(t *testing.T) {
 	require.NoError(t, err, "exactly the peak suffices")
 }
 
-func TestKVThatDoesNotFitTheTargetIsRefused(t *testing.T) {
+func TestPlanRejectsKVBeyondTarget(t *testing.T) {
 	v := view(t, shape(10, 12, 2, 0)) // 4 KV heads, 12 query heads, 2 layers
 	w := &world{v: v, spare: 1}
 	_, err := w.to(w.ids(8), expertShape)
@@ -85,7 +85,7 @@ func TestKVThatDoesNotFitTheTargetIsRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestALostMembersPiecesComeFromTheCheckpoint(t *testing.T) {
+func TestLostPiecesAreReadFromCheckpoint(t *testing.T) {
 	v := view(t, shape(11, 6, 3, 40))
 	for _, from := range []layout.Shape{expertShape, tensorShape} {
 		for _, to := range []layout.Shape{expertShape, tensorShape} {
@@ -127,7 +127,7 @@ func TestDamageIsRepairedInPlace(t *testing.T) {
 }
 
 // Whole experts that a rank holds beyond its layout are kept rather than fetched.
-func TestReplicasInTheInventoryAreUsed(t *testing.T) {
+func TestInventoryReplicasAreUsed(t *testing.T) {
 	v := view(t, shape(8, 4, 1, 0))
 	w := &world{v: v, spare: 1}
 	_, err := w.to(w.ids(4), expertShape)
@@ -149,7 +149,7 @@ func TestReplicasInTheInventoryAreUsed(t *testing.T) {
 }
 
 // The checker rejects each kind of spoilt plan.
-func TestTheCheckerObjectsToSpoiltPlans(t *testing.T) {
+func TestCheckerRejectsCorruptedPlans(t *testing.T) {
 	v := view(t, shape(11, 6, 3, 0))
 	w := &world{v: v, spare: 1}
 	_, err := w.to(w.ids(3), expertShape)

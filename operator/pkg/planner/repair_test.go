@@ -91,7 +91,7 @@ func (b *broken) kill(r *rand.Rand, n int) {
 
 // Worlds at a random point of a chain repeatedly lose 1 to k ranks, with staged or not yet retired pieces; then they
 // are planned to a random shape.
-func TestRandomRepairsAreSoundReadTheLeastAndLeadAnywhere(t *testing.T) {
+func TestRandomRepairsAreValidAndReadMinimum(t *testing.T) {
 	r := source(t)
 	repairs, beyond, doubled, withExtras := 0, 0, 0, 0
 	for i := range worlds(120) {

@@ -35,7 +35,7 @@ func (b *broken) repaired(t *testing.T) *planner.Result {
 
 // In Tensor one rank is lost: the survivors take its position in turn, layer by layer. A new member takes it over again
 // for its share of the bytes and nothing else.
-func TestADoubledPositionIsTakenInTurnAndGivenBackInPlace(t *testing.T) {
+func TestLostPositionIsSharedAndRestoredInPlace(t *testing.T) {
 	v := view(t, shape(12, 8, 7, 0)) // 6 MoE layers
 	b := at(t, v, 4, tensorShape, 1)
 	lost := uint64(6) * 12 * 2 * v.Proto.GranuleBytes // its quarter
@@ -81,7 +81,7 @@ func TestMoreThanAThousandRanks(t *testing.T) {
 }
 
 // A member replaced in TensorParallel, without a repair in between, is in place too.
-func TestAReplacedMemberOfATensorWorldMovesOneShare(t *testing.T) {
+func TestReplacedTensorMemberMovesOneShare(t *testing.T) {
 	v := view(t, shape(12, 8, 3, 0))
 	b := at(t, v, 4, tensorShape)
 	target := append(b.ids(3), b.ids(5)[4])
@@ -99,7 +99,7 @@ func kinds(p *tangramv1.Plan) (out []tangramv1.FlipKind) {
 	return out
 }
 
-func TestARepairOfAllMembersMovesNothing(t *testing.T) {
+func TestRepairMovesNothing_WhenAllMembersSurvive(t *testing.T) {
 	for _, s := range []layout.Shape{expertShape, tensorShape} {
 		b := at(t, view(t, shape(9, 6, 3, 40)), 3, s)
 		before := b.now
@@ -113,7 +113,7 @@ func TestARepairOfAllMembersMovesNothing(t *testing.T) {
 	}
 }
 
-func TestExpertsOfALostRankGoToThoseWithTheFewest(t *testing.T) {
+func TestLostExpertsGoToRanksWithFewest(t *testing.T) {
 	v := view(t, shape(22, 6, 5, 0))
 	b := at(t, v, 6, expertShape, 2, 5)
 	b.repaired(t)
@@ -135,7 +135,7 @@ func TestExpertsOfALostRankGoToThoseWithTheFewest(t *testing.T) {
 }
 
 // Pieces that a survivor staged or did not retire yet are used, and stay in place.
-func TestPiecesThatNoLayoutNamesAreKeptInPlace(t *testing.T) {
+func TestRepairKeepsExtraPiecesInPlace(t *testing.T) {
 	v := view(t, shape(24, 6, 1, 0))
 	b := at(t, v, 4, expertShape)
 	wide := b.now
@@ -162,7 +162,7 @@ func TestPiecesThatNoLayoutNamesAreKeptInPlace(t *testing.T) {
 	require.Zero(t, result.Plan.Cost.CheckpointBytes+result.Plan.Cost.ExpertBytes+result.Plan.Cost.LocalBytes)
 }
 
-func TestRepairsThatCannotBeMadeSayWhy(t *testing.T) {
+func TestIrreparableLossesAreExplained(t *testing.T) {
 	v := view(t, shape(12, 8, 2, 0))
 	b := at(t, v, 4, layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{1: {ExpertGroup: 2}}}, 2, 3)
 	_, err := b.repair()
@@ -182,7 +182,7 @@ func TestRepairsThatCannotBeMadeSayWhy(t *testing.T) {
 	require.False(t, planner.IsBeyondRepair(err))
 }
 
-func TestARepairThatDoesNotFitNamesTheNumbers(t *testing.T) {
+func TestRepairMemoryErrorIncludesNumbers(t *testing.T) {
 	for _, s := range []layout.Shape{expertShape, tensorShape} {
 		v := view(t, shape(12, 8, 4, 0))
 		b := at(t, v, 4, s, 3)
@@ -202,7 +202,7 @@ func TestARepairThatDoesNotFitNamesTheNumbers(t *testing.T) {
 	}
 }
 
-func TestTheCheckerObjectsToSpoiltRepairs(t *testing.T) {
+func TestCheckerRejectsCorruptedRepairs(t *testing.T) {
 	v := view(t, shape(11, 6, 3, 0))
 	for mode, s := range map[string]layout.Shape{"ExpertParallel": expertShape, "TensorParallel": tensorShape} {
 		b := at(t, v, 4, s, 1)

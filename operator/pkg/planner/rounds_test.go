@@ -45,7 +45,7 @@ func mostKept(v *geometry.View, holds [4]map[uint32]bool) uint32 {
 
 // Assignment and seating depend on each other. Assigning, seating and assigning once more is optimal in all but a few
 // cases.
-func TestPairsKeepNearlyAllThatTheyCan(t *testing.T) {
+func TestPairAssignmentIsNearlyOptimal(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 12))
 	as, less, tries := 0, 0, 120
 	for range tries {

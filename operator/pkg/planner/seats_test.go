@@ -76,7 +76,7 @@ func TestBlocksOfOldGroups(t *testing.T) {
 }
 
 // A piece in a layer's bank is in the way, unless its rank's future group has the same piece at that place.
-func TestWhatIsInTheWayOfSharedExperts(t *testing.T) {
+func TestPiecesInTheWayOfSharedExperts(t *testing.T) {
 	v := model(t, 4, 8, 3, 0)
 	w := &world{v: v, target: []uint32{0, 1, 2, 4}, held: &holdings{experts: 4}}
 	layer := &tangramv1.LayerLayout{Layer: 1, ExpertGroupSize: 2, Experts: []*tangramv1.ExpertGroup{

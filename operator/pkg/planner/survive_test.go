@@ -75,7 +75,7 @@ func with(b *broken, rank uint32, more ...[6]uint32) map[uint32]*tangramv1.Inven
 
 // An expert without a serving rank goes to the survivor that lacks least of it, into the slot that has it, or the first
 // free one.
-func TestWhoTakesALostExpert(t *testing.T) {
+func TestLostExpertGoesToSurvivorLackingLeast(t *testing.T) {
 	v := view(t, shape(6, 4, 1, 0)) // 0, 1 on rank 0; 2, 3 on rank 1; 4, 5 on rank 2
 	slots := func(in planner.RepairInput) [][]uint32 {
 		t.Helper()
@@ -134,7 +134,7 @@ func TestWhoTakesALostExpert(t *testing.T) {
 }
 
 // Survivors in no group take the positions of a group without survivors, in turn; parts that they hold count.
-func TestAGroupWithoutSurvivorsIsTakenByWhoIsInNone(t *testing.T) {
+func TestUngroupedSurvivorsTakeOverLostGroup(t *testing.T) {
 	v := view(t, shape(8, 4, 1, 0))
 	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}}
 	b := at(t, v, 4, pairs)
@@ -165,7 +165,7 @@ func TestAGroupWithoutSurvivorsIsTakenByWhoIsInNone(t *testing.T) {
 }
 
 // An extra piece of a survivor counts for its peak with the pages that only it touches.
-func TestThePeakOfARepairCountsWhatIsUnnamed(t *testing.T) {
+func TestRepairPeakCountsExtraPieces(t *testing.T) {
 	v := view(t, shape(6, 4, 1, 0)) // experts of 3072 bytes, contiguous, in pages of 4096
 	b := at(t, v, 3, expertShape)
 	for name, c := range map[string]struct {
@@ -221,7 +221,7 @@ func TestThePeakOfARepairCountsWhatIsUnnamed(t *testing.T) {
 }
 
 // A survivor without any piece of a layer fetches all of it again, though no rank of that layer was lost.
-func TestARepairMendsSurvivors(t *testing.T) {
+func TestRepairFetchesMissingPiecesOfSurvivors(t *testing.T) {
 	v := view(t, shape(6, 4, 2, 0))
 	for _, s := range []layout.Shape{expertShape, tensorShape} {
 		b := at(t, v, 3, s)

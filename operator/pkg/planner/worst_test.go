@@ -8,7 +8,7 @@ import (
 
 // Of two losses the one beyond repair is worse, then the one with the larger shortage, then the one that leaves less of
 // a pool.
-func TestWhichLossIsWorse(t *testing.T) {
+func TestLossSeverityOrder(t *testing.T) {
 	need := func(need, memory uint64) RankNeed { return RankNeed{NeedBytes: need, MemoryBytes: memory} }
 	beyond := RankLoss{Beyond: "no other rank exists"}
 	short := RankLoss{Short: 2, Survivors: []RankNeed{need(12, 10), need(100, 0)}} // with an unchecked pool

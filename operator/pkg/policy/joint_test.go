@@ -46,7 +46,7 @@ func measuring(t testing.TB, p policy.Policy, priors []*kernels.Step, measured [
 // Mode and width are decided together. For any load, no decision is rejected by planner or memory, and none is for an
 // unmeasured mode. The mode does not change within the cooldown, nor, at the active width, to one that does not keep up
 // if the active one does. The checker reproduces each figure.
-func TestJointNeverDecidesWhatIsRefused(t *testing.T) {
+func TestJointNeverChoosesRejectedOption(t *testing.T) {
 	priors := widthPriors(t)
 	both, byMode, widths := 0, 0, 0
 	for seed := range uint64(4) {
@@ -156,7 +156,7 @@ func (c *widthChecker) mode(w *wide, d policy.Decision) {
 // A load without enough KV in mode TensorParallel at any number of ranks grows the world in mode ExpertParallel, and
 // the mode changes before the world waits for pods. Before modes and widths were decided together, it grew in mode
 // TensorParallel, to a width that could not hold the load either.
-func TestJointDoesNotGrowInAModeWithoutKV(t *testing.T) {
+func TestJointSwitchesModeBeforeGrowing_WhenKVIsShort(t *testing.T) {
 	priors := widthPriors(t)
 	w, p := newWide(5, 4, expert, tensor), newJoint(t, priors, expert, tensor)
 	w.s.Shape = kernels.Tensor(4)
@@ -191,7 +191,7 @@ func TestJointDoesNotGrowInAModeWithoutKV(t *testing.T) {
 
 // The width's policy changes the mode if the other one has enough KV for the load, because that needs no pod. Pods are
 // decided next.
-func TestWidthChangesTheModeWhereThatWillDo(t *testing.T) {
+func TestWidthSwitchesMode_WhenOtherModeHasKV(t *testing.T) {
 	priors := widthPriors(t)
 	w := newWide(5, 4, expert, tensor)
 	w.scarcely(20)

@@ -100,7 +100,7 @@ func (w *worldly) next() {
 
 // No switch within the cooldown, to an option that planner or memory rejects, or beyond the hourly limit. Equal calls
 // get equal decisions.
-func TestNeverWhatIsRefused(t *testing.T) {
+func TestPoliciesNeverChooseRejectedOption(t *testing.T) {
 	steps := priors(t)
 	for name := range trained(t, steps) {
 		switches := 0
@@ -217,7 +217,7 @@ func TestNoDecisionOnBadInput(t *testing.T) {
 }
 
 // Without measurements, the answer is "not known yet", not a switch.
-func TestNotKnownYet(t *testing.T) {
+func TestCalibratedDoesNotSwitch_WhenUnmeasured(t *testing.T) {
 	p := policy.NewCalibrated(policy.Defaults(), costmodel.New(costmodel.Options{}, priors(t)...))
 	w := newWorldly(3)
 	unknown := 0
@@ -235,7 +235,7 @@ func TestNotKnownYet(t *testing.T) {
 }
 
 // Many requests lead to mode ExpertParallel, few to mode TensorParallel, on kernels with that property.
-func TestFollowsTheLoad(t *testing.T) {
+func TestPoliciesFollowLoad(t *testing.T) {
 	steps := priors(t)
 	for name := range trained(t, steps) {
 		p, w := trained(t, steps)[name], newWorldly(1)
@@ -280,7 +280,7 @@ func TestDryRun_WhenSwitchPays(t *testing.T) {
 }
 
 // If engines keep the heads of a request on one rank, mode TensorParallel is another shape.
-func TestThreshold_WhenAttentionStaysByData(t *testing.T) {
+func TestThreshold_WhenAttentionIsDataParallel(t *testing.T) {
 	p, w := policy.NewThreshold(policy.Published()), newWorldly(1)
 	w.s.Options[1].Shape = kernels.TensorByData(8)
 	for _, load := range []int{4, 700, 4} {

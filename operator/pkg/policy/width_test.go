@@ -145,7 +145,7 @@ func (w *wide) follow(to kernels.Shape) {
 
 // No decision that planner or memory rejects, out of bounds or for another mode, and no decrease within the cooldown of
 // any change. Equal calls get equal decisions, and every figure equals one recomputed without the policy's code.
-func TestWidthNeverDecidesWhatIsRefused(t *testing.T) {
+func TestWidthNeverChoosesRejectedOption(t *testing.T) {
 	priors := widthPriors(t)
 	ups, downs, none := 0, 0, 0
 	for _, seed := range []uint64{0, 1, 2} {
@@ -209,7 +209,7 @@ func TestWidthNeverDecidesWhatIsRefused(t *testing.T) {
 
 // Full steps of six ranks and more exceed TPOT, so they violate it as soon as prompts queue up, as bursts of a load
 // with a long TTFT cause. No width meets the SLO; five ranks come nearest, not the widest.
-func TestWidthTakesTheNearest(t *testing.T) {
+func TestWidthChoosesNearest_WhenNoneMeetsSLO(t *testing.T) {
 	priors := widthPriorsOf(t, "sglang")
 	full := func(ranks int) float64 {
 		chunk := int(policy.WidthDefaults().Chunk)
@@ -252,7 +252,7 @@ func TestWidthTakesTheNearest(t *testing.T) {
 
 // If the load exceeds every width, and the whole past violates the SLO at each, the widest loses least from now on: its
 // steps are the least overfull.
-func TestWidthIsWideWhereAllIsLost(t *testing.T) {
+func TestWidthChoosesWidest_WhenLoadExceedsAll(t *testing.T) {
 	priors := widthPriors(t)
 	o := policy.WidthDefaults()
 	o.SLO, o.Min, o.Max = policy.SLO{TTFT: .5, TPOT: 60, Share: .9}, leastRanks, mostRanks
@@ -276,7 +276,7 @@ func TestWidthIsWideWhereAllIsLost(t *testing.T) {
 
 // Standby ranks count. While they suffice until pods could start, the world does not grow early for an increasing load.
 // It holds the load, with fewer ranks. Decisions equal the policy's verdicts for both times.
-func TestWidthCountsOnRanksThatStandBy(t *testing.T) {
+func TestWidthCountsStandbyRanks(t *testing.T) {
 	priors := widthPriors(t)
 	grow := func(standby int) (rankSeconds, full float64, first policy.Decision) {
 		w, p := newWide(1, 3), newWidth(priors)
@@ -318,7 +318,7 @@ func TestWidthCountsOnRanksThatStandBy(t *testing.T) {
 }
 
 // Few requests need few ranks, many need many, and figures explain it.
-func TestWidthFollowsTheLoad(t *testing.T) {
+func TestWidthFollowsLoad(t *testing.T) {
 	priors := widthPriors(t)
 	w, p := newWide(1, 4), newWidth(priors)
 	w.calm = true
@@ -386,7 +386,7 @@ func TestWidthMakesNoDecisionOnBadInput(t *testing.T) {
 	}
 }
 
-func TestBadWidthOptionsAreRefused(t *testing.T) {
+func TestWidthOptionsCheckRejectsInvalidValues(t *testing.T) {
 	good := policy.WidthDefaults()
 	good.SLO, good.Min, good.Max = asked, 2, 8
 	require.NoError(t, good.Check())
@@ -404,7 +404,7 @@ func TestBadWidthOptionsAreRefused(t *testing.T) {
 }
 
 // An SLO that no width meets at any load; and a model whose error exceeds its limit.
-func TestWidthSaysWhatCannotBe(t *testing.T) {
+func TestWidthReportsUnreachableSLO(t *testing.T) {
 	priors := widthPriors(t)
 	o := policy.WidthDefaults()
 	o.SLO, o.Min, o.Max = policy.SLO{TTFT: 1e-4, Share: .9}, leastRanks, mostRanks
@@ -435,7 +435,7 @@ func TestWidthSaysWhatCannotBe(t *testing.T) {
 
 // If the cluster has no room for all pods, the world becomes as wide as the started ones allow, and requests more
 // later.
-func TestAsWideAsPodsAllow(t *testing.T) {
+func TestWidthIsLimitedByStartedPods(t *testing.T) {
 	priors := widthPriors(t)
 	w, p := newWide(1, 3), newWidth(priors)
 	w.calm, w.rate = true, 120

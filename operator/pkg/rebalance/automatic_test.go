@@ -44,7 +44,7 @@ func TestAutomatic(t *testing.T) {
 
 // From none to the most in equal steps of whole ranks, with the last one possibly shorter, as fine as the number of
 // candidates allows.
-func TestWhatIsTried(t *testing.T) {
+func TestTriedCandidates(t *testing.T) {
 	for ranks := 1; ranks <= 9; ranks++ {
 		for most := range 300 {
 			got := tried(most, ranks)
@@ -71,7 +71,7 @@ func TestWhatIsTried(t *testing.T) {
 }
 
 // By definition: the first of the candidates that reaches the best one within MinGain.
-func TestAutomaticTakesTheFewestThatReachAsMuch(t *testing.T) {
+func TestAutomaticChoosesFewestSufficient(t *testing.T) {
 	const seed = 2
 	t.Logf("seed %d", seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
@@ -115,7 +115,7 @@ func TestAutomaticTakesTheFewestThatReachAsMuch(t *testing.T) {
 }
 
 // If no candidate fits, fewer and fewer are tried, down to none, and the error is that of the last.
-func TestAutomaticAsksForFewerUntilTheyFit(t *testing.T) {
+func TestAutomaticTriesFewerUntilOneFits(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 4, layout.Shape{Mode: layout.Expert}).Final
 	hot := [][]float64{{16, 16, 16, 0, 0, 0, 0, 0}} // even with five copies, better with four than with none
@@ -140,7 +140,7 @@ func TestAutomaticAsksForFewerUntilTheyFit(t *testing.T) {
 }
 
 // Invalid layouts and forecasts are rejected before any choice.
-func TestAutomaticRefusesWhatCannotBe(t *testing.T) {
+func TestAutomaticRejectsInvalidInput(t *testing.T) {
 	v := view(t, 8, 1)
 	even := []float64{1, 1, 1, 1, 1, 1, 1, 1}
 	tensor := plan(t, v, nil, 2, layout.Shape{Mode: layout.Tensor}).Final

@@ -39,7 +39,7 @@ func somewhere(t *testing.T, dice *rand.Rand, layers, experts, ranks int) (*plac
 	return problem, loads
 }
 
-func TestAChoiceIsWhatItSays(t *testing.T) {
+func TestChoiceMatchesReportedFigures(t *testing.T) {
 	const seed = 4
 	t.Logf("seed %d", seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
@@ -128,7 +128,7 @@ func checkMoves(t *testing.T, old [][][]int32, c *Choice) {
 	require.Equal(t, int(last)+1, c.Rounds)
 }
 
-func TestWhatCannotBeChosenFrom(t *testing.T) {
+func TestChooseRejectsInvalidInput(t *testing.T) {
 	dice := rand.New(rand.NewPCG(1, 0))
 	for says, spoil := range map[string]func(*placement.Problem, *[][]float64, *Way){
 		"0 layers on 2 ranks":               func(p *placement.Problem, _ *[][]float64, w *Way) { p.Layers, w.Full = nil, true },

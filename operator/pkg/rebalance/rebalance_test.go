@@ -75,7 +75,7 @@ func floorOf(v *geometry.View, forecast [][]float64, n, redundant int) float64 {
 
 // Decisions on random loads: the reported figures hold after the planner has carried them out, and the moves are the
 // priced ones.
-func TestDecisionsComeTrue(t *testing.T) {
+func TestDecisionFiguresHoldAfterPlanning(t *testing.T) {
 	dice := rand.New(rand.NewPCG(6, 1))
 	moved, worlds := 0, 60
 	if testing.Short() {
@@ -144,7 +144,7 @@ func TestFewerRedundantExperts(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotDecided(t *testing.T) {
+func TestDecideKeepsPlacement_WhenGainIsTooSmall(t *testing.T) {
 	v := view(t, 8, 2)
 	even := [][]float64{{1, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1}}
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
@@ -171,7 +171,7 @@ func TestWhatIsNotDecided(t *testing.T) {
 }
 
 // Layers of whole experts in a hybrid are placed as they would be alone, and the others stay.
-func TestAHybridIsPlacedWhereExpertsAreWhole(t *testing.T) {
+func TestDecidePlacesWholeExpertLayersOfHybrid(t *testing.T) {
 	v, alone := view(t, 8, 4), view(t, 8, 2)
 	even, skewed := []float64{1, 1, 1, 1, 1, 1, 1, 1}, []float64{9, 5, 1, 1, 1, 1, 1, 1}
 	hybrid := layout.Ranges{{First: 0, Last: 0, ExpertGroup: 2, AttentionGroup: 1}, {First: 2, Last: 2, ExpertGroup: layout.AllRanks, AttentionGroup: layout.AllRanks}}
@@ -200,7 +200,7 @@ func TestAHybridIsPlacedWhereExpertsAreWhole(t *testing.T) {
 	}
 }
 
-func TestSettingsThatCannotBe(t *testing.T) {
+func TestDecideRejectsInvalidSettings(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
 	for says, s := range map[string]Settings{
@@ -218,7 +218,7 @@ func TestSettingsThatCannotBe(t *testing.T) {
 }
 
 // Slots are added on all ranks at a time: redundant experts are rounded up.
-func TestEachRankHasAsManySlots(t *testing.T) {
+func TestRedundantExpertsAreRoundedUp(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 3, layout.Shape{Mode: layout.Expert}).Final
 	for asked, got := range []int{1, 1, 4, 4, 4, 7} { // of 9, 12 and 15 slots
@@ -229,7 +229,7 @@ func TestEachRankHasAsManySlots(t *testing.T) {
 }
 
 // Ranks that are too full remove copies and nothing else: other gains, and the cap, wait for the next window.
-func TestOnlyWhatMustGoGoes(t *testing.T) {
+func TestOnlyExcessReplicasAreRemoved(t *testing.T) {
 	v := view(t, 8, 1)
 	full := [][][]uint32{{{0, 1, 2, 3, 4, 5}, {0, 1, 4, 5, 6, 7}}}
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
@@ -243,7 +243,7 @@ func TestOnlyWhatMustGoGoes(t *testing.T) {
 }
 
 // A gain of exactly the minimum is taken, a slightly smaller one is not.
-func TestTheLeastGain(t *testing.T) {
+func TestMinGain(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
 	loads := [][]float64{{9, 9, 9, 9, 2, 1, 1, 1}}
@@ -261,7 +261,7 @@ func TestTheLeastGain(t *testing.T) {
 }
 
 // With a cap, some of the moves are made, and the reason says so; a cap at the number of moves changes nothing.
-func TestTheCap(t *testing.T) {
+func TestMaxMoves(t *testing.T) {
 	v := view(t, 8, 3)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
 	skewed := []float64{9, 9, 9, 9, 1, 1, 1, 1}
@@ -285,7 +285,7 @@ func TestTheCap(t *testing.T) {
 }
 
 // An expert hotter than the mean of all ranks sets the floor, while its copies are on few of them.
-func TestTheFloor(t *testing.T) {
+func TestFloor(t *testing.T) {
 	v := view(t, 8, 2)
 	now := plan(t, v, nil, 4, layout.Shape{Mode: layout.Expert}).Final
 	loads := [][]float64{{93, 1, 1, 1, 1, 1, 1, 1}, {10, 20, 10, 20, 10, 20, 10, 20}}
@@ -298,7 +298,7 @@ func TestTheFloor(t *testing.T) {
 	require.Greater(t, d.Floor, (25.+30)/(93+30))
 }
 
-func TestALayerWithoutLoadIsBalanced(t *testing.T) {
+func TestLayerWithoutLoadIsBalanced(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
 	d, err := Decide(v, now, [][]float64{make([]float64, 8)}, Settings{})
@@ -308,7 +308,7 @@ func TestALayerWithoutLoadIsBalanced(t *testing.T) {
 }
 
 // Fits is called for a placement that would move experts, with that placement.
-func TestFitsIsAskedForWhatMoves(t *testing.T) {
+func TestFitsIsCalledOnlyForMoves(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
 	var asked [][][][]uint32
@@ -322,7 +322,7 @@ func TestFitsIsAskedForWhatMoves(t *testing.T) {
 	require.Equal(t, [][][][]uint32{d.Placement}, asked)
 }
 
-func TestFromLayoutNeedsALayout(t *testing.T) {
+func TestFromLayout_WhenNoLayoutIsActive(t *testing.T) {
 	_, err := FromLayout(nil, view(t, 8, 1), 0)
 	require.ErrorContains(t, err, "no layout is active")
 }

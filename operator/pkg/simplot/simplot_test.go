@@ -40,7 +40,7 @@ func TestCurves(t *testing.T) {
 	}
 }
 
-func TestTheSameFileForTheSameResults(t *testing.T) {
+func TestDrawIsDeterministic(t *testing.T) {
 	var one, two bytes.Buffer
 	require.NoError(t, Draw(&one, []Played{played(), played()}))
 	require.NoError(t, Draw(&two, []Played{played(), played()}))

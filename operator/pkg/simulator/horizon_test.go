@@ -9,7 +9,7 @@ import (
 )
 
 // Requests that cannot end by the horizon are rejected before the first step.
-func TestWhatCannotEndIsRefusedAtOnce(t *testing.T) {
+func TestRequestsBeyondHorizonAreRejected(t *testing.T) {
 	played := func(float64, int) { t.Fatal("it is played") }
 	c := config(t)
 	_, err := Run(c, []Request{{Prompt: 1, Output: 1}, {At: 31 * 86400, Prompt: 1, Output: 1}}, policy.Static{}, played)
@@ -32,7 +32,7 @@ func TestWhatCannotEndIsRefusedAtOnce(t *testing.T) {
 }
 
 // The bound is below the time that requests take, in every mode.
-func TestLeastSecondsIsALowerBound(t *testing.T) {
+func TestLeastSecondsIsLowerBound(t *testing.T) {
 	c := config(t).filled()
 	requests := Generate([]Rate{{10, 50}}, 500, 300, 1)
 	least := c.leastSeconds(requests)

@@ -85,7 +85,7 @@ func TestPodsStartAndCost(t *testing.T) {
 
 // Standby ranks join immediately, others are started in their place. Leaving ranks become standby instead of ones still
 // starting. All of them cost.
-func TestRanksThatStandBy(t *testing.T) {
+func TestStandbyRanks(t *testing.T) {
 	c := widths(t)
 	c.Standby = 2
 	requests := Generate([]Rate{{600, 5}}, 500, 50, 3)
@@ -110,7 +110,7 @@ func TestRanksThatStandBy(t *testing.T) {
 }
 
 // With room for four in the cluster, six start only when it has more; policies see it.
-func TestNodesAreShort(t *testing.T) {
+func TestRun_WhenNodesAreShort(t *testing.T) {
 	c := widths(t)
 	c.Nodes = []Nodes{{0, 4}, {400, 8}}
 	requests := Generate([]Rate{{600, 5}}, 500, 50, 3)
@@ -139,7 +139,7 @@ func (p *refusals) Decide(t policy.Telemetry, s policy.State) policy.Decision {
 }
 
 // The client latencies that policies see equal those of the result for the same requests.
-func TestPoliciesHearWhatClientsFelt(t *testing.T) {
+func TestPoliciesReceiveClientLatencies(t *testing.T) {
 	c := widths(t)
 	c.TTFT, c.TPOT = .2, .02
 	requests := Generate([]Rate{{50, 20}}, 2000, 30, 5)

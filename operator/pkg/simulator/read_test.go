@@ -25,7 +25,7 @@ func packed(t *testing.T, text string) string {
 }
 
 // Forms of published traces, and their common alterations.
-func TestRead_WhenFormsDiffer(t *testing.T) {
+func TestRead_WhenFormatsDiffer(t *testing.T) {
 	two := []Request{{Prompt: 10, Output: 3}, {At: 4.5, Prompt: 20, Output: 4}}
 	for name, c := range map[string]struct {
 		text, format string
@@ -106,7 +106,7 @@ func TestRead_WhenBlocksAreSmaller(t *testing.T) {
 }
 
 // Each message names the line, the actual and the expected value.
-func TestRead_WhenTraceIsNone(t *testing.T) {
+func TestRead_WhenTraceIsInvalid(t *testing.T) {
 	pointer := "version https://git-lfs.github.com/spec/v1\noid sha256:3d74974cebb7\nsize 132054902\n"
 	hashes := func(prompt, ids int) string {
 		return fmt.Sprintf(`{"timestamp":0,"input_length":%d,"output_length":1,"hash_ids":[%s1]}`+"\n", prompt, strings.Repeat("1,", ids-1))

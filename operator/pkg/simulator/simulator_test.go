@@ -49,7 +49,7 @@ func (f *flip) Decide(_ policy.Telemetry, s policy.State) policy.Decision {
 func (*flip) Observe(kernels.Shape, costmodel.Work, float64) {}
 
 // All requests end, their tokens are counted, and the world ends empty, for any switches.
-func TestNothingIsLost(t *testing.T) {
+func TestAllRequestsComplete(t *testing.T) {
 	c := config(t)
 	requests := Generate([]Rate{{30, 8}, {10, 40}, {30, 2}}, 2000, 200, 7)
 	tokens := 0
@@ -108,7 +108,7 @@ func consistent(t *testing.T, w *world) {
 	require.Equal(t, w.counts.ContextTokens, context)
 }
 
-func TestSameInputSameOutput(t *testing.T) {
+func TestRunIsDeterministic(t *testing.T) {
 	c := config(t)
 	requests := Generate([]Rate{{20, 10}}, 1500, 100, 1)
 	a, err := Run(c, requests, &flip{every: 9}, nil)
@@ -241,7 +241,7 @@ func TestClosedLoop(t *testing.T) {
 }
 
 // Random policies on random loads never leave more KV reserved than fits: the executor rejects such switches.
-func TestRefusesWhatDoesNotFit(t *testing.T) {
+func TestSwitchesBeyondKVAreRejected(t *testing.T) {
 	c := config(t)
 	c.Modes[1].GroupTokens = 30000
 	random := rand.New(rand.NewPCG(1, 1))

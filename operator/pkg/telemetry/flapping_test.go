@@ -7,7 +7,7 @@ import (
 )
 
 // Each gateway reports its own sessions.
-func TestSessionsThatFlapAreNamed(t *testing.T) {
+func TestFlappingSessionsAreReported(t *testing.T) {
 	p := newPlay(1)
 	reads := p.reads()
 	m := NewMerger(reads[0].Report.World)

@@ -42,7 +42,7 @@ func drawn(r *rand.Rand) answer {
 }
 
 // The true number of responses within an SLO is in Attainment's range; an SLO at a bucket's bound leaves none unsure.
-func TestAttainmentHoldsTheTruth(t *testing.T) {
+func TestAttainmentContainsTrueValue(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 200 {
 		all := make([]answer, 1+r.IntN(300))
@@ -126,7 +126,7 @@ func TestBadSLOs(t *testing.T) {
 }
 
 // Merging is addition, in any parts and order.
-func TestMergingIsAdding(t *testing.T) {
+func TestMergeAddsCounts(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	whole := Latencies{}
 	parts := []Latencies{{}, {}, {}}

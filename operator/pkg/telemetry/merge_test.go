@@ -143,7 +143,7 @@ func newPlay(seed uint64) *play {
 }
 
 // The counts are true, through flips, failed readings, new ranks and gateways, and any order of reports.
-func TestCountsWhatWasDone(t *testing.T) {
+func TestMergerCountsAllWork(t *testing.T) {
 	for seed := range uint64(200) {
 		p := newPlay(seed)
 		m := NewMerger("w")
@@ -193,7 +193,7 @@ func TestCountsWhatWasDone(t *testing.T) {
 }
 
 // A restarted source, or one whose counters go back, loses only the counts in between: no total ever shrinks.
-func TestNothingShrinks(t *testing.T) {
+func TestTotalsNeverShrink(t *testing.T) {
 	for seed := range uint64(200) {
 		p := newPlay(seed)
 		m := NewMerger("w")
@@ -268,7 +268,7 @@ func TestStepsCountOnce(t *testing.T) {
 }
 
 // Sources that are counted from zero again, each with its reason.
-func TestCountedAnew(t *testing.T) {
+func TestCountersRestartFromZero(t *testing.T) {
 	for _, c := range []struct {
 		name, problem string
 		change        func(*tangramv1.TelemetryReport)
@@ -308,7 +308,7 @@ func TestCountedAnew(t *testing.T) {
 }
 
 // A report that one gateway received later than another is old, not a counter that shrank.
-func TestWhoHearsLateTakesNothingBack(t *testing.T) {
+func TestLateReportDoesNotReduceTotals(t *testing.T) {
 	m := NewMerger("w")
 	at := func(reader, age float64, gateway string, arrived uint64) *Sample {
 		r := fine(reader)
@@ -327,7 +327,7 @@ func TestWhoHearsLateTakesNothingBack(t *testing.T) {
 
 // Members and gateways without reports are forgotten; 1,000 readings of a constantly changing world keep only the
 // present ones.
-func TestWhatIsGoneIsForgotten(t *testing.T) {
+func TestAbsentSourcesAreForgotten(t *testing.T) {
 	p := newPlay(3)
 	m := NewMerger("w")
 	for range 1000 {

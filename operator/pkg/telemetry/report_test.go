@@ -21,7 +21,7 @@ func fine(at float64) *tangramv1.TelemetryReport {
 			Cells: []*tangramv1.StepCell{{Octave: 1, Steps: 7, Seconds: 2, Decode: 14, Context: 90}}}}}}}
 }
 
-func TestBadReportsSayWhatIsWrong(t *testing.T) {
+func TestInvalidReportsAreRejected(t *testing.T) {
 	load := func(r *tangramv1.TelemetryReport) *tangramv1.Load { return r.Ranks[0].Load }
 	nan, inf := math.NaN(), math.Inf(1)
 	for want, spoil := range map[string]func(*tangramv1.TelemetryReport){
@@ -99,7 +99,7 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 	require.ErrorContains(t, err, "no report")
 }
 
-func TestClocksThatJump(t *testing.T) {
+func TestClockJumps(t *testing.T) {
 	m := NewMerger("w")
 	take := func(reader, gateway float64, more uint64) (*Sample, error) {
 		r := fine(gateway)
@@ -125,7 +125,7 @@ func TestClocksThatJump(t *testing.T) {
 	require.EqualValues(t, 5, s.Total.Sent, "3, and the 2 since the last one that was right")
 }
 
-func TestSilenceIsTold(t *testing.T) {
+func TestStaleRanksAreReported(t *testing.T) {
 	m := NewMerger("w")
 	r := fine(1)
 	r.Ranks = append(r.Ranks, &tangramv1.RankReport{Member: "quiet", Rank: 1, Load: &tangramv1.Load{Running: 9, KvFreePages: 1}}, &tangramv1.RankReport{Member: "late", Rank: 2, Age: silentAfter + 1, Load: r.Ranks[0].Load})
@@ -159,7 +159,7 @@ func TestSilenceIsTold(t *testing.T) {
 }
 
 // Problems of ranks are in the order of the ranks.
-func TestProblemsHaveAnOrder(t *testing.T) {
+func TestProblemsAreOrderedByRank(t *testing.T) {
 	for range 20 {
 		m := NewMerger("w")
 		p := newPlay(1)
@@ -186,7 +186,7 @@ func TestProblemsHaveAnOrder(t *testing.T) {
 }
 
 // Values at the limits of a valid report.
-func TestFineReports(t *testing.T) {
+func TestReportsAtLimitsAreAccepted(t *testing.T) {
 	r := fine(1)
 	l := r.Ranks[0].Load
 	l.KvFreePages, l.Telemetry.PaceOverruns, l.Telemetry.PacedStepsTruncated, r.Left = l.KvPages, 3, 4, 3

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCases_ByTier(t *testing.T) {
+func TestCases_WhenTierIsSet(t *testing.T) {
 	cases := []string{"a", "b", "c"}
 	for tier, want := range map[string][]string{"test": {"a"}, "check": cases, "nightly": cases, "": cases} {
 		t.Setenv("TIER", tier)
@@ -14,7 +14,7 @@ func TestCases_ByTier(t *testing.T) {
 	}
 }
 
-func TestSeed_FromEnvironment(t *testing.T) {
+func TestSeed_WhenSetInEnvironment(t *testing.T) {
 	t.Setenv("SEED", "")
 	require.Equal(t, 1, Seed(t))
 	t.Setenv("SEED", "42")

@@ -11,7 +11,7 @@ import (
 
 // Each baseline returns a layout of the right shape that has every expert and is better than the default one: a weak
 // baseline would flatter the planner.
-func TestBaselinesWork(t *testing.T) {
+func TestBaselinesReturnValidLayouts(t *testing.T) {
 	const experts, ranks, slots = 64, 8, 10
 	for _, policy := range []Policy{DeepSeek{}, DeepSeek{Groups: 8, Nodes: 2}, &FlashLB{}, Swift{}, Greedy{}} {
 		r := rand.New(rand.NewPCG(1, 1))
@@ -39,7 +39,7 @@ func TestBaselinesWork(t *testing.T) {
 	}
 }
 
-func TestRelabelKeepsMost(t *testing.T) {
+func TestRelabelMinimizesMoves(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	old := Default(40, 5, 8)
 	now := slices.Clone(old)
@@ -49,7 +49,7 @@ func TestRelabelKeepsMost(t *testing.T) {
 }
 
 // The heap's replica counts equal those of the plain loop.
-func TestGreedyReplicatesTheHottest(t *testing.T) {
+func TestGreedyReplicatesHottestExperts(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 50 {
 		load := make([]float64, 40)

@@ -10,7 +10,7 @@ import (
 )
 
 // The plots in docs/placement match the bench output there.
-func TestThePlotsAreOfTheOutputBesideThem(t *testing.T) {
+func TestPlacementPlotsMatchBenchOutput(t *testing.T) {
 	docs, made := "../../../../docs/placement", t.TempDir()
 	eplb, err := os.Open(filepath.Join(docs, "eplb.jsonl"))
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestThePlotsAreOfTheOutputBesideThem(t *testing.T) {
 }
 
 // So does the plot in docs/transitions.
-func TestThePlotOfGapsIsOfTheOutputBesideIt(t *testing.T) {
+func TestGapsPlotMatchesBenchOutput(t *testing.T) {
 	docs, made := "../../../../docs/transitions", t.TempDir()
 	throughput, err := os.Open(filepath.Join(docs, "throughput-during.jsonl"))
 	require.NoError(t, err)
@@ -42,7 +42,7 @@ func TestThePlotOfGapsIsOfTheOutputBesideIt(t *testing.T) {
 	require.Equal(t, string(want), string(got), "draw it anew: tangram-bench plots")
 }
 
-func TestGapsThatCannotBeDrawn(t *testing.T) {
+func TestGapsRejectsInvalidOutput(t *testing.T) {
 	const (
 		begin  = `{"bench":"throughput-during","plot":"gaps","steps":"paced",`
 		fast   = begin + `"strategy":"fast","step_ms":50,"at":[1],"gap_ms":[2],"flips":[1]}` + "\n"
@@ -60,7 +60,7 @@ func TestGapsThatCannotBeDrawn(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeDrawn(t *testing.T) {
+func TestDrawRejectsInvalidOutput(t *testing.T) {
 	const eplb, predict = `{"bench":"eplb","workload":"A","policy":"full"}`, `{"bench":"predict","drift":"d"}`
 	for want, in := range map[string][2]string{
 		"eplb: it has no lines":          {"", predict},

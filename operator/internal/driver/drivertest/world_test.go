@@ -54,7 +54,7 @@ func (b *bench) lead(ctx context.Context, mode layout.Mode, pods ...int) error {
 	return err
 }
 
-func TestTourOfPodsWithSeveralRanks(t *testing.T) {
+func TestTourWithSeveralRanksPerPod(t *testing.T) {
 	b := setup(t, 3, 2)
 	for _, step := range []struct {
 		mode layout.Mode
@@ -74,7 +74,7 @@ func TestTourOfPodsWithSeveralRanks(t *testing.T) {
 	}
 }
 
-func TestFailuresByName(t *testing.T) {
+func TestInjectedFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		order func(*bench)
 		says  string // empty: no error
@@ -115,7 +115,7 @@ func TestFailuresByName(t *testing.T) {
 	}
 }
 
-func TestStoppedAgentIsGone(t *testing.T) {
+func TestStoppedAgentIsUnreachable(t *testing.T) {
 	b := setup(t, 2, 1)
 	require.NoError(t, b.lead(t.Context(), layout.Expert, 0, 1))
 	b.Stop(b.agents[1].Address())
