@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -48,14 +47,19 @@ func takeSnapshot() (snapshot, error) {
 		}
 		s["sysctl "+name] = strings.TrimSpace(string(value))
 	}
-	err = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() {
-			s["cgroup "+path] = ""
-		}
-		return nil // a process may end meanwhile
-	})
+	// Only the first level of each hierarchy: deeper groups belong to other programs and change any time.
+	groups := "/sys/fs/cgroup/*/*"
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil { // version 2: one hierarchy
+		groups = "/sys/fs/cgroup/*"
+	}
+	paths, err := filepath.Glob(groups)
 	if err != nil {
 		return nil, err
+	}
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			s["cgroup "+path] = ""
+		}
 	}
 	return s, s.processes()
 }

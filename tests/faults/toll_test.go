@@ -122,6 +122,9 @@ func (t toll) excess(f fault, b bounds) error {
 	if a.lost > 0 {
 		knocks += knocksAtMost
 	}
+	if f.kind == "operator" && ofARun(f.point) {
+		knocks++ // the next driver ends the run, and then the flip in progress
+	}
 	note(t.Retries > knocks, "%d retries, at most %d may be", t.Retries, knocks)
 	note(t.Replays > t.Orphaned && !a.replays, "%v requests were submitted again", t.Replays-t.Orphaned)
 	note(t.Orphaned > orphanedAtMost && !a.replays, "%v requests reached a rank that did not take them, at most %d may", t.Orphaned, orphanedAtMost)
@@ -167,6 +170,11 @@ func TestExcess_WhenOneFigureIsTooHigh(t *testing.T) {
 		require.ErrorContains(t, c.t.excess(c.f, held), name)
 	}
 	require.NoError(t, toll{Pause: 60}.excess(death, bounds{100, 20}), "worlds of slower engines")
+	run := fault{point: "run.between_flips", kind: "operator", transition: transitionsOfARun[0]}
+	require.NoError(t, toll{Failed: 1, Retries: 2}.excess(run, held))
+	require.ErrorContains(t, toll{Failed: 1, Retries: 3}.excess(run, held), "retries")
+	run.point = "stage.before"
+	require.ErrorContains(t, toll{Failed: 1, Retries: 2}.excess(run, held), "retries")
 	quiet.oneNode = true
 	require.NoError(t, toll{KV: 1, Shared: 1}.excess(quiet, held))
 	for _, t1 := range []toll{{KV: 1}, {KV: 1, Shared: 1, TCP: 1}} {
