@@ -82,8 +82,7 @@ func (s snapshot) processes() error {
 	return nil
 }
 
-// leftSince lists additions and changed values. Unrelated cgroups come and go, so only differences of a few seconds
-// count.
+// leftSince lists additions and changed values that last for a few seconds: what a cluster used may end a little later.
 func leftSince(before snapshot) []string {
 	var left []string
 	for range 20 {
