@@ -29,7 +29,7 @@ func TensorByData(ranks int) Shape { return Shape{ranks, ranks, 1} }
 // Groups returns the number of groups of ranks that hold the same requests: P / t.
 func (s Shape) Groups() int { return s.Ranks / s.AttentionGroup }
 
-// AllRanks, in a Kind, is a group of all ranks of the world.
+// AllRanks stands for a group of all ranks of the world in a Kind.
 const AllRanks = 0
 
 // Kind is the common part of shapes of several widths: their mode, or the groups of a hybrid; a group of all ranks is
