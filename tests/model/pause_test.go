@@ -18,7 +18,7 @@ func TestModelOfPauses(t *testing.T) {
 	}{
 		{"NO_ALIKE", "ALIKE", "The exchange tells every member that one of them wants no step, so all leave it out.", nil},
 		{"NO_BOUND", "SERVES", "An attempt pauses steps for at most ten seconds, so a world whose operator died in it continues to serve.", nil},
-		{"NO_END", "SERVES", "Each exchange requests the pause anew, so it ends with its attempt.", nil},
+		{"NO_END", "SERVES", "Each exchange requests the pause again, so it ends with its attempt.", nil},
 		// NO_BOUND: otherwise the clock would also end this pause. NO_DEATH: without the clock, a death of the operator
 		// breaks SERVES.
 		{"NO_MORE", "SERVES", "A flip that KV does not allow pauses no more, because requests must end first.", []string{"-DNO_BOUND", "-DNO_DEATH"}},
