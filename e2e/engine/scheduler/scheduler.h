@@ -46,12 +46,12 @@ struct SchedulerLimits {
 struct HomeFigures {
   uint32_t total_pages = 0;
   uint32_t idle_blocks = 0;
-  uint32_t reserved_blocks =
-      0;  // unique live blocks, and blocks that running requests may still need
+  // Unique live blocks, and blocks that running requests may still need.
+  uint32_t reserved_blocks = 0;
   uint32_t running = 0;
   uint32_t waiting = 0;
-  uint32_t executed =
-      0;  // rows times granules that this rank's experts computed since the last exchange
+  // Rows times granules that this rank's experts computed since the last exchange.
+  uint32_t executed = 0;
   // The head of the queue: its arrival time, and the blocks it would reserve (0: no candidate).
   uint64_t head_arrival = 0;
   uint64_t head_blocks = 0;
